@@ -33,7 +33,7 @@ from gatepost.runtime import startup
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services
 from gatepost.runtime.stores import keyring_of
-from gatepost.telemetry.access import GATHERED_S
+from gatepost.telemetry.access import COLLECTED_S
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ RUNS = frozenset({soak_tools.sign.__code__})
 WARM_UP, CALLS, APPROVED = 20, 5, 16
 LIMIT_S = 60
 TENANT = "tenant-0"
-WRITTEN_S = 10 * GATHERED_S
+WRITTEN_S = 10 * COLLECTED_S
 """Seconds after which the log lines and metrics of a call are surely written."""
 TURNS = 3
 """Rounds of the event loop in which everything ends that an answer has made ready."""

@@ -17,12 +17,15 @@ import uvicorn
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from gatepost.outbound.http_client import OutboundClient
+from gatepost.storage.backends import open_records, open_shared_store
+from gatepost.storage.records import Records
+from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.database_schema import make
 from gatepost.storage.sql.records import database_of
 from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.internet import Internet, small_internet
 from tests.support.issuers import Idp
-from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
+from tests.support.stores import POOLED, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 40)):
@@ -36,49 +39,19 @@ for name, examples in (("few", 25), ("many", 40)):
 # The tests' PostgreSQL has no TLS; a driver that may use it makes a context for each connection.
 os.environ["PGSSLMODE"] = "disable"
 
-LONGEST = """
-upstreams/across_revisions/test_kills.py upstreams/conformance/test_server_scenarios.py
-deploy/test_wheel.py policy/limits/test_load.py providers/test_journeys.py
-deploy/test_rolling_restarts.py storage/crashes/test_kills.py docs/test_site.py
-policy/approvals/test_crashes.py dev/test_journeys.py
-audit/test_recovery_time.py attacks/test_generated_arguments.py providers/test_clients.py
-upstreams/across_revisions/test_durable_tasks.py rest/test_document.py
-dashboard/test_accessibility.py clients/test_inspector.py http/test_tls.py
-audit/test_checkpoints.py runtime/memory/test_soak.py
-bench/test_gateway.py deploy/test_authz_wheel.py dev/test_own_files.py mcp/test_official_suite.py
-upstreams/conformance/test_client_scenarios.py providers/test_operators.py
-dashboard/test_approvals_in_a_browser.py dev/test_other_servers.py bench/test_wrk.py
-runtime/replicas/test_replicas.py dashboard/test_https.py outbound/test_ssrf.py
-http/test_descriptors.py audit/test_tampering.py audit/test_lost_connections.py
-upstreams/transport/test_hostile_servers.py packs/web/test_fetch.py attacks/test_keys.py
-deploy/test_proxies.py http/test_open_connection.py packs/chat/test_tools.py
-packs/scripts/test_limits.py dashboard/test_replicas.py runtime/memory/test_leaks.py
-dashboard/test_stored_scripts.py policy/revocation/test_replicas.py storage/test_outages.py
-packs/test_effects.py mcp/approval_wait/test_clients.py packs/git/test_untrusted_clones.py
-secrets/test_tool_calls.py policy/approvals/test_outbox.py docs/test_upstreams_page.py
-docs/test_tutorial.py audit/test_verification.py runtime/test_stop.py
-attacks/upstreams/test_slow_callers.py attacks/upstreams/test_endings.py
-clients/test_sign_in.py telemetry/test_counters.py mcp/stdio/test_stdio.py
-policy/idempotency/test_replicas.py runtime/test_lazy_imports.py storage/test_entries.py
-keys/test_browser.py config/test_registered_packs.py policy/revocation/test_erasure.py
-runtime/test_serve.py http/test_slow_readers.py attacks/upstreams/test_echoed_secrets.py
-upstreams/across_revisions/test_real_clients.py upstreams/calls/test_parked.py
-storage/test_withdrawn_approvals.py
-"""
-"""The files that take longest: one that began last would leave the other processes idle."""
-
 SLOW_S = 1_200
 """How long a test may take that takes minutes; a busy machine gives it less time."""
-
 SLOW_FILES = pytest.StashKey[set[Path]]()
 """The files with tests that `--slow` runs."""
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
-
-
-SLOW_WORDS = re.compile(r"mark\.slow|hypothesis|\bPOOLED\b")
-"""What stands in a file that makes some test one of `--slow`."""
+SLOW_WORDS = re.compile(
+    r"mark\.slow|hypothesis|\bPOOLED\b|\b(?:database|sql)_url\b|(?<!self, )\brecords: Records[,)]"
+)
+"""What stands in a file that makes some test one of `--slow`; fixtures of this file among it."""
 TESTS = Path(__file__).parent
+LONGEST = (TESTS / "longest_files.txt").read_text(encoding="utf-8")
+"""The files that take longest: one that began last would leave the other processes idle."""
 NEUTRAL = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
 """Files with such a word that make no test slow: this one, and the one that defines `POOLED`."""
 FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
@@ -118,15 +91,12 @@ def pytest_collection_modifyitems(
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
     config.stash[SLOW_FILES] = {item.path for item in items if runs(item, with_slow=True)}
-    wanted, others = [], []
-    for item in items:
-        is_wanted = runs(item, with_slow=config.option.slow)
-        (wanted if is_wanted else others).append(item)
-        if config.option.slow and is_wanted and not item.get_closest_marker("timeout"):
+    wanted = [item for item in items if runs(item, with_slow=config.option.slow)]
+    config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
+    items[:] = wanted
+    for item in wanted:
+        if config.option.slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
-    if others:
-        items[:] = wanted
-        config.hook.pytest_deselected(items=others)
     result = yield
     files = [config.rootpath / "tests" / name for name in LONGEST.split()]
     places = {path: place for place, path in enumerate(files)}
@@ -186,9 +156,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def logging_of_its_own() -> Iterator[None]:
-    """
-    A command that runs in this process sets up logging; the tests of other files hear as before.
-    """
+    """A command of this process sets up logging; the tests of other files hear as before."""
     root = logging.getLogger()
     handlers = root.handlers
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
@@ -394,3 +362,38 @@ def valkey_server() -> Iterator[Valkey]:
 def valkey(valkey_server: Valkey) -> str:
     """The URL of an empty Valkey database that is this test's alone."""
     return valkey_server.url()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new database, once for each backend."""
+    return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", POOLED])
+def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new database that several processes share, once for each backend."""
+    return a_sql_url(request, tmp_path)
+
+
+@pytest.fixture
+async def records(database_url: str) -> AsyncIterator[Records]:
+    opened = await open_records(database_url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture(params=["memory", "valkey"])
+async def shared_store(request: pytest.FixtureRequest) -> AsyncIterator[SharedStore]:
+    """What connects processes, once for each backend."""
+    url = "" if request.param == "memory" else request.getfixturevalue("valkey")
+    opened = await open_shared_store(url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that this test may stop."""
+    with Postgres.running() as server:
+        yield server

@@ -37,9 +37,9 @@ from gatepost_authz.fetch import Fetcher
 from gatepost_authz.headers import IdentityHeaders
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 from gatepost_authz.pinning import GuardedTransport

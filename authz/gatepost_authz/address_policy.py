@@ -16,7 +16,7 @@ from gatepost_authz.addresses import (
     url_problem,
 )
 
-KEPT = 1_000
+REMEMBERED_URLS = 1_000
 """The number of URLs without a problem that are remembered."""
 KEPT_CHARACTERS = 500
 
@@ -93,7 +93,7 @@ class ToolAddressPolicy:
         problem = self._problem(url)
         # A query may contain secrets, and it differs in every request.
         if problem is None and len(url) <= KEPT_CHARACTERS and "?" not in url:
-            if len(self._checked) >= KEPT:
+            if len(self._checked) >= REMEMBERED_URLS:
                 self._checked.clear()
             self._checked.add(url)
         return problem

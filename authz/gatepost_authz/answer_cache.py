@@ -10,12 +10,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-GOOD_S = 30.0
+ACTIVE_S = 30.0
 """The cache lifetime of an active token; a revoked token works no longer than this."""
-BAD_S = 5.0
+REFUSED_S = 5.0
 """The cache lifetime of a refusal, which limits requests of a client in a loop."""
 REMEMBERED = 10_000
-LOOKED_AT = 2
+EXAMINED = 2
 """The number of entries of a cache that are examined for each new one."""
 # Not the shared generator of the process, which a tool may have seeded. The system's takes ten
 # times as long, and attackers do not learn what is replaced.
@@ -72,10 +72,10 @@ class RandomCache(Generic[K, T]):
                 if self.capacity < 1:
                     return
                 ends, position = self._ends, self._next
-                if min(ends[position : position + LOOKED_AT], default=inf) <= now:
+                if min(ends[position : position + EXAMINED], default=inf) <= now:
                     position = self._position_of_ended(position, now)
                 else:
-                    position += LOOKED_AT
+                    position += EXAMINED
                     self._next = position if position < len(ends) else 0
                     position = -1
                 if position < 0 and len(ends) < self.capacity:
@@ -92,9 +92,9 @@ class RandomCache(Generic[K, T]):
     def _position_of_ended(self, first: int, now: float) -> int:
         """Remove the next entries that have ended; return the place of one, or -1 without any."""
         keys, ends = self._keys, self._ends
-        self._next = first + LOOKED_AT
+        self._next = first + EXAMINED
         ended = []
-        for position in range(first, min(first + LOOKED_AT, len(keys))):
+        for position in range(first, min(first + EXAMINED, len(keys))):
             entry = self.entries[keys[position]]
             # The place was made for an entry that may have been renewed since.
             ends[position] = max(ends[position], -inf if entry is None else self.end_of(entry))

@@ -39,7 +39,7 @@ OAUTH_STATUSES = frozenset({400, 401, 403})
 """The statuses of such errors. The RFC does not have 403, which Glewlwyd sends."""
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.!#$&^_-]+\+)?json", re.ASCII)
 MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re.IGNORECASE)
-FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
+NOT_CACHEABLE = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
 
 
 FETCH_FAILURES: Mapping[str, str] = {
@@ -363,7 +363,7 @@ async def read(answer: httpx2.Response, limit_bytes: int) -> bytes:
 
 def max_age_of(cache_control: str) -> float | None:
     """Return the cache lifetime in seconds from Cache-Control (RFC 9111), or None."""
-    if FRESH.search(cache_control):
+    if NOT_CACHEABLE.search(cache_control):
         return 0.0
     match = MAX_AGE.search(cache_control)
     return float(match[1]) if match else None

@@ -11,7 +11,7 @@ from gatepost_authz.caller import TenantContext
 HeaderField = tuple[bytes, bytes]
 
 # The headers of ordinary clients and proxies; a request with only these names costs one comparison.
-HARMLESS = frozenset(
+COMMON_HEADERS = frozenset(
     b"""
     accept accept-encoding accept-language authorization cache-control connection content-encoding
     content-length content-type cookie dnt dpop expect forwarded host idempotency-key if-match
@@ -43,7 +43,7 @@ that.
 """
 
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
-VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+UNENCODED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 MOST_REMEMBERED = 4096
 # Longer names are not cached, so that clients cannot fill the memory.
@@ -64,7 +64,7 @@ class Impersonating:
     """
 
     def __init__(self, *, kept: Iterable[bytes] = (), reserved: Iterable[bytes] = ()) -> None:
-        self.harmless = HARMLESS | frozenset(kept)
+        self.harmless = COMMON_HEADERS | frozenset(kept)
         self._reserved = frozenset(canonical(name) for name in reserved)
         self._verdicts: dict[bytes, bool] = {}
 
@@ -168,7 +168,7 @@ def _checked(name: str) -> bytes:
     if not name:
         return b""
     encoded = name.lower().encode()
-    if not NAME.fullmatch(name.lower()) or encoded in HARMLESS:
+    if not NAME.fullmatch(name.lower()) or encoded in COMMON_HEADERS:
         raise ValueError(f"{name!r} cannot be an identity header")
     return encoded
 
@@ -176,4 +176,4 @@ def _checked(name: str) -> bytes:
 def _safe(value: str) -> bytes:
     # No line end, no control character, and no byte that a reader could decode differently. Spaces
     # only separate values.
-    return quote(value, safe=VISIBLE, errors="replace").encode("ascii")
+    return quote(value, safe=UNENCODED, errors="replace").encode("ascii")

@@ -3,19 +3,26 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gatepost_authz.answer_cache import BAD_S, GOOD_S, REMEMBERED, AnswerKey, Memory, digest_of
+from gatepost_authz.answer_cache import (
+    ACTIVE_S,
+    REFUSED_S,
+    REMEMBERED,
+    AnswerKey,
+    Memory,
+    digest_of,
+)
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import asks
 from gatepost_authz.issuers import (
     IssuerRegistry,
     TrustedIssuer,
     has_opaque_tokens,
     prefix_of,
 )
-from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import DEFAULT_CAPACITY, AcceptedTokens
 from gatepost_authz.verifier import looks_like_jwt
@@ -172,14 +179,14 @@ class IntrospectionVerifier:
         now = self.clock()
         self._accepted.add(key[0], target.url)
         self._owners.put(owner_key(key), key[1], now=now, until=now + OWNER_S)
-        self._good.put(key, caller, now=now, until=min(now + GOOD_S, float(caller.expires_at)))
+        self._good.put(key, caller, now=now, until=min(now + ACTIVE_S, float(caller.expires_at)))
         return caller
 
     def _refused(self, key: AnswerKey, refusal: InvalidToken, target: Target) -> None:
         now = self.clock()
         # Do not raise the exception itself, because its traceback contains the token.
         kept = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
-        self._bad.put(key, kept, now=now, until=now + BAD_S)
+        self._bad.put(key, kept, now=now, until=now + REFUSED_S)
         self._accepted.drop(key[0], target.url)
         if refusal.reason != "inactive":
             self._owners.put(owner_key(key), key[1], now=now, until=now + OWNER_S)

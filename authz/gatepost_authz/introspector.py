@@ -11,8 +11,8 @@ from gatepost_authz.client_authentication import authentication, reference_of
 from gatepost_authz.discovery import Discovery
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import location_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.ratelimited import RateLimitedLog
 

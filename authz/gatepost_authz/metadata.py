@@ -14,7 +14,7 @@ LIFETIME_S = 300
 
 REMEMBERED = 1024
 METHODS = b"GET, HEAD, OPTIONS"
-COMMON = [
+RESPONSE_HEADERS = [
     (b"access-control-allow-origin", b"*"),
     (b"cache-control", b"public, max-age=%d" % LIFETIME_S),
     (b"x-content-type-options", b"nosniff"),
@@ -94,12 +94,12 @@ class MetadataRoutes:
         if method in {"GET", "HEAD"}:
             document = self._document(target, servers)
             kind = (b"content-type", b"application/json")
-            headers = [kind, (b"content-length", str(len(document)).encode()), *COMMON]
+            headers = [kind, (b"content-length", str(len(document)).encode()), *RESPONSE_HEADERS]
             await _answer(send, 200, headers, document if method == "GET" else b"")
         elif method == "OPTIONS":
-            await _answer(send, 204, [*PREFLIGHT, *COMMON], b"")
+            await _answer(send, 204, [*PREFLIGHT, *RESPONSE_HEADERS], b"")
         else:
-            headers = [(b"allow", METHODS), (b"content-length", b"0"), COMMON[0]]
+            headers = [(b"allow", METHODS), (b"content-length", b"0"), RESPONSE_HEADERS[0]]
             await _answer(send, 405, headers, b"")
 
     def _target(self, scope: Scope) -> Target | None:

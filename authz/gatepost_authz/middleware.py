@@ -24,7 +24,7 @@ SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 CALLER = "gatepost.caller"
 """The key of the ASGI scope that holds the caller of a request; `caller_of` reads it."""
 """The key of the ASGI scope that holds the caller."""
-FOLDED = "gatepost.headers"
+HEADERS_BY_NAME = "gatepost.headers"
 """
 The key under which a layer in front may store the headers by name, each with its last value. If it
 has as many entries as there are headers, no name is repeated, and no search is needed.
@@ -95,7 +95,7 @@ class BearerMiddleware:
         target = self.resource.only or self.resource.locate(scope["path"])
         caller: TenantContext | None = None
         try:
-            headers, folded = scope["headers"], scope.get(FOLDED)
+            headers, folded = scope["headers"], scope.get(HEADERS_BY_NAME)
             if folded is not None and len(folded) == len(headers):
                 sent: bytes | None = folded.get(b"authorization")
             else:

@@ -10,8 +10,8 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer, Network, Resource
 from gatepost_authz.fetch import Fetcher
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware
 from gatepost_authz.tenant import Policy

@@ -371,7 +371,7 @@ def _rules() -> dict[str, RefusalReason]:
     return rules
 
 
-NO_RULE = RefusalReason("", "")
+UNKNOWN_REASON = RefusalReason("", "")
 RULES: Mapping[str, RefusalReason] = _rules()
 """The rule for every reason of an `AuthError`; a test compares this with the source."""
 

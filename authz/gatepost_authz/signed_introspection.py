@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from gatepost_authz.answer_cache import BAD_S, Memory, digest_of
+from gatepost_authz.answer_cache import REFUSED_S, Memory, digest_of
 from gatepost_authz.claim_values import MISSING, first_text, lookup
 from gatepost_authz.claims import MAX_CLIENT_ID, scopes_of
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
@@ -38,7 +38,7 @@ class SignedTokenIntrospection:
             answer = await self.introspectors.ask(token, trusted)
         except InvalidToken:
             now = self.clock()
-            self._inactive.put(key, True, now=now, until=now + BAD_S)
+            self._inactive.put(key, True, now=now, until=now + REFUSED_S)
             raise
         return agreed(proved, answer, trusted.preset)
 

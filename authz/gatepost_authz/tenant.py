@@ -25,7 +25,7 @@ REMEMBERED_TENANTS = 4096
 """The number of claim values whose tenant id is remembered; all its callers then share the text."""
 NO_CLIENT_RULE = ClientRule()
 NO_ROLES: frozenset[str] = frozenset()
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_DISPLAY_CLAIMS: Mapping[str, str] = MappingProxyType({})
 
 
 class Tenancy(msgspec.Struct, frozen=True):
@@ -316,10 +316,10 @@ def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
 def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
     """Return the display claims; malformed ones are omitted."""
     if claims.keys().isdisjoint(preset.display_claims):
-        return NOTHING
+        return NO_DISPLAY_CLAIMS
     shown = {}
     for name in preset.display_claims:
         value = claims.get(name)
         if isinstance(value, str) and 0 < len(value) <= MAX_DISPLAY and value.isprintable():
             shown[name] = value
-    return MappingProxyType(shown) if shown else NOTHING
+    return MappingProxyType(shown) if shown else NO_DISPLAY_CLAIMS

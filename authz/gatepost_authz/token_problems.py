@@ -40,9 +40,9 @@ OF_ID_TOKENS = EDITABLE | {
 """Claims that ID tokens have too (OpenID Connect Core 1.0, sections 2 and 5.1)."""
 LISTS = ("types", "subject_claims", "client_claims", "scope_claims", "audience_claims",
          "token_id_claims", "required_claims")  # fmt: skip
-NEEDED = frozenset({"types", "subject_claims", "client_claims"})
+NEVER_EMPTY = frozenset({"types", "subject_claims", "client_claims"})
 """Lists without which no token could be accepted, or no machine be recognised."""
-HARMLESS = frozenset({NO_SUBJECT, SUBJECT_IS_CLIENT})
+ALWAYS_MACHINES = frozenset({NO_SUBJECT, SUBJECT_IS_CLIENT})
 """Marks of machines whose tokens are refused without them, because `subject` fits no person."""
 
 
@@ -61,7 +61,7 @@ def _lists(where: str, rules: TokenRules) -> Iterator[Problem]:
         values = getattr(rules, name)
         if values is None:
             continue
-        if not values and name in NEEDED:
+        if not values and name in NEVER_EMPTY:
             yield finding(HINTS, "authz.E036", f"{where}.{name}", "the list is empty")
         if "" in values and name != "types":
             yield finding(HINTS, "authz.E036", f"{where}.{name}", "a name is empty")
@@ -95,7 +95,7 @@ def _marks(where: str, rules: TokenRules) -> Iterator[Problem]:
 def _machines_as_people(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:
     """Yield warnings where a machine's token may count as a person's, who can approve calls."""
     machine = preset.machine if rules.machine is None else rules.machine
-    if any(mark not in machine for mark in preset.machine if mark not in HARMLESS):
+    if any(mark not in machine for mark in preset.machine if mark not in ALWAYS_MACHINES):
         message = (
             f"marks of {preset.name} for machines are missing, so machines may count as people"
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gatepost_authz import signature
-from gatepost_authz.answer_cache import GOOD_S
+from gatepost_authz.answer_cache import ACTIVE_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
@@ -197,7 +197,7 @@ class JwtVerifier:
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        lifetime = GOOD_S if trusted.introspects_signed else LIFETIME
+        lifetime = ACTIVE_S if trusted.introspects_signed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
         self.decisions.put(key, verdict)
         return caller

@@ -17,8 +17,8 @@ from joserfc.jwk import Key
 from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_keys, write_key
 from gatepost_keys.issuer import IssuerSettings, app, locks
 from gatepost_keys.issuer.settings import DEFAULT_USERS, TENANT, on_loopback
-from gatepost_keys.jwks import ALGORITHMS, public_set
 from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, sign
+from gatepost_keys.public_keys import ALGORITHMS, public_set
 from gatepost_keys.subject import TokenSubject
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from pathlib import Path
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 
-from gatepost_keys.jwks import ALGORITHMS, KID_PREFIX, kid_of
+from gatepost_keys.public_keys import ALGORITHMS, KID_PREFIX, kid_of
 
 SUFFIX = ".private.json"
 
@@ -85,15 +85,15 @@ def prepare(folder: Path) -> None:
 
 def refuse_tracked(folder: Path) -> None:
     """Refuse a *folder* in a git work tree that does not ignore it."""
-    place = folder.resolve()
-    tree = next((at for at in (place, *place.parents) if (at / ".git").exists()), None)
+    path = folder.resolve()
+    tree = next((at for at in (path, *path.parents) if (at / ".git").exists()), None)
     if tree is None:
         return
     git = shutil.which("git")
-    probe = place / f"{KID_PREFIX}probe{SUFFIX}"
-    ask = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
+    probe = path / f"{KID_PREFIX}probe{SUFFIX}"
+    command = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
     # There is no shell, and the only argument is a path of our own.
-    if git is None or subprocess.run(ask, check=False).returncode != 0:  # noqa: S603
+    if git is None or subprocess.run(command, check=False).returncode != 0:  # noqa: S603
         raise GenerationRefused(
             f"{folder} lies in a git repository that does not ignore it: "
             "keep keys outside, or add the folder to .gitignore first"

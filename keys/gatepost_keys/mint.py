@@ -14,7 +14,7 @@ from joserfc.jws import JWSRegistry
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
 from gatepost_keys.imitation.facts import about, api_of, filled, ids_of, lifetime
-from gatepost_keys.jwks import ALGORITHMS
+from gatepost_keys.public_keys import ALGORITHMS
 from gatepost_keys.subject import TokenSubject
 
 MAX_LIFETIME_S = 600

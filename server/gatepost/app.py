@@ -22,7 +22,7 @@ from gatepost.http.start_page import (
 )
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
-from gatepost.mcp.request_wrappers import KNOWN, RequestTracing, WrapRequest, logged
+from gatepost.mcp.request_wrappers import KNOWN_METHODS, RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.rest.exchange import RestExchange, RestLimits
@@ -151,13 +151,16 @@ class Bearer:
         self._resource = resource
         self._challenge = challenge
 
-    def __call__(self, app: ASGIApp, *, place: ResourceLookup | None = None) -> BearerMiddleware:
+    def __call__(
+        self, app: ASGIApp, *, resource_of: ResourceLookup | None = None
+    ) -> BearerMiddleware:
         """
-        Return *app* behind the gate; *place* tells the resource of paths that are not its own.
+        Return *app* behind the gate; *resource_of* tells the resource of paths that are not its
+        own.
         """
         return BearerMiddleware(
             app,
-            resource=place or self._resource,
+            resource=resource_of or self._resource,
             verifier=self._services.verifier,
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
@@ -186,14 +189,14 @@ def mcp(
         streams=services.streams,
         task_runner=services.task_runner,
         register=services.register,
-        approval_tools=services.approvals.plan,
+        approval_tools=services.approvals.policies.plan,
         asks=services.approvals.policies.asks,
         running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
     if (tracer := services.exporter.tracer) is not None:
-        told = config.telemetry.trace_tenant
-        around.append(RequestTracing(tracer, services.registry, names_tenant=told))
+        names_tenant = config.telemetry.trace_tenant
+        around.append(RequestTracing(tracer, services.registry, names_tenant=names_tenant))
     return Endpoint(
         server,
         challenge=challenge,
@@ -216,27 +219,27 @@ def tool_routes(
     config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
 ) -> list[Route]:
     """Return the routes of the REST tool protocol, which has the same gate."""
-    limits, beside = config.limits, SiblingPaths(resource)
+    limits, paths = config.limits, SiblingPaths(resource)
     traced = None
     if (tracer := services.exporter.tracer) is not None:
-        told = config.telemetry.trace_tenant
-        traced = CallTracing(tracer, services.registry, names_tenant=told)
+        names_tenant = config.telemetry.trace_tenant
+        traced = CallTracing(tracer, services.registry, names_tenant=names_tenant)
     bridge = RestRoutes(
         services.runner,
         services.registry,
         challenge=challenge,
-        place=beside,
+        resource_of=paths,
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
         around=traced,
     )
-    listing = bearer(bridge.list_tools, place=beside)
-    calling = bearer(bridge.call_tool, place=beside)
+    listing = bearer(bridge.list_tools, resource_of=paths)
+    calling = bearer(bridge.call_tool, resource_of=paths)
     return [
-        Route(f"{beside.base}/tools", listing, methods=["GET"]),
-        Route(f"{beside.base}/tool/{{name}}/call", calling, methods=["POST"]),
+        Route(f"{paths.base}/tools", listing, methods=["GET"]),
+        Route(f"{paths.base}/tool/{{name}}/call", calling, methods=["POST"]),
     ]
 
 
@@ -246,10 +249,10 @@ def management_routes(
     """Return the routes with which administrators manage upstreams, behind the same gate."""
     if not config.scopes.admin:
         return []
-    limits, beside = config.limits, SiblingPaths(resource)
+    limits, paths = config.limits, SiblingPaths(resource)
     exchange = RestExchange(
         challenge=challenge,
-        place=beside,
+        resource_of=paths,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         requests=services.runner.requests,
         suspended=services.revocations.suspended,
@@ -262,8 +265,8 @@ def management_routes(
     for path, route in management.management_routes(
         services.upstreams.services, exchange, config.scopes.admin
     ).items():
-        guarded = bearer(route, place=beside)
-        routes.append(Route(f"{beside.base}{path}", guarded, methods=route.methods))
+        guarded = bearer(route, resource_of=paths)
+        routes.append(Route(f"{paths.base}{path}", guarded, methods=route.methods))
     return routes
 
 
@@ -304,7 +307,9 @@ def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
 
 def shown_names(registry: Registry) -> frozenset[str]:
     """Return what the access log shows of a JSON-RPC request without searching it for secrets."""
-    return KNOWN.union(registry.tools, registry.documents, registry.prompts, registry.skills)
+    return KNOWN_METHODS.union(
+        registry.tools, registry.documents, registry.prompts, registry.skills
+    )
 
 
 class RouteTable:

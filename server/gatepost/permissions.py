@@ -4,7 +4,7 @@ import logging
 import os
 import stat
 
-OTHERS = 0o077
+GROUP_AND_OTHERS = 0o077
 GROUP_READ = 0o040
 
 log = logging.getLogger("gatepost.permissions")
@@ -26,8 +26,8 @@ def close_to_others(handle: int, shown: str) -> None:
     if is_foreign(status):
         raise ForeignOwner(1, f"it belongs to another user (uid {status.st_uid})", shown)
     mode = stat.S_IMODE(status.st_mode)
-    if mode & OTHERS:
-        os.fchmod(handle, mode & ~OTHERS)
+    if mode & GROUP_AND_OTHERS:
+        os.fchmod(handle, mode & ~GROUP_AND_OTHERS)
         log.warning("closed_to_others", extra={"path": shown, "mode": f"{mode:04o}"})
 
 

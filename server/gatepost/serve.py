@@ -115,9 +115,9 @@ def load_late_modules() -> None:
             importlib.import_module(module)
 
 
-def work(setup: ServerSetup, on_ready: Callable[[], object], *, place: int = 0) -> None:
+def work(setup: ServerSetup, on_ready: Callable[[], object], *, number: int = 0) -> None:
     """Serve in this process, which counts in its part of the shared metrics."""
-    meter = Meter(setup.shared_metrics.of_process(place))
+    meter = Meter(setup.shared_metrics.of_process(number))
     meter.start(now=time.time())
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -238,10 +238,10 @@ async def end_tasks() -> None:
         task.cancel()
     if not left:
         return
-    _, going_on = await asyncio.wait(left, timeout=END_S)
-    for task in going_on:
+    _, unfinished = await asyncio.wait(left, timeout=END_S)
+    for task in unfinished:
         _log.error("task_not_ended", extra={"task": _name_of(task)})
-    if going_on:
+    if unfinished:
         logging.shutdown()
         os._exit(1)
 
@@ -303,7 +303,7 @@ class WorkerProcesses:
         """Fork, announce, and look after the members until all have ended."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._pass_on)
-        started = [self._fork(place) for place in range(self._setup.config.listen.workers)]
+        started = [self._fork(worker) for worker in range(self._setup.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
         if not all(serving):
             self._stop(signal.SIGTERM)
@@ -312,33 +312,33 @@ class WorkerProcesses:
         failed = False
         while self._members:
             pid, status = os.wait()
-            place = self._members.pop(pid)
+            worker = self._members.pop(pid)
             failed = failed or (self._stopping and os.waitstatus_to_exitcode(status) != 0)
             if not self._stopping:
                 _log.error("worker_replaced")
-                if not self._serves(self._fork(place)):
+                if not self._serves(self._fork(worker)):
                     failed = True
                     self._stop(signal.SIGTERM)
         return 1 if failed else 0
 
-    def _fork(self, place: int) -> int:
+    def _fork(self, worker: int) -> int:
         ready, tell = os.pipe()
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             os.close(ready)
-            self._become_member(tell, place)
+            self._become_member(tell, worker)
         os.close(tell)
-        self._members[pid] = place
+        self._members[pid] = worker
         self._waiting_for[pid] = ready
         return pid
 
-    def _become_member(self, tell: int, place: int) -> None:
+    def _become_member(self, tell: int, worker: int) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         code = 1
         try:
-            work(self._setup, lambda: os.write(tell, b"."), place=place)
+            work(self._setup, lambda: os.write(tell, b"."), number=worker)
             code = 0
         except (StoreRefused, StoreUnavailable) as error:
             _log.error("worker_not_started", extra={"reason": str(error)})

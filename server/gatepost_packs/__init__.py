@@ -19,7 +19,7 @@ BUILT_IN: dict[str, PackRegistration] = {
     "git": PackRegistration(
         "gatepost_packs.git.tools",
         settings="gatepost_packs.git.settings:GitSettings",
-        problems="gatepost_packs.git.environment:problems",
+        problems="gatepost_packs.git.process_environment:problems",
     ),
     "github": PackRegistration(
         "gatepost_packs.github.tools",

@@ -42,10 +42,10 @@ async def fs_list(
 
 
 def _names(found: list[str], *, cut: bool) -> Outcome:
-    names, room = [], MOST_NAME_BYTES
+    names, left = [], MOST_NAME_BYTES
     for name in found:
-        room -= len(name.encode(errors="surrogatepass")) + len('"",')
-        if room < 0:
+        left -= len(name.encode(errors="surrogatepass")) + len('"",')
+        if left < 0:
             cut = True
             break
         names.append(name)

@@ -61,6 +61,6 @@ def shown_text(shown: str, head: FileHead) -> Outcome:
 
 def _binary(shown: str, head: FileHead) -> ToolFailure:
     kind, _ = mimetypes.guess_type(shown, strict=False)
-    told = f" (by its name {kind})" if kind else ""
-    message = f"{shown} is not UTF-8 text but {head.size} bytes of binary data{told}."
+    kind_note = f" (by its name {kind})" if kind else ""
+    message = f"{shown} is not UTF-8 text but {head.size} bytes of binary data{kind_note}."
     return ToolFailure("validation", message, field="path")

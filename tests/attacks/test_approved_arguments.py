@@ -13,9 +13,9 @@ from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, Undecidable
-from gatepost.policy.approvals.edited_arguments import decoded, merged
 from gatepost.policy.approvals.request_lists import erase_decider
-from gatepost.policy.approvals.stored_request import MOST_ARGUMENTS
+from gatepost.policy.approvals.stored_request import MOST_ARGUMENTS, merged
+from gatepost.tools.exact_json import decoded
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 

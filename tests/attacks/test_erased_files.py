@@ -41,7 +41,7 @@ def left(folder: Path) -> dict[str, int]:
 def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a server has the database open, too: it would empty the log only when it ends."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(erasure, "SETTLE_S", 0.0)
+    monkeypatch.setattr(erasure, "PROPAGATION_S", 0.0)
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
     asyncio.run(kept(tmp_path))
     assert left(tmp_path)["gatepost.db"] > 0

@@ -11,7 +11,13 @@ from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.cli import doctor
 from gatepost.config.settings import Config, Listen, ToolsSettings
-from gatepost.dev.composition import IssuerHabits, dev_config, dev_issuer, forget_state, write_state
+from gatepost.dev.composition import (
+    IssuerOptions,
+    dev_config,
+    dev_issuer,
+    forget_state,
+    write_state,
+)
 from gatepost.secrets.keyring import KeyRingError, rotate
 from gatepost.tools.pack import Pack
 
@@ -76,7 +82,7 @@ def test_a_damaged_key_ring_is_not_rotated_into_one_that_no_server_loads(tmp_pat
 def test_a_development_server_forgets_only_its_own_state(tmp_path: Path) -> None:
     """The first of two with one state directory took the second's with it when it ended."""
     config = dev_config(8000, tools=(), state=tmp_path)
-    first, second = (dev_issuer(config, frozenset(), IssuerHabits()) for _ in range(2))
+    first, second = (dev_issuer(config, frozenset(), IssuerOptions()) for _ in range(2))
     path = write_state(tmp_path, config, first)
     write_state(tmp_path, config, second)
 

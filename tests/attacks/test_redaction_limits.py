@@ -12,7 +12,7 @@ from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import secret_search
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
-from gatepost.redaction.secret_search import AT_ONCE, unwrapped
+from gatepost.redaction.secret_search import MATCHES_AT_ONCE, unwrapped
 from gatepost.redaction.spans import replaced
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
@@ -75,8 +75,8 @@ def test_an_ordinary_long_text_is_not_withheld() -> None:
 
 SECRET_WITHIN = {
     "escapes": b"%41" * 100_000 + b"hunter2%68unter2",
-    "breaks": b"\n" * (2 * AT_ONCE) + b"hunter2hun\nter2",
-    "more breaks than one go": b"x\r\n" * (AT_ONCE + 10) + b"hunter2\n  hunter2 z",
+    "breaks": b"\n" * (2 * MATCHES_AT_ONCE) + b"hunter2hun\nter2",
+    "more breaks than one go": b"x\r\n" * (MATCHES_AT_ONCE + 10) + b"hunter2\n  hunter2 z",
 }
 
 
@@ -103,8 +103,8 @@ def test_breaks_read_the_same_in_parts() -> None:
     """One line is made of many, however it is done."""
     lines = [b"a", b" \t b ", b"", b"\x0b\x0cc ", b" "]
     for end in (b"\n", b"\r\n", b"\r"):
-        text = end.join(lines * AT_ONCE)
-        assert unwrapped(text) == unwrapped(end.join(lines)) * AT_ONCE
+        text = end.join(lines * MATCHES_AT_ONCE)
+        assert unwrapped(text) == unwrapped(end.join(lines)) * MATCHES_AT_ONCE
 
 
 def _runner(seen: list[str]) -> Runner:

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.channel import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
-from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
+from gatepost.mcp.sessions.resumable import FINISHED_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
@@ -128,7 +128,7 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     for number in range(50):
         archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
     assert len(archive._kept) == 50
-    clock.now += OVER_S
+    clock.now += FINISHED_S
     last = ("acme", "i", "user", "last")
     archive.add(EventLog(room, b"1", archive, last))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.http import body
-from gatepost.http.body import AT_ONCE, AT_ONCE_OF_TENANT, TooLarge, read_body_of
+from gatepost.http.body import AT_ONCE_OF_TENANT, LARGE_BODIES, TooLarge, read_body_of
 from gatepost.tools.cpu_thread import TooManyWaiting
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
@@ -45,7 +45,7 @@ async def _begun(caller: TenantContext, count: int) -> list[Arriving]:
 
 async def test_one_caller_has_only_so_many_bytes_arriving() -> None:
     """Beyond them its newest bodies are refused; the others are read, and nothing stays counted."""
-    bodies = await _begun(ALICE, AT_ONCE + 10)
+    bodies = await _begun(ALICE, LARGE_BODIES + 10)
     refused = [one for one in bodies if one.read.done()]
     assert 8 <= len(refused) <= 11
     assert all(isinstance(one.read.exception(), TooManyWaiting) for one in refused)
@@ -62,7 +62,7 @@ async def test_the_callers_of_a_tenant_have_only_so_many_together() -> None:
     """However many of them there are; another tenant is not affected."""
     bodies = []
     for number in range(6):
-        bodies += await _begun(a_caller(subject=f"a{number}"), AT_ONCE)
+        bodies += await _begun(a_caller(subject=f"a{number}"), LARGE_BODIES)
     refused = sum(one.read.done() for one in bodies)
     assert refused >= len(bodies) - AT_ONCE_OF_TENANT - 1
     assert await (await _begun(BOB, 1))[0].finish() == b"x" * LIMIT
@@ -87,7 +87,7 @@ async def test_at_mcp_such_a_request_is_refused_by_its_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """429 and when to send it again: its id is not known yet."""
-    monkeypatch.setattr(body, "AT_ONCE", 0)
+    monkeypatch.setattr(body, "LARGE_BODIES", 0)
     client = EndpointClient()
     assert (await client.send(b"{}")).status == 400  # it came as a whole
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
-from gatepost.audit.checkpoints import public_keys, sign
-from gatepost.audit.erasure import DetailErasure, prune
+from gatepost.audit.checkpoints import CheckpointSigner, public_keys
+from gatepost.audit.retention import DetailErasure, prune
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -65,12 +65,12 @@ class AuditLog:
         """So many records of one person, each in the tables before the next."""
         for _ in range(count):
             await self.unmerged(tenant, subject)
-            await self.records.audit.settle()
+            await self.records.audit.link_pending()
 
     async def together(self, *subjects: str) -> None:
         """A record of acme for each of them, in one commit."""
         await asyncio.gather(*(self.unmerged("acme", subject) for subject in subjects))
-        await self.records.audit.settle()
+        await self.records.audit.link_pending()
 
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """A record that is durable, and maybe only in a write-ahead log."""
@@ -87,7 +87,8 @@ class AuditLog:
 
     async def sign(self, tenant: str = "acme") -> Checkpoint:
         """A checkpoint of what is there now; the newest."""
-        await sign(self.records, self.keyring, tenant, lambda: self.now)
+        signer = CheckpointSigner(self.records, self.keyring, clock=lambda: self.now)
+        await signer.sign_tenant(tenant)
         return (await self.records.of(tenant).trail.checkpoints())[-1]
 
     async def prune(self, before: float, tenant: str = "acme") -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from gatepost.audit import retention as module
 from gatepost.audit.batches import WriteAttempt
+from gatepost.audit.checkpoints import AT_ONCE
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.audit.retention import Retention
@@ -72,7 +73,7 @@ async def test_records_are_written_while_all_tenants_are_signed(
     await grow(audit_log.records, audit_log.keyring, tenants)
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
-        signing = asyncio.create_task(retention.sign())
+        signing = asyncio.create_task(retention.signer.sign())
 
         async def call(first: int) -> int:
             written = 0
@@ -95,7 +96,7 @@ async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
     await audit_log.note(2, "t00001")
-    await retention._sign(seen)
+    await retention.signer._sign(seen)
     left = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
 
     assert [*seen] == ["t00000", "t00001", "t00002"]
@@ -111,7 +112,7 @@ async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
     """Whatever there is to sign; nothing has to be called for what is left to be signed."""
     monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(module, "CLOSING_S", 0.0)
-    tenants = 3 * module.AT_ONCE
+    tenants = 3 * AT_ONCE
     await grow(audit_log.records, audit_log.keyring, tenants)
     with capture_logs() as logs:
         async with Retention(audit_log.records, audit_log.keyring, audit_log.writer).running():
@@ -123,6 +124,6 @@ async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
                 while len(signed(logs)) <= tenants:
                     await asyncio.to_thread(int)
 
-    assert stopped == module.AT_ONCE
+    assert stopped == AT_ONCE
     assert "audit_left_unsigned" in [one["event"] for one in logs]
     assert sorted({*signed(logs)})[1:] == [f"t{number:05}" for number in range(tenants)]

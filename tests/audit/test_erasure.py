@@ -191,7 +191,7 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
         for days in (0, 3):
             writer = one.process(retention_days=days)
             retention = Retention(one.records, ring, writer, clock=lambda: one.now)
-            await retention.sign()
+            await retention.signer.sign()
             one.now += 4 * 86_400
             await retention.prune()
             kept.append(len(await one.records.of("acme").trail.chain(1).rows(0, 99)))
@@ -213,7 +213,7 @@ async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
             rotate(path, keep=1)
             ring.reread()
             retention = Retention(one.records, ring, one.writer, clock=lambda: one.now)
-            await retention.sign()
+            await retention.signer.sign()
         assert ring.find(first) is None
         signed = await one.records.of("acme").trail.checkpoints()
         await one.note(1)

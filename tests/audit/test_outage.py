@@ -50,8 +50,8 @@ class FailingStore:
     def attach(self, linker: Linker) -> None:
         self._store.attach(linker)
 
-    async def settle(self) -> None:
-        await self._store.settle()
+    async def link_pending(self) -> None:
+        await self._store.link_pending()
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         if self.gate is not None:

@@ -69,7 +69,7 @@ async def test_growth_of_one_chain_does_not_hide_that_another_is_shorter(
     )
     await by(log, 1, growth)
     with capture_logs() as logs:
-        await Retention(log.records, log.keyring, log.writer).sign()
+        await Retention(log.records, log.keyring, log.writer).signer.sign()
     signed = await log.records.of("acme").trail.checkpoints()
     seen = await log.verify()
 
@@ -115,7 +115,7 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
     file.execute(f"UPDATE audit_{table} SET {last} = x'00' WHERE tenant = 'acme'")  # noqa: S608  # the same
     file.close()
     with capture_logs():
-        await retention.sign()
+        await retention.signer.sign()
         log.now += 2 * DAY_S
         await retention.prune()
     left = await log.records.of("globex").trail.find(AuditQuery())
@@ -201,7 +201,7 @@ async def test_one_tenants_damage_stops_no_other(log: AuditLog, url: str, change
     await by(log, 1, 1, "zeta")
     await tamper(url, change)
     with capture_logs():
-        await retention.sign()
+        await retention.signer.sign()
         log.now += 2 * DAY_S
         await retention.prune()
     others = [log.records.of(tenant).trail for tenant in ("globex", "zeta")]

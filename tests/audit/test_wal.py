@@ -83,7 +83,7 @@ async def numbers(one: AuditLog, tenant: str = "acme") -> list[int]:
 async def killed(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
     """Another process, after the one with the write-ahead log was killed."""
     vars(log.records.audit)["_wal"].close()
-    log.records.audit.settle = _nothing  # type: ignore[method-assign]  # it is dead
+    log.records.audit.link_pending = _nothing  # type: ignore[method-assign]  # it is dead
     async with audit_log(url, log.keyring) as other:
         other.now = log.now
         yield other
@@ -296,18 +296,18 @@ async def test_a_row_that_is_put_back_is_recorded(log: AuditLog, file: str, runs
         sqlite3.connect(file.removeprefix("sqlite:///"), isolation_level=None)
     ) as database:
         row = database.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
-        await log.records.audit.settle()
+        await log.records.audit.link_pending()
         again = (
             "UPDATE audit_heads SET number = ?, hash = ?, pruned = ?, proof = ? WHERE tenant = ''"
         )
         database.execute(again, row[2:])
     if runs:
         async with audit_log(file, log.keyring) as other:
-            await other.records.audit.settle()
+            await other.records.audit.link_pending()
     else:
         async with killed(log, file) as other:
             await other.unmerged()
-            await other.records.audit.settle()
+            await other.records.audit.link_pending()
     async with audit_log(file, log.keyring) as last:
         seen, told = await last.verify(), await last.verify("-")
         found = await numbers(last)
@@ -383,7 +383,7 @@ async def test_a_listener_hears_of_each_record_once(file: str, ring: KeyRing) ->
     for _ in range(3):
         for name, writer in writers.items():
             await writer.note("acme", "tenant", outcome=name)
-        await stores[0].audit.settle()
+        await stores[0].audit.link_pending()
     for writer, records in zip(writers.values(), stores, strict=True):
         await writer.aclose()
         await records.aclose()

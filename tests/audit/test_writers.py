@@ -10,12 +10,12 @@ import pytest
 from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
 from gatepost.audit.record import read, search
-from gatepost.audit.retention import LEASE_S, WriterLease
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.audit import verdict_text
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
+from gatepost.storage.leases import NUMBER_LEASE_S, NumberLease
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
 from tests.support import tools as process_tools
@@ -254,7 +254,9 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
     async with audit_log(url) as one:
         clock = lambda: one.now  # noqa: E731
         writers = [one.process() for _ in range(3)]
-        leases = [WriterLease(one.records, writer, clock=clock) for writer in writers]
+        leases = [
+            NumberLease(one.records, "audit_writer", writer, clock=clock) for writer in writers
+        ]
 
         async def numbers(*which: int) -> list[int]:
             for at in which:
@@ -264,7 +266,7 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
         async with leases[0].running():
             begun = await numbers(1, 2)
         moved = await numbers(1, 2)
-        one.now += LEASE_S - 1
+        one.now += NUMBER_LEASE_S - 1
         renewed = await numbers(1)
         one.now += 2
         expired = await numbers(0, 2)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz.fetch import Fetcher, FetchError, max_age_of
-from gatepost_authz.jwks import IssuerKeySets
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from tests.support.issuers import Idp, Receive, Scope, Send, answer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
-from gatepost.secrets.cache import OWN
+from gatepost.secrets.cache import SERVER_NAME
 from gatepost.secrets.keyring import create
 
 SECRET = "s3cret-of-the-server"
@@ -23,7 +23,7 @@ def found(**settings: Any) -> set[str]:
         **settings,
     }
     values = own_secrets(msgspec.convert(tree, Config))
-    assert all(name.partition(".")[0] == OWN for name in values)
+    assert all(name.partition(".")[0] == SERVER_NAME for name in values)
     return set(values.values())
 
 

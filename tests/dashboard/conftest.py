@@ -133,7 +133,7 @@ def build(config: Config, services: Services) -> Edge:
             GuardedPage(page, around), resource=resource, development=config.development
         )
         methods = [name for name, one in (("GET", page.get), ("POST", page.post)) if one]
-        return Route(around.place.pattern + page.path, frame, methods=methods)
+        return Route(around.location.pattern + page.path, frame, methods=methods)
 
     table: Any = edge.app
     routes = {"dashboard": [*map(route, PAGES)]}

@@ -13,7 +13,7 @@ from gatepost.dashboard.argument_tree import (
     read,
     summary,
 )
-from gatepost.policy.approvals.edited_arguments import compact, decoded
+from gatepost.tools.exact_json import compact, decoded
 
 
 def only(encoded: str) -> Node:

@@ -16,7 +16,7 @@ from gatepost.runtime.process_reports import (
     BOUNDS_S,
     DEPLOYMENT,
     KEPT_S,
-    LATE_S,
+    OUTDATED_S,
     SUBJECT,
     ProcessReport,
     ProcessReporter,
@@ -67,7 +67,7 @@ def test_an_operator_sees_all_tenants_and_processes(
     The log has who looked, because no tenant's audit log has it.
     """
     caplog.set_level("INFO", "gatepost.dashboard")
-    one, other = reporter(billing), reporter(billing, ago_s=LATE_S + 1)
+    one, other = reporter(billing), reporter(billing, ago_s=OUTDATED_S + 1)
     for process in (one, other):
         billing.server.run(process.write())
     page = text_of(olga)

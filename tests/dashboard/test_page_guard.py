@@ -268,12 +268,12 @@ EMBEDDED = [
 
 @pytest.mark.parametrize(("place", "mode", "what", "status"), EMBEDDED)
 def test_no_other_page_gets_a_page_of_ours_into_itself(
-    shared: DashboardServer, place: str, mode: str, what: str, status: int
+    shared: DashboardServer, location: str, mode: str, what: str, status: int
 ) -> None:
     """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
     with shared.user_browser("alice") as user_browser:
         answer = user_browser.get(
-            "/test/echo", sec_fetch_site=place, sec_fetch_mode=mode, sec_fetch_dest=what
+            "/test/echo", sec_fetch_site=location, sec_fetch_mode=mode, sec_fetch_dest=what
         )
         assert answer.status_code == status
 

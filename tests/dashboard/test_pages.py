@@ -265,7 +265,7 @@ def test_a_search_for_what_is_rare_goes_back_step_by_step(
             # A reader merges what was written: else few segments may hold all of it.
             dave.get("/audit")
     whole = re.findall(r'href="/dashboard/audit/(\d+)"', dave.get("/audit?text=rare+").text)
-    monkeypatch.setattr("gatepost.dashboard.audit.READ", 1)
+    monkeypatch.setattr("gatepost.dashboard.audit.READ_SEGMENTS", 1)
     page, found, steps = dave.get("/audit?text=rare+").text, list[str](), 0
     while older := re.findall(r'href="/dashboard(/audit\?[^"]*before=[^"]*)"', page):
         assert "have not been searched yet" in page

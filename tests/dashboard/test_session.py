@@ -274,11 +274,11 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> No
             ("Content-Length", str(len(body))),
         ]
         sent = request("POST", f"{shared.base}/test/echo", head, body)
-        place = ("127.0.0.1", int(shared.origin.rpartition(":")[2]))
-        whole = exchange(place[1], sent)
+        location = ("127.0.0.1", int(shared.origin.rpartition(":")[2]))
+        whole = exchange(location[1], sent)
         assert (whole.status, b"more" in whole.body) == (200, True)
 
-        with socket.create_connection(place, timeout=30) as connection:
+        with socket.create_connection(location, timeout=30) as connection:
             connection.sendall(sent[:-1])
             with revoke(shared, "bob"):
                 eventually(lambda: user_browser.get("/test/open").status_code == 303, within=30)
@@ -304,14 +304,14 @@ def test_a_live_page_does_not_renew_a_session(shared: DashboardServer) -> None:
     """What asks by itself is no activity; what a person asks for renews the cookie."""
     with shared.user_browser("alice") as user_browser:
         around = shared.around
-        spot = around.place.locate("/dashboard")
-        assert spot is not None
-        session = around.sessions.read(user_browser.cookie(), spot.target)
+        paths = around.location.locate("/dashboard")
+        assert paths is not None
+        session = around.sessions.read(user_browser.cookie(), paths.target)
         assert session is not None
         aged = msgspec.structs.replace(session, seen=time.time() - 100)
         user_browser.http.cookies.clear()
-        name = around.cookies.name("session", spot.target)
-        user_browser.http.cookies.set(name, around.sessions.sealed(aged, spot.target))
+        name = around.cookies.name("session", paths.target)
+        user_browser.http.cookies.set(name, around.sessions.sealed(aged, paths.target))
 
         assert "set-cookie" not in user_browser.get("/test/poll").headers
         assert "set-cookie" in user_browser.get("/test/echo").headers

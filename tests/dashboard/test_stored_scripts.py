@@ -135,10 +135,10 @@ def test_every_page_shows_it_as_text_and_runs_nothing(
         link.get_attribute("href") or ""
         for link in look(dave, "").get_by_role("navigation").get_by_role("link").all()
     ]
-    below = [place.removeprefix("/dashboard") for place in places]
+    below = [location.removeprefix("/dashboard") for location in places]
     assert len(below) >= 6
-    for place in [*below, f"/approvals/{identity}"]:
-        look(dave, place)
+    for location in [*below, f"/approvals/{identity}"]:
+        look(dave, location)
     shown = look(dave, f"/approvals/{identity}").locator("main").inner_text()
 
     assert "onerror" in shown
@@ -168,8 +168,8 @@ def test_decisions_and_their_reasons_are_text(billing: BillingServer, dave: WebU
     page.locator("form[action$='/reject'] button").last.click()
     expect(page.get_by_role("heading", name="Rejected")).to_be_visible()
     harmless(page)
-    for place in (f"/approvals/{identity}", "/history", "/audit"):
-        look(dave, place)
+    for location in (f"/approvals/{identity}", "/history", "/audit"):
+        look(dave, location)
 
 
 QUERIES = ["q", "page", "before", "tool", "kind", "subject", "next", "from", "until", "state"]

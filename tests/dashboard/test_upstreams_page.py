@@ -130,8 +130,8 @@ def test_what_a_refresh_brings_meanwhile_is_not_accepted(
     monkeypatch.setattr(catalogues, "accept", meanwhile)
     with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams").text
-        place = page.index(f"/upstreams/{server.id}/accept")
-        seen = re.search(r'name="seen" value="([0-9a-f]{64})"', page[place:])
+        location = page.index(f"/upstreams/{server.id}/accept")
+        seen = re.search(r'name="seen" value="([0-9a-f]{64})"', page[location:])
         assert seen is not None
         answer = alice.post(f"/upstreams/{server.id}/accept", {"seen": seen[1]})
 

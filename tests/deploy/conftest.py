@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import create
 from tests.architecture.source import ROOT
 from tests.support import issuers as f
 from tests.support.client import ResourceClient
-from tests.support.commands import READY, Gatepost, toml
+from tests.support.commands import READY, Gatepost, toml_file
 from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
@@ -180,8 +180,7 @@ class Deployment:
             "tools": {"packs": ["demo"], "load": ["./proxied.py"]},
             "limits": {"requests_per_second": 0, "failures_per_second": 0},
         }
-        text = "\n".join(f"{name} = {toml(value)}" for name, value in settings.items())
-        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        (folder / "gatepost.toml").write_text(toml_file(settings), encoding="utf-8")
 
     def begin(self, number: int) -> Gatepost:
         """Start a replica."""

@@ -5,15 +5,14 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http.client import parse_headers
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import pytest
 import uvloop
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
@@ -25,6 +24,7 @@ from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tl
 from gatepost.telemetry.access import AccessLog
 from tests.support.client import RawAnswer, modern, request, result
 from tests.support.commands import ServerProcess
+from tests.support.endpoint import Response, exchange
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
 
@@ -38,25 +38,7 @@ NEVER_S = 600
 HOST = (b"host", b"mcp.example.com")
 
 
-NOTHING: Mapping[str, Any] = {}
-
-
 Pairs = tuple[tuple[bytes, bytes], ...]
-
-
-class WireAnswer(NamedTuple):
-    """What came back."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    def header(self, name: str) -> str | None:
-        return dict(self.headers).get(name.encode(), b"").decode() or None
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.body)
 
 
 async def ask(
@@ -67,33 +49,11 @@ async def ask(
     headers: Pairs = (HOST,),
     scheme: str = "https",
     peer: str = "198.51.100.7",
-    more: Mapping[str, Any] = NOTHING,
-) -> WireAnswer:
-    """Send one request without a body; *more* of its scope."""
-    sent: list[Message] = []
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": list(headers),
-        "scheme": scheme,
-        "client": (peer, 4711),
-        "server": ("127.0.0.1", 8000),
-        "http_version": "1.1",
-        **more,
-    }
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    body = b"".join(message.get("body", b"") for message in sent[1:])
-    return WireAnswer(sent[0]["status"], sent[0]["headers"], body)
+) -> Response:
+    """Send one request without a body."""
+    sides = {"client": (peer, 4711), "server": ("127.0.0.1", 8000)}
+    more = {"scheme": scheme, "http_version": "1.1", **sides}
+    return await exchange(app, more, headers, verb=method, path=path)
 
 
 SOON = 20.0

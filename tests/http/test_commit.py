@@ -73,7 +73,7 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
     await wire.send(request_ % path)
     await waiting_app.until_asked()
     early = not await silent(wire)
-    waiting_app.commit.settle()
+    waiting_app.commit.resolve()
     answer = await wire.until(path)
 
     assert not early
@@ -89,7 +89,7 @@ async def test_a_broken_promise_is_told_instead_of_the_answer(
     """The client sees no byte of the answer: it must not act on what is not on record."""
     await wire.send(GET % path)
     await waiting_app.until_asked()
-    waiting_app.commit.settle("no disk")
+    waiting_app.commit.resolve("no disk")
     answer = await wire.until(b"not on record: " + path)
 
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -103,7 +103,7 @@ async def test_answers_stay_in_the_order_of_their_requests(
     await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
     await waiting_app.until_asked()
     early = not await silent(wire)
-    waiting_app.commit.settle()
+    waiting_app.commit.resolve()
     answer = await wire.rest()
 
     assert not early
@@ -115,7 +115,7 @@ async def test_a_settled_commit_delays_no_later_call(
     waiting_app: WaitingApp, wire: WireConnection
 ) -> None:
     """The next call of the same batch, a little late, is answered at once."""
-    waiting_app.commit.settle()
+    waiting_app.commit.resolve()
     await wire.send(LAST % b"/held")
 
     assert (await wire.rest()).endswith(b"/held")
@@ -130,7 +130,7 @@ async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> 
         async with connected(port) as wire:
             await wire.send(LAST % b"/other")
             await wire.rest()
-            waiting_app.commit.settle()
+            waiting_app.commit.resolve()
 
 
 async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None:
@@ -139,7 +139,7 @@ async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None
     async with connected(await server.__aenter__()) as wire:
         await wire.send(GET % b"/held")
         await waiting_app.until_asked()
-        asyncio.get_running_loop().call_later(0.1, lambda: waiting_app.commit.settle())
+        asyncio.get_running_loop().call_later(0.1, lambda: waiting_app.commit.resolve())
         await server.__aexit__(None, None, None)
 
         assert (await wire.rest()).endswith(b"/held")
@@ -150,7 +150,7 @@ async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None
 async def test_a_waiting_caller_learns_the_outcome(kept: bool, late: bool) -> None:
     """Before it is settled or after it."""
     commit = CommitFuture()
-    settle = partial(commit.settle, None if kept else "no disk")
+    settle = partial(commit.resolve, None if kept else "no disk")
 
     async def waits() -> None:
         await commit
@@ -181,7 +181,7 @@ async def test_waiting_tasks_go_on_in_their_order_and_one_that_is_cancelled_ends
     await asyncio.sleep(0)
     tasks[1].cancel()
     await asyncio.wait({tasks[1]}, timeout=SOON)
-    commit.settle()
+    commit.resolve()
     await asyncio.wait(tasks, timeout=SOON)
 
     assert heard == ["a", "c"]

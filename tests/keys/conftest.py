@@ -21,7 +21,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from gatepost.config.settings import Config
-from gatepost.dev.composition import IssuerHabits, dev_config, dev_issuer
+from gatepost.dev.composition import IssuerOptions, dev_config, dev_issuer
 from gatepost.dev.imitating import (
     APP_CLIENT,
     MACHINE_CLIENT,
@@ -215,8 +215,8 @@ class Imitated:
 
     def __init__(self, name: str, state: Path, **habits: Any) -> None:
         self.shape = IMITATIONS[name]
-        made = IssuerHabits(imitation=self.shape, **habits)
-        config = dev_config(8000, tools=(), state=state, habits=made)
+        made = IssuerOptions(imitation=self.shape, **habits)
+        config = dev_config(8000, tools=(), state=state, issuer_options=made)
         secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
         plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)
         self.walk = CodeFlow(plan)

@@ -12,8 +12,8 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.__main__ import main
 from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_keys, write_key
-from gatepost_keys.jwks import ALGORITHMS, kid_of, public_set
 from gatepost_keys.mint import AccessTokenClaims, sign
+from gatepost_keys.public_keys import ALGORITHMS, kid_of, public_set
 from gatepost_keys.subject import TokenSubject
 from tests.support.measuring import each
 

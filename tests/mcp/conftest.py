@@ -266,7 +266,7 @@ class Request:
 
     def __init__(self, url: str) -> None:
         self.message, self.url, self.retry_after_s = MESSAGE, url, RETRY_AFTER_S
-        self.told = f"{MESSAGE} {url}" if url else MESSAGE
+        self.message_with_url = f"{MESSAGE} {url}" if url else MESSAGE
         self.verdict: Verdict | None = None
         self.watchers = 0
         """Calls that wait for it at this moment."""
@@ -330,7 +330,7 @@ class DecisionStage:
         request = self.requests.setdefault(call.arguments, Request(self.url))
         self._came.set()
         if request.verdict is None:
-            await call.client.stand_by(request)
+            await call.client.wait_for_decision(request)
         if request.verdict == "approved":
             return await proceed(call, offer, arguments)
         return Outcome(failure=Failure("denied", f"It was {request.verdict}."))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.request import NONE
+from gatepost.mcp.request import NO_PARAMS
 from tests.mcp.conftest import REVISIONS, ask, pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.measuring import steps
@@ -148,9 +148,9 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
 
     def second(one: EndpointClient) -> int:
         listing = one.server.listing
-        listing.page("tools", a_caller(), NONE, VERSION)
+        listing.page("tools", a_caller(), NO_PARAMS, VERSION)
         bob = a_caller(subject="bob", scopes=frozenset({"x"}))
-        return steps(lambda: listing.page("tools", bob, NONE, VERSION))
+        return steps(lambda: listing.page("tools", bob, NO_PARAMS, VERSION))
 
     assert second(large) == second(small)
 

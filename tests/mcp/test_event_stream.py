@@ -15,7 +15,7 @@ from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
 from tests.http.conftest import SOON, serving
 from tests.support.client import modern
-from tests.support.endpoint import META, EndpointClient
+from tests.support.endpoint import JSON, META, EndpointClient
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,14 @@ def gated(client: EndpointClient) -> Any:
         await client.endpoint(scope, receive, send)
 
     return app
+
+
+class LostConnection(asyncio.Event):
+    """In place of a client that hangs up: the system reports that its connection timed out."""
+
+    async def wait(self) -> Any:
+        await asyncio.sleep(0)
+        raise TimeoutError("the connection timed out")
 
 
 async def until(condition: Any) -> None:
@@ -137,6 +145,18 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
 
     numbers = [int(one) for one in re.findall(rb'"data":\[(\d+),', heard)]
     assert numbers == [*range(MESSAGES)]
+
+
+async def test_a_connection_that_times_out_ends_the_stream() -> None:
+    """A stream also ends its own waits with a timeout, and would wait again."""
+    client = EndpointClient()
+    fields, body = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+
+    with pytest.raises(TimeoutError, match="the connection timed out"):
+        async with asyncio.timeout(SOON):
+            await client.send(body, [JSON, *fields], hang_up=LostConnection())
+
+    assert len(client.streams) == 0
 
 
 async def test_work_that_never_waits_is_done_at_once() -> None:

@@ -25,7 +25,7 @@ def test_a_url_with_a_query_is_not_remembered() -> None:
 
 def test_a_refused_url_stays_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only URLs without a problem are remembered, and no more than a bounded number."""
-    monkeypatch.setattr(address_policy, "KEPT", 2)
+    monkeypatch.setattr(address_policy, "REMEMBERED_URLS", 2)
     policy = ToolAddressPolicy()
     for _ in range(2):
         assert policy.problem("ftp://mcp.example.com/") == "it must be an http or https URL"

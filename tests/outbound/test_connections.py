@@ -66,7 +66,7 @@ async def test_only_so_many_tenants_keep_connections(
     outbound_client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest request keeps them; no request loses one that is in use."""
-    monkeypatch.setattr(connections, "KEPT", 2)
+    monkeypatch.setattr(connections, "IDLE_POOLS", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
         await outbound_client.of(tenant).send("GET", "http://www.web.test/")
 

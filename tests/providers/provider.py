@@ -7,18 +7,21 @@ import re
 import secrets
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
-from urllib.parse import parse_qs, parse_qsl, urlencode, urljoin, urlsplit
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import httpx2
 from joserfc.jwk import RSAKey
 
 from tests.keys.conftest import SECRET
+from tests.support.client import ResourceClient
+from tests.support.commands import Gatepost
 from tests.support.processes import Process, free_port, python_environment
-from tests.support.programs import BrowserUser, PageForm, forms_of
+from tests.support.programs import HTML, BrowserUser, PageForm, forms_of
 from tests.support.proxies import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +35,6 @@ NEIGHBOUR, OTHER_MACHINE = "neighbour", "neighbour-machine"
 READ, WRITE = "files:read", "files:write"
 LASTS_S = 300
 PASSWORD = "correct horse battery staple"
-MOST_STEPS = 20
 NAME = re.compile(r"login|user|name|account", re.IGNORECASE)
 YES = re.compile(
     r"accept|allow|authori[sz]e|approve|continue|sign|log ?in|yes|confirm|logout", re.I
@@ -102,7 +104,7 @@ class IdentityProvider(ABC):
     """
     One real identity provider over TLS with a certificate of a private company.
 
-    A new one is a subclass in `providers.py`: what it is started with, its `[[issuers]]` table, and
+    A new one is a subclass in `conftest.py`: what it is started with, its `[[issuers]]` table, and
     what it cannot do. All else follows from its metadata.
     """
 
@@ -149,8 +151,8 @@ class IdentityProvider(ABC):
         return "" if PYTHON.exists() else f"no {PYTHON}: run `make .venv/providers`"
 
     @abstractmethod
-    def launch(self) -> None:
-        """Start the program with `run`, and return once it serves."""
+    def start(self) -> None:
+        """Start it by `run` with the keys and the lifetime that are set; return once it serves."""
 
     @abstractmethod
     def table(self) -> dict[str, Any]:
@@ -160,10 +162,6 @@ class IdentityProvider(ABC):
     def dashboard(**settings: Any) -> dict[str, Any]:
         """Return the table of the dashboard's client."""
         return {"client_id": DASHBOARD, "client_secret": "env:TEST_SECRET", **settings}
-
-    def start(self) -> None:
-        """Start it, with the keys and the lifetime that are set."""
-        self.launch()
 
     def run(
         self, command: Sequence[str], env: Mapping[str, str], cwd: Path | None = None
@@ -186,15 +184,6 @@ class IdentityProvider(ABC):
     def rotate(self) -> None:
         """Give it a new signing key; the old one is published no more."""
         self.signing = self._new_key()
-        self.restart()
-
-    @contextmanager
-    def short_lived(self, seconds: int) -> Iterator[None]:
-        """Have it issue tokens for so many seconds."""
-        self.lasts_s = seconds
-        self.restart()
-        yield
-        self.lasts_s = LASTS_S
         self.restart()
 
     def endpoint(self, name: str) -> str:
@@ -331,33 +320,19 @@ class ProviderBrowser(BrowserUser):
     def __exit__(self, *exc: object) -> None:
         self.http.close()
 
-    def follow(self, authorize: str) -> str:
-        """Open an authorization URL; answers the URL that the client was sent back to."""
-        parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
-        self.asked.append(parameters)
-        return self.walk(authorize, parameters["redirect_uri"])
+    def browser(self) -> AbstractContextManager[httpx2.Client]:
+        """The same one for all pages."""
+        return nullcontext(self.http)
 
-    def walk(self, url: str, home: str) -> str:
-        """Go on from *url*, filling in what is asked, until a redirect leads to *home*."""
-        answer = self.get(url)
-        for _ in range(MOST_STEPS):
-            where = answer.headers.get("location")
-            if str(answer.url).startswith(home):
-                return str(answer.url)
-            if where is None:
-                assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
-                self.pages.append(answer.text)
-                answer = self.provider.sign_in(self, answer)
-                continue
-            url = urljoin(str(answer.url), where)
-            if url.startswith(home):
-                return url
-            answer = self.get(url)
-        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}: {answer.url}")
+    def submit(self, browser: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
+        """Do what the provider says of its page."""
+        assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
+        self.pages.append(answer.text)
+        return self.provider.sign_in(self, answer)
 
     def get(self, url: str) -> httpx2.Response:
         """Open a page."""
-        return self.http.get(url, headers={"Accept": "text/html"})
+        return self.http.get(url, headers=HTML)
 
     def fill_in(self, answer: httpx2.Response) -> httpx2.Response:
         """Fill in the first form that is posted, and press the button that agrees."""
@@ -384,3 +359,39 @@ class ProviderBrowser(BrowserUser):
         buttons = [one for one in form.buttons if not NO.search(f"{one[1]} {one[2]}")]
         named = [one for one in buttons if one[1] == "accept"]
         return named or [one for one in buttons if YES.search(f"{one[1]} {one[2]}")]
+
+
+class Pairing(NamedTuple):
+    """A provider, and the Gatepost that accepts its tokens."""
+
+    provider: IdentityProvider
+    gatepost: Gatepost
+    client: ResourceClient
+    metrics: str
+    """Where the Gatepost tells its counters."""
+
+    def refusals(self) -> Counter[str]:
+        """How many tokens were refused so far, by the reason in the log."""
+        text = httpx2.get(self.metrics).text
+        found = re.findall(
+            r'^gatepost_tokens_refused_total\{.*reason="(\w+)".*\} (\d+)', text, re.M
+        )
+        return Counter({reason: int(float(count)) for reason, count in found if float(count)})
+
+
+def configuration(
+    provider: IdentityProvider, *, ca_bundle: str = "", **changes: Any
+) -> dict[str, Any]:
+    """Return Gatepost's settings for *provider*; *changes* are made to its `[[issuers]]`."""
+    site = provider.site
+    issuer = {"issuer": provider.issuer, "leeway_s": 0, "dashboard": provider.dashboard()}
+    return {
+        "resource": site.resource,
+        "mode": "development",
+        "listen": {"port": int(site.resource.rpartition(":")[2].partition("/")[0])},
+        "network": {"ca_bundle": ca_bundle},
+        "issuers": [issuer | provider.table() | changes],
+        "scopes": {"baseline": [READ]},
+        "tools": {"packs": ["demo"]},
+        "storage": {"database": "sqlite:///gatepost.db"},
+    }

@@ -13,8 +13,7 @@ from playwright.sync_api import expect
 from pydantic import AnyUrl
 
 from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
-from tests.providers.conftest import Pairing
-from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, ProviderBrowser
+from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, Pairing, ProviderBrowser
 from tests.support.processes import Process
 from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
-from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE
-from tests.providers.providers import PROVIDERS
+from tests.providers.conftest import ENVIRONMENT, PROVIDERS
+from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE, Pairing, configuration
 from tests.support import commands
 from tests.support.client import RawAnswer, ResourceClient
+from tests.support.commands import toml_file
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 
@@ -106,8 +106,12 @@ def test_other_tokens_of_the_sign_in_open_nothing(pair: Pairing) -> None:
 
 def test_an_expired_token_is_refused(pair: Pairing) -> None:
     """It worked, and works no more when its time is over."""
-    with pair.provider.short_lived(LASTS_S):
-        person, machine = pair.provider.person_token("alice"), pair.provider.machine_token()
+    provider = pair.provider
+    usual, provider.lasts_s = provider.lasts_s, LASTS_S
+    provider.restart()
+    person, machine = provider.person_token("alice"), provider.machine_token()
+    provider.lasts_s = usual
+    provider.restart()
 
     for token in (person, machine):
         eventually(lambda token=token: status(pair, token) == 401, within=OVER_WITHIN_S)
@@ -173,7 +177,7 @@ def test_a_certificate_of_an_unknown_authority_is_told_as_such(
         "listen": {"port": port},
     }
     token = pair.provider.person_token("alice")
-    with commands.serve(written(settings), tmp_path, env=ENVIRONMENT) as gatepost:
+    with commands.serve(toml_file(settings), tmp_path, env=ENVIRONMENT) as gatepost:
         answer: RawAnswer = ResourceClient(gatepost.url).call(token, "whoami")
         assert answer.status == 503, answer
         eventually(lambda: pair.provider.issuer in gatepost.output, within=5)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.keys.conftest import SECRET
-from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
-from tests.providers.provider import GATEPOST, MACHINE
+from tests.providers.conftest import ENVIRONMENT
+from tests.providers.provider import GATEPOST, MACHINE, Pairing, configuration
 from tests.support import commands
 from tests.support.client import ResourceClient
+from tests.support.commands import toml_file
 from tests.support.measuring import each
 from tests.support.processes import free_port
 
@@ -43,7 +44,7 @@ def called(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Pat
     settings |= {"issuers": issuers, "listen": {"port": port}}
     client = ResourceClient(pair.provider.site.resource)
     client.port = port
-    with commands.serve(written(settings), folder, env=SECRETS):
+    with commands.serve(toml_file(settings), folder, env=SECRETS):
         return client.whoami(token)
 
 
@@ -84,7 +85,7 @@ def test_the_probe_proposes_nothing_for_other_tokens(pair: Pairing) -> None:
 def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
     """What `gatepost check --online` says of a configuration."""
     path = folder / "gatepost.toml"
-    path.write_text(written(settings), encoding="utf-8")
+    path.write_text(toml_file(settings), encoding="utf-8")
     return commands.ended("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
 
 

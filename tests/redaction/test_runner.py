@@ -14,7 +14,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
 from gatepost.tools.client import SilentClient
 from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import LONG_BYTES, MANY, KnownSecrets, Redaction
+from gatepost.tools.redaction import LONG_BYTES, MANY_SECRETS, KnownSecrets, Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
@@ -161,7 +161,7 @@ async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunne
 @pytest.mark.requirement("P13")
 async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner) -> None:
     """They count even while the search for so many is still being prepared."""
-    values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY)}
+    values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY_SECRETS)}
     stage.secrets.put("acme", **values)
 
     answers = await asyncio.gather(*(stage.say(text=values[f"S{at}"]) for at in (0, 7, 99)))

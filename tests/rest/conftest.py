@@ -22,7 +22,7 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
 from tests.support.client import Fields, RawAnswer
-from tests.support.endpoint import URL, Response
+from tests.support.endpoint import URL, Response, exchange
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -94,51 +94,24 @@ class RestEndpoint:
             runner,
             registry,
             challenge=Challenge(),
-            place=SiblingPaths(Resource(URL)),
+            resource_of=SiblingPaths(Resource(URL)),
             limits=limits or RestLimits(),
         )
 
     async def tools(self, caller: TenantContext) -> Response:
-        return await self._send(caller, "GET", "/tools")
+        more = {CALLER: caller, "path_params": {}}
+        return await exchange(self.bridge.list_tools, more, verb="GET", path="/tools")
 
     async def call(
         self, caller: TenantContext, tool: str, arguments: Mapping[str, Any] | None = None
     ) -> Response:
-        body = json.dumps(arguments or {}).encode()
-        return await self._send(caller, "POST", f"/tool/{tool}/call", body, name=tool)
+        return await self.post(caller, tool, json.dumps(arguments or {}).encode())
 
     async def post(self, caller: TenantContext, tool: str, body: bytes) -> Response:
         """A call with exactly these bytes."""
-        return await self._send(caller, "POST", f"/tool/{tool}/call", body, name=tool)
-
-    async def _send(
-        self, caller: TenantContext, method: str, path: str, body: bytes = b"", **named: str
-    ) -> Response:
-        sent: list[Any] = []
-        bodies = iter([body])
-
-        async def receive() -> dict[str, Any]:
-            body = next(bodies, None)
-            if body is None:
-                await asyncio.Event().wait()  # the client stays
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "path_params": named,
-            "headers": [(b"content-type", b"application/json")],
-            CALLER: caller,
-        }
-        app = self.bridge.list_tools if method == "GET" else self.bridge.call_tool
-        await app(scope, receive, send)
-        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        assert len(headers) == len(sent[0]["headers"])
-        return Response(sent[0]["status"], headers, sent[1]["body"])
+        more = {CALLER: caller, "path_params": {"name": tool}}
+        path = f"/tool/{tool}/call"
+        return await exchange(self.bridge.call_tool, more, body=body, path=path)
 
 
 RUNS: list[CallContext] = []

@@ -286,7 +286,7 @@ async def test_o7_production_refuses_plain_http(path: str) -> None:
         private = await ask(app, path, scheme="https")
 
     assert [(one.status, one.json["error"]) for one in answers] == [(400, "https_required")] * 2
-    assert all(one.header("content-type") == "application/json" for one in answers)
+    assert all(one.headers.get("content-type") == "application/json" for one in answers)
     assert private.status == 401
 
 

@@ -8,9 +8,9 @@ import pytest
 from gatepost.runtime import recent_callers as register
 from gatepost.runtime.recent_callers import (
     AGAIN_S,
+    CALLERS_PER_TENANT,
     KEPT_S,
     KEY,
-    MOST,
     MOST_BYTES,
     SUBJECT,
     RecentCallers,
@@ -119,26 +119,26 @@ async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses)
 
 async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
     """Callers, bytes and time have a limit; the latest callers stay."""
-    for at in range(MOST + 9):
+    for at in range(CALLERS_PER_TENANT + 9):
         processes.now += 1
         processes.one.note(a_caller(subject=f"p{at}"))
         if at % 7 == 0:
             await processes.one.write()
     await processes.one.write()
-    assert await processes.subjects() == [f"p{at}" for at in range(MOST + 8, 8, -1)]
+    assert await processes.subjects() == [f"p{at}" for at in range(CALLERS_PER_TENANT + 8, 8, -1)]
 
-    for at in range(MOST):
+    for at in range(CALLERS_PER_TENANT):
         processes.now += 1
         scopes = frozenset(f"{at} {number} {'x' * 250}" for number in range(250))
         processes.one.note(a_caller(subject=f"q{at}", scopes=scopes))
     await processes.one.write()
     entry = await processes.entry()
     assert len(entry.value) <= MOST_BYTES
-    assert (await processes.subjects())[0] == f"q{MOST - 1}"
+    assert (await processes.subjects())[0] == f"q{CALLERS_PER_TENANT - 1}"
     assert entry.expires_at == processes.now + KEPT_S
 
     processes.now += KEPT_S - 1
-    assert f"q{MOST - 1}" in await processes.subjects()
+    assert f"q{CALLERS_PER_TENANT - 1}" in await processes.subjects()
     processes.now += 1
     assert await processes.subjects() == []
 
@@ -150,7 +150,7 @@ async def test_tenants_without_end_are_not_all_remembered(
     """Memory for unwritten callers is bounded; those left out are noted the next time."""
     monkeypatch.setattr(register, "MOST_NOTED", noted)
     monkeypatch.setattr(register, "MOST_TENANTS", 2)
-    monkeypatch.setattr(register, "MOST_TOLD", 2)
+    monkeypatch.setattr(register, "MOST_WRITTEN", 2)
     tenants = ["acme", "globex", "initech"]
     for _ in range(2):
         for tenant in tenants:
@@ -164,7 +164,7 @@ async def test_many_tenants_are_written_together(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few at a time, each with its own callers; nothing is written where nothing is new."""
-    monkeypatch.setattr(register, "AT_ONCE", 3)
+    monkeypatch.setattr(register, "TENANTS_PER_WRITE", 3)
     written: list[set[str]] = []
     real = MemoryRecords.replace_entries
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.secrets.cache import FRESH_S, GONE_S, IDLE_S, RETRY_S, SecretCache
+from gatepost.secrets.cache import CACHED_S, IDLE_S, REPLACED_S, RETRY_S, SecretCache
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import SecretRefused
@@ -120,7 +120,7 @@ async def test_a_change_without_a_notification_is_found_by_polling(
     await known(secrets)
     sealed = elsewhere._sealed("acme", "KEY", BoundSecret(ONE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
-    clock.now += FRESH_S - 1
+    clock.now += CACHED_S - 1
     assert await known(secrets) == {}
 
     clock.now += 1
@@ -155,7 +155,7 @@ async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
     await poll(records, secrets)
     assert await known(secrets) == {"KEY.1": ONE, "KEY.2": TWO}
 
-    clock.now += GONE_S + 1
+    clock.now += REPLACED_S + 1
     assert await known(secrets) == {}
 
 
@@ -211,7 +211,7 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
     with monkeypatch.context() as outage:
         for name in ("sealed", "get"):
             outage.setattr(SecretStore, name, out)
-        clock.now += FRESH_S
+        clock.now += CACHED_S
         assert await known(secrets) == {"KEY": ONE}
         assert secrets.loaded("acme") is not None
         clock.now += RETRY_S

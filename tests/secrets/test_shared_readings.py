@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from gatepost.secrets.cache import FRESH_S, SecretCache
+from gatepost.secrets.cache import CACHED_S, SecretCache
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
@@ -85,7 +85,7 @@ async def test_tenants_that_call_are_read_again_together(
         await known(secrets, tenant)
     assert secrets.loaded("acme")
     assert secrets.loaded("globex")
-    clock.now += FRESH_S - 1
+    clock.now += CACHED_S - 1
     asked = readings(monkeypatch)
     await poll(records, secrets)
     assert asked == [{"acme", "globex"}]
@@ -109,7 +109,7 @@ async def test_a_reading_of_many_never_hides_what_a_tool_has(
     """What a tool was given while many tenants were read is newer than that reading."""
     await known(secrets, "acme")
     assert secrets.loaded("acme")
-    clock.now += FRESH_S
+    clock.now += CACHED_S
     real = SecretStore.sealed
 
     async def slow(vault: SecretStore, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:

@@ -1,13 +1,50 @@
 """Approval requests and grants on every backend."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
 
 from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
 from gatepost.storage.records import Records
-from tests.storage.conftest import HOUR, approval, grant
+from tests.storage.test_tasks import HOUR
+
+approval = partial(
+    ApprovalRecord,
+    id="a1",
+    binding=b"b1",
+    state="waiting",
+    tool="pay",
+    issuer="https://id.example.com",
+    subject="alice",
+    subject_kind="user",
+    client_id="claude",
+    created_at=1_000.25,
+    until=1_300.25,
+    changed_at=1_000.25,
+    expires_at=1_000.25 + HOUR,
+    details=b"\x00{}",
+    sealed="k.x",
+)
+"""A pending approval request."""
+
+
+grant = partial(
+    GrantRecord,
+    id="g1",
+    tool="pay",
+    issuer="https://id.example.com",
+    subject="alice",
+    subject_kind="user",
+    client_id=None,
+    remaining=3,
+    created_at=1_000.25,
+    expires_at=1_000.25 + HOUR,
+    details=b"\x00{}",
+)
+"""A grant of three calls."""
+
 
 NOW = 1_000.5
 FULL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)

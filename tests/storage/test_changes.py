@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.storage import change_poller
 from gatepost.storage.change_poller import ChangePoller, notify
-from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
@@ -17,7 +17,7 @@ from tests.support.measuring import capture_logs
 
 async def count(records: Records, subject: str) -> None:
     """Count a change."""
-    await records.of(NO_TENANT).entries(subject).put(CHANGES, b"", now=1.0)
+    await records.of(NO_TENANT).entries(subject).put(CHANGE_COUNTER, b"", now=1.0)
 
 
 class Taken:
@@ -91,7 +91,7 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
     """On every backend; a subject that never changed has no number."""
     for subject in ("one", "one", "two"):
         await count(records, subject)
-    await records.of("acme").entries("three").put(CHANGES, b"", now=1.0)
+    await records.of("acme").entries("three").put(CHANGE_COUNTER, b"", now=1.0)
 
     assert await records.changes({"one", "two", "three"}) == {"one": 2, "two": 1}
     assert await records.changes({"two"}) == {"two": 1}

@@ -1,13 +1,25 @@
 """Idempotency keys, on every backend."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
 
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.records import Records
-from tests.storage.conftest import HOUR, idempotency_record
+from tests.storage.test_tasks import HOUR
+
+idempotency_record = partial(
+    IdempotencyRecord,
+    key=b"k1",
+    digest=b"d1",
+    holder="h1",
+    leased_until=1_030.0,
+    expires_at=1_000.0 + HOUR,
+)
+"""The idempotency record of a running call."""
+
 
 NOW = 1_000.0
 

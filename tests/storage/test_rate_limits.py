@@ -162,8 +162,8 @@ async def test_a_dead_process_releases_its_concurrency(
     valkey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its places are free when its lease is over; a living one renews and keeps them."""
-    script = concurrency.TAKE.replace(f"now + {rate_limits.LEASE_S}", "now + 0.5")
-    monkeypatch.setattr("gatepost.storage.valkey.shared_store.TAKE", script)
+    script = concurrency.TAKE_SCRIPT.replace(f"now + {rate_limits.LEASE_S}", "now + 0.5")
+    monkeypatch.setattr("gatepost.storage.valkey.shared_store.TAKE_SCRIPT", script)
     dead, alive = await opened(valkey), await opened(valkey)
     monkeypatch.setattr(concurrency, "RENEW_S", 0.1)
     limit, other = ConcurrencyLimit("calls", 1), ConcurrencyLimit("others", 1)

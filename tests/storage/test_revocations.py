@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from gatepost.storage.records import Records
-from gatepost.storage.revocations import FOR_EVER, SUBJECT, RevocationRecord
+from gatepost.storage.revocations import NEVER_EXPIRES, SUBJECT, RevocationRecord
 
 NOW = 1_000.25
 SUSPENSION = RevocationRecord(
@@ -18,7 +18,7 @@ REVOCATION = RevocationRecord(
     client="agent",
     before=NOW,
     undated_until=NOW + 1,
-    blocked_until=FOR_EVER,
+    blocked_until=NEVER_EXPIRES,
     created_at=NOW + 1,
     created_by="root",
     expires_at=NOW + 2,

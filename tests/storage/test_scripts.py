@@ -8,11 +8,11 @@ import pytest
 from gatepost.policy.approvals.approval_request import ERASED, DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import (
-    APPROVED,
+    APPROVED_PREFIX,
     MOST_REJECTED,
-    REJECTED,
+    REJECTED_PREFIX,
     SUBJECT,
-    WAITING,
+    WAITING_PREFIX,
     ScriptApprovals,
 )
 from gatepost.storage.records import Records
@@ -110,7 +110,7 @@ async def test_a_rejection_has_its_time(records: Records) -> None:
     assert await replicas.there.rejection(ONE) is None
     assert await replicas.submit(ONE) == ["x = 1\n"]
     assert await replicas.there.tidy() == 1
-    assert [one.key for one in await replicas.entries.all()] == [WAITING + ONE.digest]
+    assert [one.key for one in await replicas.entries.all()] == [WAITING_PREFIX + ONE.digest]
     assert await replicas.reject(ONE, ROOT)
     assert [one.by for one in await replicas.there.rejected()] == [ROOT]
 
@@ -187,7 +187,9 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     assert (found["third"].by, found["third"].review.caller) == (ROOT, ERASED)
     assert b"Ada" not in b"".join(one.value for one in await replicas.entries.all())
     assert b"ada-1" not in b"".join(one.value for one in await replicas.entries.all())
-    assert {one.key.partition(":")[0] + ":" for one in await replicas.entries.all()} == {REJECTED}
+    assert {one.key.partition(":")[0] + ":" for one in await replicas.entries.all()} == {
+        REJECTED_PREFIX
+    }
 
 
 async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
@@ -204,7 +206,9 @@ async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> 
     found = {one.name: one.approver and one.approver.shown for one in approved}
     assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
     assert await replicas.here.holds(ONE)
-    [left] = [one.value for one in await replicas.entries.all() if one.key == APPROVED + "report"]
+    [left] = [
+        one.value for one in await replicas.entries.all() if one.key == APPROVED_PREFIX + "report"
+    ]
     assert b"Ada" not in left
     assert b"ada-1" not in left
     assert b"id.example.com" not in left

@@ -14,7 +14,8 @@ from sqlalchemy import text
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import database, sqlite
 from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.conftest import idempotency_record, task
+from tests.storage.test_idempotency import idempotency_record
+from tests.storage.test_tasks import task
 from tests.support.processes import Process, python_environment
 
 
@@ -159,7 +160,7 @@ async def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, sys\n"
         "from gatepost.storage.sql.records import opened\n"
-        "from tests.storage.conftest import idempotency_record\n"
+        "from tests.storage.test_idempotency import idempotency_record\n"
         "async def main():\n"
         "    records = await opened(sys.argv[1])\n"
         "    store = records.of('acme').idempotency\n"

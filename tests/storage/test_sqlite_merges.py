@@ -40,7 +40,7 @@ async def test_each_of_many_chains_continues_at_its_own_end(file: SqlRecords, pa
     old = {f"t{number}": number % 3 + 1 for number in range(0, CHAINS, 2)}
     old |= {SET_BACK: 2, GONE: 2}
     await write(file, **old)
-    await file.audit.settle()
+    await file.audit.link_pending()
     with closing(sqlite3.connect(path)) as held, held:
         held.execute("UPDATE audit_heads SET number = 1 WHERE tenant = ?", (SET_BACK,))
         held.execute("DELETE FROM audit_heads WHERE tenant = ?", (GONE,))

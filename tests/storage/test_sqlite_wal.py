@@ -215,7 +215,7 @@ async def test_a_batch_that_failed_is_written_once(
         with pytest.raises(StoreUnavailable, match=r"records\.db-audit-1 cannot be written"):
             await file.audit.write(batch, link)
     if merged:
-        await other.audit.settle()
+        await other.audit.link_pending()
     calls = Calls(monkeypatch, "pwrite", "fdatasync")
     await file.audit.write(batch, link)
     assert calls.made[-1] == "fdatasync"
@@ -240,7 +240,7 @@ async def test_another_batch_follows_one_that_failed(
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(StoreUnavailable):
             await file.audit.write({("acme", 1): [new_record(7)]}, link)
-    await other.audit.settle()
+    await other.audit.link_pending()
     await file.audit.write({("acme", 1): [new_record(8)]}, link)
     found = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
     await other.aclose()
@@ -257,7 +257,7 @@ async def test_tables_that_cannot_be_written_are_an_outage(
         patch.setattr(merger_module, "connect", _full)
         vars(file.audit)["_merger"].close()
         with pytest.raises(StoreUnavailable):
-            await file.audit.settle()
+            await file.audit.link_pending()
         with pytest.raises(StoreUnavailable):
             await write(file, acme=1)
     await write(file, acme=1)

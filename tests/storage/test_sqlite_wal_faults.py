@@ -125,10 +125,10 @@ async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path:
     other = await process(path)
     await write(other, globex=1)
     vars(file.audit)["_wal"].close()  # as when the process is killed
-    await other.audit.settle()
+    await other.audit.link_pending()
     with wal(path).open("r+b") as written:
         written.write(b"GPA1 half a frame")
-    await other.audit.settle()
+    await other.audit.link_pending()
     await other.aclose()
 
     assert wal(path).stat().st_size == 0
@@ -187,7 +187,7 @@ async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> 
     await write(file, acme=2)
     wal(path).unlink()
     await write(other, globex=3)
-    await other.audit.settle()
+    await other.audit.link_pending()
     found = [await file.of(one).trail.chain(1).rows(0, 99) for one in ("acme", "globex")]
     for one in (other, file):
         await one.audit.aclose()

@@ -35,7 +35,7 @@ class Heard:
 
     async def merge(self) -> None:
         """Merge all that is in the write-ahead logs, and let the listener hear of it."""
-        await self.records.audit.settle()
+        await self.records.audit.link_pending()
         await asyncio.sleep(0)
 
     def _hear(self, tenant: str, rows: Sequence[AuditRow]) -> None:

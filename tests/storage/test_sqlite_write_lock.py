@@ -16,7 +16,7 @@ from gatepost.storage.errors import StoreRefused
 from gatepost.storage.records import Records
 from gatepost.storage.sql import sqlite
 from gatepost.storage.sql.records import opened
-from tests.storage.conftest import task
+from tests.storage.test_tasks import task
 from tests.support.processes import Process, python_environment
 
 HOLD = """

@@ -4,7 +4,8 @@ import msgspec
 
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES, StoredUsage
-from tests.storage.conftest import HOUR, idempotency_record, task
+from tests.storage.test_idempotency import idempotency_record
+from tests.storage.test_tasks import HOUR, task
 
 NOW = 1_000.0
 ALICE, BOB = b"alice", b"bob"

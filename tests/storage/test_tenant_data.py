@@ -5,8 +5,11 @@ from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
-from tests.storage.conftest import approval, idempotency_record, outbox_message, task
+from tests.storage.test_approvals import approval
+from tests.storage.test_idempotency import idempotency_record
+from tests.storage.test_outbox import outbox_message
 from tests.storage.test_revocations import SUSPENSION
+from tests.storage.test_tasks import task
 
 
 async def furnish(records: Records, tenant: str) -> None:

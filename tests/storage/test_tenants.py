@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gatepost.storage.records import Records
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import SharedStore
-from tests.storage.conftest import idempotency_record, task
+from tests.storage.test_idempotency import idempotency_record
+from tests.storage.test_tasks import task
 
 # The pieces that could run into each other when names are joined, and what databases trip over.
 PIECES = [":", "::", "1", "2:", "a", "b", "%", "\\", "\x00", "\ud800", "*", "?", "é", "{", "}", " "]

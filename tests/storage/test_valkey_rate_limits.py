@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Denial
-from gatepost.storage.valkey.rate_limits import AT_ONCE, RateLimitRequest, ValkeyRateLimits
+from gatepost.storage.valkey.rate_limits import REQUESTS_PER_RUN, RateLimitRequest, ValkeyRateLimits
 from gatepost.storage.valkey.shared_store import opened
 
 
@@ -54,12 +54,12 @@ async def test_a_call_during_a_running_query_goes_with_the_next() -> None:
     tasks = [spend(shared_limits, 0)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    tasks += [spend(shared_limits, rate) for rate in range(1, 2 * AT_ONCE + 1)]
+    tasks += [spend(shared_limits, rate) for rate in range(1, 2 * REQUESTS_PER_RUN + 1)]
     await asyncio.sleep(0)
     server.gate.set()
 
-    assert await asyncio.gather(*tasks) == list(range(2 * AT_ONCE + 1))
-    assert server.batch_sizes == [1, AT_ONCE, AT_ONCE]
+    assert await asyncio.gather(*tasks) == list(range(2 * REQUESTS_PER_RUN + 1))
+    assert server.batch_sizes == [1, REQUESTS_PER_RUN, REQUESTS_PER_RUN]
     assert await wait_of(shared_limits, 7) == 7
 
 

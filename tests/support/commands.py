@@ -169,6 +169,11 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
+def toml_file(tree: Mapping[str, Any]) -> str:
+    """A configuration file with these tables."""
+    return "\n".join(f"{name} = {toml(value)}" for name, value in tree.items())
+
+
 class ServerProcess:
     """A running `gatepost serve`, its door, and the file that configures it."""
 
@@ -183,8 +188,7 @@ class ServerProcess:
     def write(self, changes: Settings) -> None:
         """Put the configuration with these tables changed into the file."""
         self.configured = self.configured | changes
-        text = "\n".join(f"{name} = {toml(value)}" for name, value in self.configured.items())
-        (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        (self.folder / "gatepost.toml").write_text(toml_file(self.configured), encoding="utf-8")
 
     def add_tool(self, name: str) -> str:
         """A tool file with one tool, which says its process; the path for `tools.load`."""
@@ -307,9 +311,7 @@ class DeploymentFolder:
             "mode": "development",
             "issuers": [{"issuer": "http://127.0.0.1:1/as", "tenant": {"claim": "org_id"}}],
         }
-        tree = usual | self.settings | changes
-        lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
-        (self.folder / "gatepost.toml").write_text("\n".join(lines))
+        (self.folder / "gatepost.toml").write_text(toml_file(usual | self.settings | changes))
 
     def rotate(self, keep: int = 3) -> str:
         return rotate(self.ring, keep=keep)
@@ -387,5 +389,5 @@ def pasted(lines: str, folder: Path, *, code: int | None = None) -> str:
 
 if __name__ == "__main__":
     if WITHOUT_SERVERS in sys.argv[1:]:
-        erasure.SETTLE_S = tenant_erasure.PAUSE_S = 0.0
+        erasure.PROPAGATION_S = tenant_erasure.PAUSE_S = 0.0
     run_commands()

@@ -2,12 +2,12 @@
 
 import asyncio
 import base64
-import hmac
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp
 
 from gatepost.http.open_streams import OpenStreams
 from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
@@ -61,27 +61,6 @@ def a_caller(**changes: Any) -> TenantContext:
     return TenantContext(**{**known, **changes})
 
 
-class Ring:
-    """A key ring of one key: signs and verifies, each purpose apart."""
-
-    def __init__(self, secret: bytes = b"0" * 32) -> None:
-        self.secret = secret
-
-    def sign(self, purpose: str, payload: bytes) -> str:
-        data = self._mac(purpose, payload) + payload
-        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-    def verify(self, purpose: str, token: str) -> bytes | None:
-        try:
-            data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-        except ValueError:
-            return None
-        return data[32:] if hmac.compare_digest(data[:32], self._mac(purpose, data[32:])) else None
-
-    def _mac(self, purpose: str, payload: bytes) -> bytes:
-        return hmac.digest(self.secret, purpose.encode() + b"\0" + payload, "sha256")
-
-
 class Response(msgspec.Struct):
     """What came back."""
 
@@ -116,6 +95,58 @@ def block_of(block: bytes) -> dict[str, str]:
     fields = {name: value for name, _, value in lines}
     assert len(fields) == len(lines), block
     return fields
+
+
+def http_scope(
+    verb: str, path: str, headers: Iterable[Header | tuple[bytes, bytes]], more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The scope of a request of ASGI; *more* of it is what the server says."""
+    usual = {"type": "http", "method": verb, "path": path, "query_string": b""}
+    fields = [
+        (name.lower().encode(), value.encode()) if isinstance(name, str) else (name, value)
+        for name, value in headers
+    ]
+    return {**usual, "raw_path": path.encode(), "headers": fields, **more}
+
+
+async def exchange(
+    app: ASGIApp,
+    more: Mapping[str, Any],
+    headers: Iterable[Header | tuple[bytes, bytes]] = (JSON,),
+    body: bytes = b"",
+    *,
+    verb: str = "POST",
+    path: str = "/mcp",
+    hang_up: asyncio.Event | None = None,
+    written: asyncio.Event | None = None,
+) -> Response:
+    """
+    One exchange with an application in this process.
+
+    *more* is what the server says of the request, *hang_up* ends the connection when it is set, and
+    *written* is set when the answer begins. Status 0: there was no answer.
+    """
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if waiting:
+            return waiting.pop()
+        await (hang_up or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if written is not None:
+            written.set()
+
+    await app(http_scope(verb, path, headers, more), receive, send)
+    if not sent:
+        return Response(0, {}, b"")
+    start, *parts = sent
+    fields = {name.decode(): value.decode() for name, value in start["headers"]}
+    assert len(fields) == len(start["headers"]), "a header came twice"
+    return Response(start["status"], fields, b"".join(part.get("body", b"") for part in parts))
 
 
 class EndpointClient:
@@ -163,7 +194,7 @@ class EndpointClient:
             self.server,
             challenge=Challenge(),
             resource=Resource(URL),
-            sessions=McpSessions(Ring(), clock=self.clock),
+            sessions=McpSessions(self.keyring, clock=self.clock),
             suspended=suspended,
             limits=limits,
         )
@@ -219,37 +250,9 @@ class EndpointClient:
         written: asyncio.Event | None = None,
     ) -> Response:
         """One exchange with exactly these bytes; *hang_up* ends the connection when it is set."""
-        waiting = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if waiting:
-                return waiting.pop()
-            await (hang_up or asyncio.Event()).wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if written is not None:
-                written.set()
-
-        scope = {
-            "type": "http",
-            "method": verb,
-            "path": "/mcp",
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
-            CALLER: self.caller,
-            "gatepost.request_id": "request-1",
-            **self.scope,
-        }
-        await self.endpoint(scope, receive, send)
-        if not sent:
-            return Response(0, {}, b"")
-        start, *parts = sent
-        return Response(
-            start["status"],
-            {name.decode(): value.decode() for name, value in start["headers"]},
-            b"".join(part.get("body", b"") for part in parts),
+        scope = {CALLER: self.caller, "gatepost.request_id": "request-1", **self.scope}
+        return await exchange(
+            self.endpoint, scope, headers, body, verb=verb, hang_up=hang_up, written=written
         )
 
     async def ask(

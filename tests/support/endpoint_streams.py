@@ -1,4 +1,4 @@
-"""Exchanges with endpoints in this process, read while they last, and a store that goes away."""
+"""Exchanges with endpoints in this process, read while they last."""
 
 import asyncio
 import json
@@ -7,12 +7,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
-from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, block_of, message
+from tests.support.endpoint import (
+    JSON,
+    META,
+    VERSION,
+    EndpointClient,
+    Header,
+    block_of,
+    http_scope,
+    message,
+)
 
 WITHIN_S = 20
 SUBSCRIPTION = META + "subscriptionId"
@@ -48,14 +56,8 @@ class OpenExchange:
         if not slow:
             self.reading.set()
         self._unread = [{"type": "http.request", "body": body, "more_body": False}]
-        self.scope = {
-            "type": "http",
-            "method": verb,
-            "path": "/mcp",
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
-            CALLER: caller or client.caller,
-            "gatepost.request_id": "request-1",
-        }
+        more = {CALLER: caller or client.caller, "gatepost.request_id": "request-1"}
+        self.scope = http_scope(verb, "/mcp", headers, more)
         """It lasts as long as the exchange."""
         work = client.endpoint(self.scope, self._receive, self._send)
         self.task = asyncio.get_running_loop().create_task(_run(work))
@@ -276,60 +278,3 @@ async def listening(
         stream.hang_up()
         stream.reading.set()
         await stream.over()
-
-
-class DetachableRecords:
-    """The records behind it, until `cut` is set; then as if the database did not answer."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self.cut = False
-
-    def of(self, tenant: str) -> Any:
-        """See `Records`."""
-        return _DetachableTenant(self, self._records.of(tenant))
-
-    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
-        self.check()
-        return await self._records.abandoned_tasks(now, limit)
-
-    async def sweep(self, now: float) -> int:
-        """See `Records`."""
-        self.check()
-        return await self._records.sweep(now)
-
-    async def ping(self) -> None:
-        """See `Records`."""
-        self.check()
-
-    async def aclose(self) -> None:
-        """See `Records`."""
-
-    def check(self) -> None:
-        """Raise StoreUnavailable when it is cut."""
-        if self.cut:
-            raise StoreUnavailable("the cable is cut")
-
-
-class _DetachableTenant:
-    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
-        self.tasks = _DetachableStore(cable, stores.tasks)
-        self.idempotency = _DetachableStore(cable, stores.idempotency)
-        self.sessions = _DetachableStore(cable, stores.sessions)
-
-
-class _DetachableStore:
-    """One store, each of whose methods goes over the cable."""
-
-    def __init__(self, cable: DetachableRecords, store: Any) -> None:
-        self._cable, self._store = cable, store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
-            self._cable.check()
-            return await method(*arguments, **named)
-
-        return over_the_cable

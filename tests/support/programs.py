@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +35,8 @@ STAMP = FOLDER / "node_modules" / ".installed-from"
 INSTALL_TIMEOUT_S = 300
 
 
-MOST_STEPS = 12
+MOST_STEPS = 20
+HTML = {"Accept": "text/html"}
 
 
 NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
@@ -111,21 +112,31 @@ class BrowserUser:
         """Open an authorization URL; answers the URL that the client was sent back to."""
         parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
         self.asked.append(parameters)
-        home = parameters["redirect_uri"]
-        with httpx2.Client(timeout=10) as client:
-            answer = client.get(authorize, headers={"Accept": "text/html"})
+        return self.walk(authorize, parameters["redirect_uri"])
+
+    def walk(self, url: str, home: str) -> str:
+        """Go on from *url*, filling in what is asked, until a redirect leads to *home*."""
+        with self.browser() as browser:
+            answer = browser.get(url, headers=HTML)
             for _ in range(MOST_STEPS):
                 where = answer.headers.get("location")
-                if where is not None:
-                    url = urljoin(str(answer.url), where)
-                    if url.startswith(home):
-                        return url
-                    answer = client.get(url, headers={"Accept": "text/html"})
+                if where is None and str(answer.url).startswith(home):
+                    return str(answer.url)
+                if where is None:
+                    answer = self.submit(browser, answer)
                     continue
-                answer = self._submit(client, answer)
-        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}")
+                url = urljoin(str(answer.url), where)
+                if url.startswith(home):
+                    return url
+                answer = browser.get(url, headers=HTML)
+        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}: {url}")
 
-    def _submit(self, client: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
+    def browser(self) -> AbstractContextManager[httpx2.Client]:
+        """A new one for each way to the issuer and back."""
+        return httpx2.Client(timeout=10)
+
+    def submit(self, browser: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
+        """Press a button of the page."""
         page = answer.text
         assert answer.status_code == 200, f"{answer.status_code} from {answer.url}: {page[:2000]}"
         self.pages.append(page)
@@ -137,8 +148,8 @@ class BrowserUser:
         # A browser names where a form comes from; issuers check it against forged requests.
         origin = "{0.scheme}://{0.netloc}".format(urlsplit(str(answer.url)))
         if form.method == "GET":
-            return client.get(target, params=data)
-        return client.post(target, data=dict(data), headers={"Origin": origin})
+            return browser.get(target, params=data)
+        return browser.post(target, data=dict(data), headers={"Origin": origin})
 
     def _filled_in(self, form: PageForm) -> list[tuple[str, str]]:
         """What the form holds, and one button: the one that names this person, else a yes."""

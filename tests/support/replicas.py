@@ -14,7 +14,7 @@ import httpx2
 from gatepost.secrets.keyring import create
 from tests.support import tools as process_tools
 from tests.support.client import MODERN, message
-from tests.support.commands import READY, Gatepost, toml
+from tests.support.commands import READY, Gatepost, toml_file
 from tests.support.issuers import Idp, TokenFactory
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
@@ -66,8 +66,7 @@ class ReplicaProcesses:
             tools={"load": [str(tools)]},
             **settings,
         )
-        text = "\n".join(f"{name} = {toml(value)}" for name, value in configured.items())
-        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        (folder / "gatepost.toml").write_text(toml_file(configured), encoding="utf-8")
 
     @contextmanager
     def running(self) -> Iterator[None]:

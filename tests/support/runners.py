@@ -10,16 +10,16 @@ import msgspec
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approval_request import ApprovalRequest, IsRevoked, none_revoked
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import (
     ApprovalChange,
     ApprovalListener,
     ApprovalNotifier,
     MessageOf,
 )
+from gatepost.policy.approvals.policies import IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
-from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.idempotency_record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
@@ -207,7 +207,7 @@ class WaitingClient(SilentClient):
     def __init__(self) -> None:
         self.waits: list[Waiting] = []
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         self.waits.append(waiting)
         await waiting.over()
 
@@ -312,7 +312,7 @@ class ApprovalReplica:
         settings = deployment.settings
         registry = self.registry = Registry(tools.values(), source=deployment.source)
         beside = None if deployment.source is None else registry
-        self.service.apply(settings, plan_of(settings, tools.values()), tools, beside)
+        self.service.apply(settings, tools, beside)
         limits = {"timeout_s": LIMIT_S, "max_result_bytes": 4_000_000}
         approval = ApprovalStage(
             self.service,

@@ -306,7 +306,7 @@ class DecidingClient(SilentClient):
         await self.decided.wait()
         return {key: {"action": "accept", "content": {}} for key in requests}
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         self.asked.set()
         await self.decided.wait()
 

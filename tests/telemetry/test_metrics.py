@@ -12,7 +12,7 @@ from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import WORDS
 from gatepost.tools.failure import FailureKind
-from gatepost.tools.runner import OFF_RECORD
+from gatepost.tools.runner import NOT_AUDITED
 from gatepost_authz import errors
 from tests.architecture.source import source_files
 from tests.docs.test_errors import refusal_codes
@@ -170,7 +170,7 @@ def test_every_outcome_reason_and_kind_has_its_label() -> None:
     assert set(get_args(FailureKind)) <= set(metric_families.OUTCOMES)
     assert set(metric_families.GATE_REASONS) == named
     assert codes | {"internal_error", "unavailable"} == set(metric_families.EDGE_REASONS)
-    assert set(get_args(metric_families.CallKind)) == set(WORDS) - OFF_RECORD - {"tool"}
+    assert set(get_args(metric_families.CallKind)) == set(WORDS) - NOT_AUDITED - {"tool"}
 
 
 def test_only_first_labels_are_configured_and_names_have_base_units() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.jwks import UNPROVEN
+from gatepost_authz.issuer_key_sets import UNPROVEN
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, looks
 from tests.support.issuers import ABSENT, Idp, TokenFactory, rsa_key, signer

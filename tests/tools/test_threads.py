@@ -72,8 +72,8 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it were free when the caller leaves, threads would gather without a bound."""
-    monkeypatch.setattr(threads, "MOST", 2)
-    threads._places.pop(asyncio.get_running_loop(), None)
+    monkeypatch.setattr(threads, "THREADS_AT_ONCE", 2)
+    threads._threads.pop(asyncio.get_running_loop(), None)
     stuck = [asyncio.create_task(in_thread(gate.wait, SOON)) for _ in range(2)]
     await asyncio.sleep(0)
     for task in stuck:
@@ -87,7 +87,7 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
         assert await waiting == 0
 
     assert not began
-    threads._places.pop(asyncio.get_running_loop(), None)
+    threads._threads.pop(asyncio.get_running_loop(), None)
 
 
 def test_a_loop_closes_without_waiting_for_a_stuck_function(gate: threading.Event) -> None:

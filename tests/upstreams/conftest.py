@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
-from gatepost.storage.backends import open_records
 from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
@@ -38,7 +36,6 @@ from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from tests.support.measuring import ManualClock
-from tests.support.stores import POOLED, a_sql_url
 
 Answer = UpstreamMessage | ConnectionFailure
 EVERYTHING: Mapping[str, Any] = {
@@ -211,19 +208,6 @@ class NamedCalls:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_000.0)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where records are kept, once for each backend."""
-    return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
-
-
-@pytest.fixture
-async def records(database_url: str) -> AsyncIterator[Records]:
-    opened = await open_records(database_url)
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ async def test_an_older_answer_does_not_replace_a_newer_one(
     await upstream.was_asked.wait()
     replica.clock.now += 1
     newer = Catalogue(server_id=server.id, fetched_at=replica.clock.now, instructions="Newer.")
-    await replica.store.catalogues.put("acme", newer, told=True)
+    await replica.store.catalogues.put("acme", newer, notify=True)
     upstream.may_answer.set()
 
     assert (await slow).instructions == "Newer."

@@ -18,7 +18,7 @@ from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.server_offers import (
     GRACE_S,
-    WORST,
+    UNTRUSTED_EFFECTS,
     ServerOffers,
     is_chosen,
     scopes_of,
@@ -101,14 +101,17 @@ def test_a_deletion_that_claims_to_read_is_a_deletion() -> None:
     offer = one_tool(registered(), tool("delete_all", annotations=claims))
 
     assert offer.annotations.read_only_hint is True
-    assert offer.effects == WORST
-    assert Effects(read_only=False, destructive=True, idempotent=False, open_world=True) == WORST
+    assert offer.effects == UNTRUSTED_EFFECTS
+    assert (
+        Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
+        == UNTRUSTED_EFFECTS
+    )
 
 
 @pytest.mark.parametrize(
     ("claims", "effects"),
     [
-        ({}, WORST),
+        ({}, UNTRUSTED_EFFECTS),
         ({"readOnlyHint": True}, Effects(read_only=True)),
         (
             {"destructiveHint": False, "idempotentHint": True, "openWorldHint": False},

@@ -12,7 +12,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
-from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
+from gatepost.upstreams.refresh import LEASE_S, RECHECK_S, USED_S
 from gatepost.upstreams.store import UpstreamStore
 from tests.support.measuring import ManualClock, capture_logs
 from tests.upstreams.conftest import (
@@ -186,7 +186,7 @@ async def test_one_replica_fetches_for_all(
     await asyncio.gather(*(one.settle() for one in replicas))
     assert len(upstream.asked) == 1
 
-    clock.now += OTHERS_S * 1.2
+    clock.now += RECHECK_S * 1.2
     for _ in range(3):
         await asyncio.gather(*(one.settle() for one in replicas))
     assert len(upstream.asked) == 1

@@ -16,7 +16,7 @@ from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.store import UpstreamStore
-from gatepost.upstreams.upstream_offers import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers, Wanted
+from gatepost.upstreams.upstream_offers import AGAIN_S, NO_OFFERS, RETRY_S, UpstreamOffers, Wanted
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
@@ -52,7 +52,7 @@ class SourceReplica:
         self.store, self.watch = store, ChangeWatch(store.counter)
         self.wanted = Remembered()
         self.source: OfferSource = UpstreamOffers(
-            store, self.watch, NamedCalls(), wanted=self.wanted, clock=clock
+            store, self.watch, NamedCalls(), in_use=self.wanted, clock=clock
         )
 
     async def poll(self) -> None:
@@ -94,7 +94,7 @@ async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> N
     assert process.source.at_hand(caller()) is None
     loaded = await process.source.load(caller())
 
-    assert (loaded.offers, loaded.ttl_ms) == (NOTHING.offers, None)
+    assert (loaded.offers, loaded.ttl_ms) == (NO_OFFERS.offers, None)
     assert process.source.at_hand(caller()) is loaded
     assert process.wanted.wanted == []
 

@@ -389,6 +389,6 @@ async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
     records, shared_store = MemoryRecords(), MemorySharedStore()
     counter = ChangeCounter(records, shared_store)
     catalogues = UpstreamStore(records, None, counter).catalogues  # type: ignore[arg-type]
-    await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), told=False)
+    await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), notify=False)
 
     assert await counter.of(NO_TENANT) == 0

@@ -11,7 +11,7 @@ import msgspec
 from gatepost_keys.imitation.facts import filled
 from gatepost_keys.imitation.shape import ErrorShape, Imitation
 
-PLAIN = ErrorShape()
+STANDARD_ERRORS = ErrorShape()
 
 
 class WrittenError(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ def written_as(shape: Imitation, error: Any, *, known: bool, resource: str = "")
         keys = ["unknown_client", *keys]
     if error.redirect_uri:
         keys = [f"authorize.{error.error}", *keys]
-    found = next((shape.errors[key] for key in keys if key in shape.errors), PLAIN)
+    found = next((shape.errors[key] for key in keys if key in shape.errors), STANDARD_ERRORS)
     refused = error.error == "invalid_client"
     # Always 401 by itself: clients throw their registration away and start over on that.
     usual = "Client authentication failed" if refused else str(error.description or "")

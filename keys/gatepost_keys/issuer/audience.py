@@ -15,23 +15,23 @@ class InvalidTarget(rfc6749.OAuth2Error):
 
     error = "invalid_target"
 
-    def __init__(self, description: str, asked: str = "") -> None:
+    def __init__(self, description: str, requested: str = "") -> None:
         super().__init__(description)
-        self.asked = asked
+        self.requested = requested
 
 
-def named(asked: Sequence[str], resources: Resources, *, default: str | None) -> str:
-    """Return the one resource of *asked*, or *default* if it is empty; else InvalidTarget."""
-    if len(asked) > 1:
-        raise InvalidTarget("Ask for one resource at a time", " ".join(asked))
-    found = resources.find(asked[0]) if asked else default
+def named(requested: Sequence[str], resources: Resources, *, default: str | None) -> str:
+    """Return the one resource of *requested*, or *default* if it is empty; else InvalidTarget."""
+    if len(requested) > 1:
+        raise InvalidTarget("Ask for one resource at a time", " ".join(requested))
+    found = resources.find(requested[0]) if requested else default
     if found is None:
-        raise InvalidTarget("This issuer does not serve that resource", *asked)
+        raise InvalidTarget("This issuer does not serve that resource", *requested)
     return found
 
 
 def resource_of(
-    shape: Imitation, resources: Resources, values: Mapping[str, str], asked: Sequence[str]
+    shape: Imitation, resources: Resources, values: Mapping[str, str], requested: Sequence[str]
 ) -> str:
     """
     Return the resource that an authorization with these parameters is for; InvalidTarget if it
@@ -41,19 +41,19 @@ def resource_of(
     scopes = values.get("scope", "").split()
     if shape.audience == "default_resource":
         # Clients from before RFC 8707 name none; with a single resource there is no doubt.
-        return named(asked, resources, default=resources.default)
+        return named(requested, resources, default=resources.default)
     if shape.audience == "resource":
-        return named(asked, resources, default="")
+        return named(requested, resources, default="")
     if shape.audience == "audience":
         audience = values.get("audience")
-        return named([audience] if audience else asked, resources, default="")
+        return named([audience] if audience else requested, resources, default="")
     if shape.audience == "scope":
-        wanted = shape.sign_in_scopes[0].format(api=api_of(shape, default))
-        return default if wanted in scopes else ""
+        sign_in_scope = shape.sign_in_scopes[0].format(api=api_of(shape, default))
+        return default if sign_in_scope in scopes else ""
     if shape.audience == "matching_scope":
         meant = any(scope.startswith(f"{default}/") for scope in scopes)
         # Compared byte for byte: a slash too many is another resource.
-        if asked and (list(asked) != [default] or not meant):
-            raise InvalidTarget("The resource does not match the scopes", " ".join(asked))
+        if requested and (list(requested) != [default] or not meant):
+            raise InvalidTarget("The resource does not match the scopes", " ".join(requested))
         return default if meant else ""
     return default

@@ -65,12 +65,12 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
         Unknown scopes are left out and the token answer says what was granted (RFC 6749 section
         3.3): clients routinely ask for `openid` everywhere, and refusing them would not help.
         """
-        asked = (scope or "").split()
-        if not asked:
-            asked = (self.scope or self.default_scope).split()
-            return " ".join(name for name in dict.fromkeys(asked) if self._exists(name))
-        granted = [name for name in dict.fromkeys(asked) if self._exists(name)]
-        if self.unknown_scopes == "refuse" and len(granted) < len(set(asked)):
+        requested = (scope or "").split()
+        if not requested:
+            requested = (self.scope or self.default_scope).split()
+            return " ".join(name for name in dict.fromkeys(requested) if self._exists(name))
+        granted = [name for name in dict.fromkeys(requested) if self._exists(name)]
+        if self.unknown_scopes == "refuse" and len(granted) < len(set(requested)):
             return None
         return " ".join(granted) if granted or self.unknown_scopes == "ignore" else None
 

@@ -63,9 +63,9 @@ class Payload(BasicOAuth2Payload):
     @property
     def identity(self) -> str:
         """Return the scopes about the person."""
-        asked = str(self.data.get("scope", "")).split()
+        requested = str(self.data.get("scope", "")).split()
         offline = ["offline_access"] if self.data.get("access_type") == "offline" else []
-        return " ".join(dict.fromkeys(name for name in [*asked, *offline] if name in IDENTITY))
+        return " ".join(dict.fromkeys(name for name in [*requested, *offline] if name in IDENTITY))
 
 
 class ClientRequest(rfc6749.OAuth2Request):
@@ -113,7 +113,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
     def check_target(self, request: ClientRequest, granted: str) -> None:
         """Check that a token request names no other resource than the granted one."""
         ignored = self.shape.audience in {"configured", "scope"}
-        others = (asked for asked in request.resources if self.resources.find(asked) != granted)
+        others = (target for target in request.resources if self.resources.find(target) != granted)
         if not ignored and any(others):
             raise InvalidTarget("The authorization was for another resource")
 
@@ -173,7 +173,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         return IssuerResponse(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
 
     def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> IssuerResponse:
-        resource = error.asked if isinstance(error, InvalidTarget) else ""
+        resource = error.requested if isinstance(error, InvalidTarget) else ""
         known = self._knows_client(request)
         written = written_as(self.shape, error, known=known, resource=resource)
         if error.redirect_uri:
@@ -226,8 +226,8 @@ def client_named(form: Form) -> str:
 def scopes_in_token(shape: Imitation, record: RefreshToken, scope: str) -> str:
     """Return the scopes as the access token lists them."""
     prefix = shape.scope_form.format(resource=record.resource, scope="")
-    asked = [*(record.identity.split() if shape.identity_scopes else []), *scope.split()]
+    requested = [*(record.identity.split() if shape.identity_scopes else []), *scope.split()]
     if shape.scope_short:
-        asked = [name.removeprefix(prefix) for name in asked]
-    named = (shape.scope_names.get(name, name) for name in asked)
+        requested = [name.removeprefix(prefix) for name in requested]
+    named = (shape.scope_names.get(name, name) for name in requested)
     return " ".join(dict.fromkeys(name for name in named if name))

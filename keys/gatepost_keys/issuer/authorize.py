@@ -58,8 +58,8 @@ class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the first way to sign in that the client asks for and that exists here, else none.
         """
-        asked = self.form.values.get("acr_values", "").split()
-        return next((value for value in asked if value in ACR_VALUES), "")
+        requested = self.form.values.get("acr_values", "").split()
+        return next((value for value in requested if value in ACR_VALUES), "")
 
     def query(self, *leave_out: str) -> str:
         """Return the request as a query again, without the parameters in *leave_out*."""
@@ -202,7 +202,7 @@ class Authorize:
     ) -> Response:
         settings = self.issuer.settings
         query = checked.query("prompt", "max_age", "login_hint")
-        asked = (checked.form.values.get("scope") or "").split()
+        requested = (checked.form.values.get("scope") or "").split()
         values = {
             "client_name": checked.client.name or "An application without a name",
             "client_id": checked.client.client_id,
@@ -210,7 +210,7 @@ class Authorize:
             "redirect_uri": checked.redirect_uri,
             "resource": checked.resource,
             "scopes": [(name, settings.descriptions.get(name, "")) for name in checked.scopes],
-            "left_out": [name for name in asked if name not in (*settings.offered, *IDENTITY)],
+            "left_out": [name for name in requested if name not in (*settings.offered, *IDENTITY)],
             "person": sign_in.person,
             "query": query,
             "authorize": settings.path("authorization"),

@@ -75,7 +75,7 @@ def tokeninfo(server: AuthorizationServer) -> RouteHandler:
         if not isinstance(found, AccessToken) or not issuer.active(found):
             return wire.refuse("Invalid Value", error="invalid_token")
         left = {"expires_in": int(found.expires_at - issuer.now())}
-        told = {**found.described, **left}
-        return wire.json({k: str(v) if type(v) is int else v for k, v in told.items()})
+        answer = {**found.described, **left}
+        return wire.json({k: str(v) if type(v) is int else v for k, v in answer.items()})
 
     return post

@@ -17,15 +17,15 @@ def paths(settings: IssuerSettings) -> dict[str, str]:
     """Return every address of the metadata, with the issuer that the document there names."""
     found: dict[str, str] = {}
     for identifier in settings.identifiers:
-        place = identifier.removeprefix(settings.origin).removesuffix("/")
-        found |= {form.format(issuer=place): identifier for form in settings.imitation.discovery}
+        base = identifier.removeprefix(settings.origin).removesuffix("/")
+        found |= {form.format(issuer=base): identifier for form in settings.imitation.discovery}
     return found
 
 
 def absent_paths(settings: IssuerSettings) -> set[str]:
     """Return where clients look for metadata and registration, and the provider has none."""
-    places = (one.removeprefix(settings.origin).removesuffix("/") for one in settings.identifiers)
-    every = {form.format(issuer=place) for place in places for form in DISCOVERY}
+    bases = (one.removeprefix(settings.origin).removesuffix("/") for one in settings.identifiers)
+    every = {form.format(issuer=base) for base in bases for form in DISCOVERY}
     registers = settings.path("registration") is not None
     return (every | (set() if registers else {f"{MOUNT}/register"})) - paths(settings).keys()
 

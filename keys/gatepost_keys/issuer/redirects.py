@@ -48,11 +48,11 @@ def matches(registered: str, requested: str) -> bool:
         return True
     if fault(requested) is not None:
         return False
-    known, asked = urlsplit(registered), urlsplit(requested)
+    known, requested_url = urlsplit(registered), urlsplit(requested)
     return (
-        known.scheme == asked.scheme == "http"
+        known.scheme == requested_url.scheme == "http"
         and known.hostname in LOOPBACK
-        and _without_port(known) == _without_port(asked)
+        and _without_port(known) == _without_port(requested_url)
     )
 
 

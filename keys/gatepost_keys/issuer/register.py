@@ -50,8 +50,8 @@ def serve(issuer: DevelopmentIssuer) -> RouteHandler:
         try:
             sent = msgspec.json.decode(body, type=dict[str, object])
             # Some clients send null for members without a value.
-            said = {name: value for name, value in sent.items() if value is not None}
-            metadata = msgspec.convert(said, ClientMetadata)
+            given = {name: value for name, value in sent.items() if value is not None}
+            metadata = msgspec.convert(given, ClientMetadata)
             check(metadata, issuer.settings)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             sentence = "The body is not a client's metadata (RFC 7591 section 2)"

@@ -38,8 +38,8 @@ def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
             return refuse(server, pages, error)
         signed_in = start(issuer, issuer.sign_in(person, acr))
         # The path is ours and fixed: the query cannot lead anywhere else.
-        onward = RedirectResponse(f"{issuer.settings.path('authorization')}?{query}", 303)
-        return keep(onward, signed_in, issuer)
+        redirect = RedirectResponse(f"{issuer.settings.path('authorization')}?{query}", 303)
+        return keep(redirect, signed_in, issuer)
 
     return post
 

@@ -6,7 +6,7 @@ from typing import Any
 from joserfc.jwk import Key
 
 from gatepost_keys.generate import GenerationRefused, new_key
-from gatepost_keys.jwks import public_set
+from gatepost_keys.public_keys import public_set
 
 
 class SigningKeys:

@@ -52,8 +52,8 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
             sign_in=self.server.issuer.sign_in(request.user),
             family=self.server.issuer.family(),
         )
-        wanted = request.form.get("access_token_format", "")
-        body = self.server.issue(record, scope, refresh=False, token_format=wanted)
+        requested_format = request.form.get("access_token_format", "")
+        body = self.server.issue(record, scope, refresh=False, token_format=requested_format)
         return 200, body, self.TOKEN_RESPONSE_HEADER
 
     def _spelled(self, scope: str) -> str:

@@ -108,10 +108,12 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             family=code.family,
             identity=code.identity,
         )
-        shape, asked = self.server.shape, code.identity.split()
-        refresh = include_refresh_token and (shape.refresh == "always" or "offline_access" in asked)
+        shape, scopes = self.server.shape, code.identity.split()
+        refresh = include_refresh_token and (
+            shape.refresh == "always" or "offline_access" in scopes
+        )
         answer = self.server.issue(record, scope, refresh=refresh)
-        if OPENID in asked:
+        if OPENID in scopes:
             identity = Identity(
                 issuer=self.server.issuer.settings.identifier(user.person.tenant),
                 imitation=shape,

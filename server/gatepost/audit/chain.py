@@ -141,7 +141,14 @@ class ChainExamination:
         self.pruned = 0
         """The last record that was removed, as a retention record says."""
         self.records = 0
+        """The number of records that were verified."""
         self.erased = 0
+        """How many of them have had their details erased, as erasure records say."""
+
+    @property
+    def first(self) -> int:
+        """Return the first record's number."""
+        return self.last - self.records + 1
 
     def segment(self, segment: Segment) -> None:
         """Verify the next stored segment: its records, and the columns computed from them."""

@@ -1,8 +1,11 @@
 """Checkpoints: signed statements of the ends of a tenant's chains, verified with a public key."""
 
+import asyncio
 import base64
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated
@@ -19,14 +22,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.chain import first, is_proven, proven
+from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
     FIRST_WRITER,
     ChainHead,
+    ChainKey,
     Checkpoint,
-    Sign,
     TenantTrail,
 )
 from gatepost.storage.records import Records
@@ -35,6 +40,12 @@ from gatepost.telemetry.logs import OwnText
 PURPOSE = "audit checkpoint"
 PublicKeys = Mapping[str, Ed25519PublicKey]
 """Public keys by the id of the key in the ring that they are derived from."""
+
+AT_ONCE = 50
+"""Tenants that are signed in one transaction, which takes about 10 ms."""
+SHARE = 0.1
+"""Share of the time that signing and removing may take; the rest is for calls."""
+LONGEST_PAUSE_S = 1.0
 
 _NAMED = "# key "
 
@@ -111,24 +122,10 @@ def signed(
         tuple((one.writer, one.number, one.hash.hex()) for one in ends.values()),
     )
     text = msgspec.json.encode(statement)
-    signature = base64.b64encode(_private(keyring, key.id).sign(text)).decode()
+    signature = base64.b64encode(_private_of(keyring.derived(key, PURPOSE)).sign(text)).decode()
     checkpoint = Checkpoint(number, text.decode(), signature)
     known = msgspec.structs.replace(last, number=number, hash=digest_of(checkpoint))
     return checkpoint, proven(known, keyring)
-
-
-def signer(keyring: KeyRing, clock: Callable[[], float]) -> Sign:
-    """Return a function that signs heads; it raises Unproven."""
-
-    def sign(
-        heads: Sequence[ChainHead], newest: Checkpoint | None
-    ) -> tuple[Checkpoint, ChainHead] | None:
-        made = signed(heads, keyring, at=int(clock() * 1000))
-        if made is not None and not follow(heads, newest):
-            raise Unproven(heads[0].tenant)
-        return made
-
-    return sign
 
 
 def follow(heads: Sequence[ChainHead], newest: Checkpoint | None) -> bool:
@@ -175,14 +172,115 @@ async def is_before(
     return bool(ends)
 
 
-async def sign(records: Records, keyring: KeyRing, tenant: str, clock: Callable[[], float]) -> None:
-    """Sign a checkpoint of a tenant's chains if any has grown, and log it."""
-    checkpoint = await records.of(tenant).trail.check(signer(keyring, clock))
-    if checkpoint is not None:
-        log_checkpoint(tenant, checkpoint)
+class CheckpointSigner:
+    """
+    Sign checkpoints of all chains that have grown.
+
+    Every replica does this; a second replica finds nothing left to do.
+    """
+
+    def __init__(
+        self, records: Records, keyring: KeyRing, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._records, self._keyring, self._clock = records, keyring, clock
+
+    async def sign(self, *, within_s: float | None = None) -> bool:
+        """
+        Sign a checkpoint of every chain that has grown; return whether all are signed.
+
+        It signs a few at a time and pauses between two batches for much longer than a batch takes,
+        so that calls get the database and the processor. With *within_s* it does not pause, and
+        stops after so many seconds. Raises StoreUnavailable.
+        """
+        if not self._keyring.lasting:
+            return True  # signatures of a temporary ring could not be verified later
+        until = None if within_s is None else time.monotonic() + within_s
+        after = ""
+        while True:
+            began = time.monotonic()
+            heads = await self._records.audit.heads(
+                after, AT_ONCE, unsigned=self._keyring.current.id
+            )
+            await self._sign(heads)
+            if len(heads) < AT_ONCE:
+                return True
+            after = [*heads][-1]
+            if until is None:
+                await pause(time.monotonic() - began)
+            elif time.monotonic() >= until:
+                return False
+
+    async def _sign(self, heads: Mapping[str, Sequence[ChainHead]]) -> None:
+        """Sign a checkpoint of each tenant with these heads."""
+        # Otherwise the key that proves the end of an idle chain would leave the ring one day, and
+        # the proof would be lost with it.
+        current = f"{self._keyring.current.id}."
+        rotated = [
+            one
+            for ends in heads.values()
+            for one in ends
+            if one.writer != CHECKPOINTS and not one.proof.startswith(current)
+        ]
+        if renewed := [one.key for one in rotated if is_proven(one, self._keyring)]:
+            await self._renew(renewed)
+        # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
+        # again while the checkpoints are locked.
+        made = await asyncio.to_thread(
+            lambda: {tuple(ends): self._signed(ends) for ends in heads.values()}
+        )
+
+        def sign(
+            ends: Sequence[ChainHead], newest: Checkpoint | None
+        ) -> tuple[Checkpoint, ChainHead] | None:
+            try:
+                return self._checked(ends, newest, made.get(tuple(ends)))
+            except Unproven:
+                log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
+                return None
+
+        checkpoints = await self._records.audit.sign([*heads], sign)
+        for tenant, checkpoint in checkpoints.items():
+            _log_checkpoint(tenant, checkpoint)
+
+    async def sign_tenant(self, tenant: str) -> None:
+        """Sign a checkpoint of a tenant's chains if any has grown; raises Unproven."""
+        checkpoint = await self._records.of(tenant).trail.check(self._checked)
+        if checkpoint is not None:
+            _log_checkpoint(tenant, checkpoint)
+
+    def _signed(self, heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
+        with suppress(Unproven):  # `_checked` raises it again
+            return signed(heads, self._keyring, at=int(self._clock() * 1000))
+        return None
+
+    def _checked(
+        self,
+        heads: Sequence[ChainHead],
+        newest: Checkpoint | None,
+        made: tuple[Checkpoint, ChainHead] | None = None,
+    ) -> tuple[Checkpoint, ChainHead] | None:
+        """Return a checkpoint and its head, *made* if it is ready (see `Sign`); raises Unproven."""
+        found = made or signed(heads, self._keyring, at=int(self._clock() * 1000))
+        if found is not None and not follow(heads, newest):
+            raise Unproven(heads[0].tenant)
+        return found
+
+    async def _renew(self, chains: Sequence[ChainKey]) -> None:
+        at, key_id = int(self._clock() * 1000), self._keyring.current.id
+        new_records = {
+            chain: [log_record("key", chain[0], "renewed", at, key=key_id)] for chain in chains
+        }
+        attempt = WriteAttempt(self._keyring)
+        await self._records.audit.write(new_records, attempt.link)
+        attempt.report()
 
 
-def log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
+async def pause(took_s: float) -> None:
+    """Pause to leave calls their share of the time, after work of *took_s* seconds."""
+    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_PAUSE_S))
+
+
+def _log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to the log, which is usually stored elsewhere."""
     log.info(
         "audit_checkpoint",
@@ -210,12 +308,6 @@ def is_signed(checkpoint: Checkpoint, statement: Statement, keys: PublicKeys) ->
     return True
 
 
-def _private(keyring: KeyRing, key_id: str) -> Ed25519PrivateKey:
-    key = keyring.find(key_id)
-    assert key is not None  # noqa: S101  # the ring's own key
-    return _private_of(keyring.derived(key, PURPOSE))
-
-
 @lru_cache(maxsize=1)  # creating it takes as long as a signature
 def _private_of(secret: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(secret)
@@ -223,7 +315,7 @@ def _private_of(secret: bytes) -> Ed25519PrivateKey:
 
 def public_keys(keyring: KeyRing) -> dict[str, Ed25519PublicKey]:
     """Return the public keys of every key in the ring, which verify signatures."""
-    return {key.id: _private(keyring, key.id).public_key() for key in keyring.keys}
+    return {key.id: _private_of(keyring.derived(key, PURPOSE)).public_key() for key in keyring.keys}
 
 
 def as_pem(keys: PublicKeys) -> str:

@@ -186,11 +186,8 @@ def verify_lines(
     title, signed, rows = read(lines)
     examination = Examination(title.tenant, keys)
     try:
-        examination.checkpoints(signed)
-        for tenant, one in kept:
-            if tenant == title.tenant:
-                examination.keep(one)
-        examination.begin(title.after)
+        anchors = [one for tenant, one in kept if tenant == title.tenant]
+        examination.begin(signed, anchors, title.after)
         for row in rows:
             examination.row(row)
         examination.end()

@@ -1,22 +1,25 @@
-"""Sign checkpoints and remove old audit records, periodically; lease the number of a writer."""
+"""Remove old audit records and erase details; sign checkpoints meanwhile."""
 
 import asyncio
 import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from itertools import count
+from contextlib import asynccontextmanager
+
+import msgspec
 
 from gatepost.audit.batches import WriteAttempt
-from gatepost.audit.chain import is_proven
+from gatepost.audit.chain import is_proven, proven
 from gatepost.audit.checkpoints import (
+    AT_ONCE,
+    CheckpointSigner,
     Unproven,
-    follow,
-    log_checkpoint,
-    signed,
+    is_before,
+    last_numbers,
+    pause,
 )
-from gatepost.audit.erasure import prune
+from gatepost.audit.record import SaltedDetails, decode_side, person_in, ranges_of
 from gatepost.audit.record_builder import log_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.background import during
@@ -26,32 +29,31 @@ from gatepost.storage.audit import (
     ChainHead,
     ChainKey,
     Checkpoint,
+    NewAuditRecord,
+    Segment,
+    TenantChain,
+    TenantTrail,
 )
 from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.leases import Leases
+from gatepost.storage.leases import NumberLease
 from gatepost.storage.records import Records
 
 CHECK_S = 1.0
 """How often the server checks whether another checkpoint is due."""
 PRUNE_S = 3600.0
 DAY_S = 86_400.0
-AT_ONCE = 50
-"""Tenants that are signed in one transaction, which takes about 10 ms."""
-SHARE = 0.1
-"""Share of the time that signing and removing may take; the rest is for calls."""
-LONGEST_PAUSE_S = 1.0
 CLOSING_S = 2.0
 """How long a stop signs; the rest is signed after the next start."""
 HANGING_S = 3.0
 """How long a stop waits for a database that does not answer."""
-LEASE_S = 15.0
-"""How long the writer's number of a killed process stays in use."""
-RELEASE_S = 1.0
-"""How long a stop waits for a database that does not answer, to release the number."""
-OF_SERVERS = ""
-"""The tenant of leases that belong to no tenant."""
 RANDOM = random.SystemRandom()
+PAGE = 1_000
+"""Records that are read at once."""
+PRUNED_AT_ONCE = 20_000
+"""Approximate number of records that are removed in one transaction."""
+PEOPLE = ("caller", "about")
+"""The details that identify a person."""
 
 log = logging.getLogger("gatepost.audit")
 
@@ -73,81 +75,7 @@ class Retention:
     ) -> None:
         self._records, self._keyring, self._writer = records, keyring, writer
         self._clock = clock
-
-    async def sign(self, *, within_s: float | None = None) -> bool:
-        """
-        Sign a checkpoint of every chain that has grown; return whether all are signed.
-
-        It signs a few at a time and pauses between two batches for much longer than a batch takes,
-        so that calls get the database and the processor. With *within_s* it does not pause, and
-        stops after so many seconds. Raises StoreUnavailable.
-        """
-        if not self._keyring.lasting:
-            return True  # signatures of a temporary ring could not be verified later
-        until = None if within_s is None else time.monotonic() + within_s
-        after = ""
-        while True:
-            began = time.monotonic()
-            heads = await self._records.audit.heads(
-                after, AT_ONCE, unsigned=self._keyring.current.id
-            )
-            await self._sign(heads)
-            if len(heads) < AT_ONCE:
-                return True
-            after = [*heads][-1]
-            if until is None:
-                await _pause(time.monotonic() - began)
-            elif time.monotonic() >= until:
-                return False
-
-    async def _sign(self, heads: Mapping[str, Sequence[ChainHead]]) -> None:
-        """Sign a checkpoint of each tenant with these heads."""
-        # Otherwise the key that proves the end of an idle chain would leave the ring one day, and
-        # the proof would be lost with it.
-        current = f"{self._keyring.current.id}."
-        rotated = [
-            one
-            for ends in heads.values()
-            for one in ends
-            if one.writer != CHECKPOINTS and not one.proof.startswith(current)
-        ]
-        if renewed := [one.key for one in rotated if is_proven(one, self._keyring)]:
-            await self._renew(renewed)
-        # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
-        # again while the checkpoints are locked.
-        made = await asyncio.to_thread(
-            lambda: {tuple(ends): self._signed(ends) for ends in heads.values()}
-        )
-
-        def sign(
-            ends: Sequence[ChainHead], newest: Checkpoint | None
-        ) -> tuple[Checkpoint, ChainHead] | None:
-            found = made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
-            if found is None or follow(ends, newest):
-                return found
-            log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
-            return None
-
-        checkpoints = await self._records.audit.sign([*heads], sign)
-        for tenant, checkpoint in checkpoints.items():
-            log_checkpoint(tenant, checkpoint)
-
-    def _signed(self, heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
-        """Return the checkpoint and its head; None if a head is unproven (see `Sign`)."""
-        try:
-            return signed(heads, self._keyring, at=int(self._clock() * 1000))
-        except Unproven:
-            log.error("audit_checkpoint_refused", extra={"tenant": heads[0].tenant})
-            return None
-
-    async def _renew(self, chains: Sequence[ChainKey]) -> None:
-        at, key_id = int(self._clock() * 1000), self._keyring.current.id
-        new_records = {
-            chain: [log_record("key", chain[0], "renewed", at, key=key_id)] for chain in chains
-        }
-        attempt = WriteAttempt(self._keyring)
-        await self._records.audit.write(new_records, attempt.link)
-        attempt.report()
+        self.signer = CheckpointSigner(records, keyring, clock=clock)
 
     async def prune(self) -> None:
         """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
@@ -160,7 +88,7 @@ class Retention:
                     await prune(self._records, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
                     log.error("audit_prune_refused", extra={"tenant": tenant})
-                await _pause(time.monotonic() - began)
+                await pause(time.monotonic() - began)
                 after = tenant
 
     @asynccontextmanager
@@ -170,7 +98,8 @@ class Retention:
 
         Meanwhile the writer has a number of its own.
         """
-        async with WriterLease(self._records, self._writer, clock=self._clock).running():
+        lease = NumberLease(self._records, "audit_writer", self._writer, clock=self._clock)
+        async with lease.running():
             try:
                 async with during("audit", self._always):
                     yield
@@ -182,7 +111,7 @@ class Retention:
     async def _sign_last(self) -> None:
         try:
             async with asyncio.timeout(CLOSING_S + HANGING_S):
-                if not await self.sign(within_s=CLOSING_S):
+                if not await self.signer.sign(within_s=CLOSING_S):
                     log.info("audit_left_unsigned")
         except (StoreUnavailable, TimeoutError) as outage:
             log.warning("audit_not_signed", extra={"reason": str(outage) or type(outage).__name__})
@@ -201,7 +130,7 @@ class Retention:
             try:
                 if grown >= settings.checkpoint_records or (due and grown):
                     written, signed = self._writer.written, now
-                    await self.sign()
+                    await self.signer.sign()
                 if now >= pruned + PRUNE_S:
                     pruned = now
                     await self.prune()
@@ -210,54 +139,142 @@ class Retention:
                 log.warning("audit_not_signed", extra={"reason": str(outage)})
 
 
-async def _pause(took_s: float) -> None:
-    """Pause to leave calls their share of the time."""
-    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_PAUSE_S))
-
-
-class WriterLease:
+class DetailErasure:
     """
-    Hold the lowest free number for a writer, so that each process has chains of its own.
+    Erase details of records.
 
-    A process moves to a lower number when it becomes free, so there are as many numbers as there
-    were processes at one time. If two processes use one number, because a lease has expired too
-    early, they write to the same chains in turn; no chain can fork.
+    The chain covers only commitments, so it stays valid. An erasure record names the records;
+    `verify` reports details that are missing without one.
     """
 
     def __init__(
-        self, records: Records, writer: AuditWriter, *, clock: Callable[[], float] = time.time
+        self, records: Records, keyring: KeyRing, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._leases, self._writer = Leases(records, clock=clock), writer
+        self._records, self._keyring, self._clock = records, keyring, clock
 
-    async def take(self) -> None:
-        """Take the lowest free number, or renew it; raises StoreUnavailable."""
-        taken = await self._leases.taken(OF_SERVERS)
-        number = next(number for number in count(1) if _name(number) not in taken)
-        while not await self._leases.take(OF_SERVERS, _name(number), LEASE_S):
-            number += 1
-        before, self._writer.number = self._writer.number, number
-        if before != number:
-            await self._leases.release(OF_SERVERS, _name(before))
+    async def erase_subject(self, tenant: str, issuer: str, subject: str) -> int:
+        """
+        Erase the details of every record by or about a person; return the number.
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Hold a number during a block."""
-        with suppress(StoreUnavailable):  # the lease is tried again
-            await self.take()
+        Revocations without an issuer and records in which the person acted for another are
+        included. Raises StoreUnavailable; you can then call it again.
+        """
+
+        def concerns(side: SaltedDetails) -> bool:
+            people = [person_in(side[field][1]) for field in PEOPLE if field in side]
+            # A detail that was changed may still name the person.
+            return any(
+                one is None or (subject in (one.subject, one.actor) and one.issuer in (issuer, ""))
+                for one in people
+            )
+
+        return await self._erase(tenant, concerns, "subject")
+
+    async def erase_tenant(self, tenant: str) -> int:
+        """Erase the details of all of a tenant's records, and its sums; return how many records."""
+        erased = await self._erase(tenant, lambda side: True, "tenant")
+        await self._records.of(tenant).trail.forget_counts()
+        return erased
+
+    async def _erase(self, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str) -> int:
+        trail = self._records.of(tenant).trail
+        return sum(
+            [
+                await self._erase_in(trail.chain(writer), tenant, concerns, why)
+                for writer in await trail.writers()
+            ]
+        )
+
+    async def _erase_in(
+        self, chain: TenantChain, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str
+    ) -> int:
+        """Erase details in one chain, which gets the erasure record."""
+        after, erased = 0, 0
+        while page := await chain.rows(after, PAGE):
+            after = page[-1].number
+            numbers = [row.number for row in page if row.side and concerns(decode_side(row.side))]
+            if numbers:
+                at, named = int(self._clock() * 1000), ranges_of(numbers)
+                record = log_record("erasure", tenant, "erased", at, records=named, of=why)
+                attempt = WriteAttempt(self._keyring)
+                await chain.erase(numbers, [record], attempt.link)
+                attempt.report()
+                erased += len(numbers)
+        return erased
+
+
+async def prune(
+    records: Records,
+    keyring: KeyRing,
+    tenant: str,
+    before: float,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """
+    Remove the records from before a time (seconds since the epoch).
+
+    Return how many records the tenant's removed part has in all, or 0 if nothing was removed. Only
+    records up to the last checkpoint before that time are removed, because the remaining chains
+    must start at a checkpoint.
+    """
+    trail, removed = records.of(tenant).trail, 0
+    pruned = {one.writer: one.pruned for one in await trail.heads()}
+    while found := await _next_cut(trail, pruned, int(before * 1000)):
+        # A chain that has not grown since the last removal has nothing to remove.
+        through = {
+            writer: number
+            for writer, number in last_numbers(found).items()
+            if number > pruned.get(writer, 0)
+        }
+        at = int(clock() * 1000)
+        new_records = {
+            writer: [log_record("retention", tenant, "removed", at, through=str(number))]
+            for writer, number in through.items()
+        }
+        through[CHECKPOINTS] = found.number
+        attempt = PruningAttempt(keyring, through=through)
         try:
-            async with during("audit_writer", self._renew):
-                yield
-        finally:
-            with suppress(TimeoutError):  # the lease expires by itself
-                async with asyncio.timeout(RELEASE_S):
-                    await self._leases.release(OF_SERVERS, _name(self._writer.number))
+            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
+        except Unproven:
+            log.error("audit_prune_refused", extra={"tenant": tenant})
+            break
+        if not done:
+            break  # another replica removes them
+        attempt.report()
+        pruned |= through
+        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
+        removed = found.number
+    return removed
 
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_S / 3 * RANDOM.uniform(0.7, 1.0))
-            with suppress(StoreUnavailable):
-                await self.take()
+
+async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
+    """Return the checkpoint for the next cut, not too far from the last one."""
+    found, last = None, pruned.get(CHECKPOINTS, 0)
+    for one in await trail.checkpoints():
+        if one.number <= last:
+            continue
+        if found and one.number > last + PRUNED_AT_ONCE:
+            break
+        if not await is_before(trail, one, limit, pruned):
+            break
+        found = one
+    return found
 
 
-def _name(number: int) -> str:
-    return f"audit_writer_{number}"
+class PruningAttempt(WriteAttempt, eq=False):
+    """An attempt whose heads note the removed records."""
+
+    through: Mapping[int, int] = {}
+    """The last removed record of each writer, and the checkpoint."""
+
+    def link(
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+    ) -> tuple[list[Segment], ChainHead]:
+        """Return the next segments and the new head; implements `Link`. Raises Unproven."""
+        made, head = list[Segment](), found
+        if chain[1] != CHECKPOINTS:
+            made, head = super().link(chain, found, new_records)
+        if head is None or not is_proven(head, self.keyring):
+            raise Unproven(chain[0])
+        pruned = max(head.pruned, self.through[chain[1]])
+        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)

@@ -27,33 +27,44 @@ LOWEST = -(1 << 63)
 """The lowest number of a column: an attacker may have written any number to the database."""
 
 
-class Signed(msgspec.Struct, frozen=True):
+class SignedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint with its decoded statement."""
 
     checkpoint: Checkpoint
     statement: Statement
     good: bool | None
     """Whether the signature is valid; None if the public key is unknown."""
+    is_kept: bool
+    """Whether it was stored elsewhere."""
+
+    def end(self, writer: int) -> CoveredEnd | None:
+        """Return what it says of a writer's chain, if it covers any of its records."""
+        found = self.statement.ends().get(writer)
+        return None if found is None else CoveredEnd(*found, bool(self.good), self.is_kept)
 
 
 class Examination:
     """
     Verifies one tenant's records; its methods raise BadRecord.
 
-    Call `checkpoints`, `keep` and `begin`, then `chain` for each writer or `row` for each record,
-    in the order of the chains, then `end`.
+    Call `begin`, then `chain` for each writer or `row` for each record, in the order of the chains,
+    then `end`.
     """
 
     def __init__(self, tenant: str, keys: PublicKeys) -> None:
         self._tenant, self._keys = tenant, keys
-        self._signed: list[Signed] = []
-        self._kept: list[Statement] = []
-        self._base: Signed | None = None
+        self._signed: list[SignedCheckpoint] = []
+        self._kept: list[SignedCheckpoint] = []
+        self._base: SignedCheckpoint | None = None
         self.chains: dict[int, ChainExamination] = {}
 
-    def checkpoints(self, found: Sequence[Checkpoint]) -> None:
-        """Verify the checkpoints that are stored beside the records."""
-        for checkpoint in found:
+    def begin(self, signed: Sequence[Checkpoint], kept: Sequence[Checkpoint], after: int) -> None:
+        """
+        Verify the checkpoints, and begin after a removed part of *after* records.
+
+        *signed* are stored beside the records, *kept* elsewhere.
+        """
+        for checkpoint in signed:
             one = self._read(checkpoint)
             if self._signed:
                 before = self._signed[-1].checkpoint
@@ -64,38 +75,28 @@ class Examination:
                         "one was changed, or one between them is gone",
                     )
             self._signed.append(one)
-
-    def keep(self, kept: Checkpoint) -> None:
-        """Add a checkpoint that was stored elsewhere."""
-        one = self._read(kept)
-        if one.good is None:
-            raise _bad(kept, f"the key {one.statement.key} of its checkpoint is not at hand")
-        self._kept.append(one.statement)
-
-    def begin(self, after: int) -> None:
-        """Begin after a removed part, with the checkpoint that covers *after* records."""
-        first = self._signed[0] if self._signed else None
-        if after == 0:
-            if first is not None and first.statement.previous:
-                raise _bad(first.checkpoint, "the checkpoint before its own is gone")
-            return
-        self._base = next((one for one in self._signed if one.checkpoint.number == after), None)
-        if self._base is None:
-            raise BadRecord(
-                FIRST_WRITER,
-                after + 1,
-                f"records up to {after} are gone, and no checkpoint is left of them",
-            )
+        for checkpoint in kept:
+            one = self._read(checkpoint, is_kept=True)
+            if one.good is None:
+                key = one.statement.key
+                raise _bad(checkpoint, f"the key {key} of its checkpoint is not at hand")
+            self._kept.append(one)
+        if after:
+            self._base = next((one for one in self._signed if one.checkpoint.number == after), None)
+            if self._base is None:
+                raise BadRecord(
+                    FIRST_WRITER,
+                    after + 1,
+                    f"records up to {after} are gone, and no checkpoint is left of them",
+                )
+        elif self._signed and self._signed[0].statement.previous:
+            raise _bad(self._signed[0].checkpoint, "the checkpoint before its own is gone")
 
     def chain(self, writer: int) -> ChainExamination:
         """Return the examination of a writer's chain, which begins after the removed part."""
         if (found := self.chains.get(writer)) is None:
-            ends = [
-                *(_end_of(writer, one.statement, good=bool(one.good)) for one in self._signed),
-                *(_end_of(writer, one, good=True, is_kept=True) for one in self._kept),
-            ]
-            base = self._base
-            after = _end_of(writer, base.statement, good=bool(base.good)) if base else None
+            ends = [one.end(writer) for one in (*self._signed, *self._kept)]
+            after = None if self._base is None else self._base.end(writer)
             covered = [one for one in ends if one is not None]
             found = ChainExamination(self._tenant, writer, covered, after)
             self.chains[writer] = found
@@ -112,13 +113,13 @@ class Examination:
 
     def named(self) -> set[int]:
         """Return every writer whose chain was examined or is covered by a checkpoint."""
-        statements = [*(one.statement for one in self._signed), *self._kept]
-        return {*self.chains, *(writer for one in statements for writer in one.ends())}
+        named = (one.statement.ends() for one in (*self._signed, *self._kept))
+        return {*self.chains, *(writer for ends in named for writer in ends)}
 
     def removed(self, writer: int) -> int:
         """Return the last record of a writer that was removed, as the first checkpoint says."""
-        end = self._base.statement.ends().get(writer) if self._base else None
-        return 0 if end is None else end[0]
+        end = self._base.end(writer) if self._base else None
+        return 0 if end is None else end.number
 
     def head(self, head: ChainHead | None, keyring: KeyRing | None) -> None:
         """Verify the end of the chain of checkpoints, and its proof if the key ring is given."""
@@ -138,7 +139,7 @@ class Examination:
                 "no key of the ring proves that its checkpoint is the last",
             )
 
-    def _read(self, checkpoint: Checkpoint) -> Signed:
+    def _read(self, checkpoint: Checkpoint, *, is_kept: bool = False) -> SignedCheckpoint:
         try:
             statement = decode(checkpoint.statement)
         except msgspec.DecodeError:
@@ -148,7 +149,7 @@ class Examination:
         good = is_signed(checkpoint, statement, self._keys)
         if good is False:
             raise _bad(checkpoint, "the signature of its checkpoint is wrong")
-        return Signed(checkpoint, statement, good)
+        return SignedCheckpoint(checkpoint, statement, good, is_kept)
 
 
 def _bad(checkpoint: Checkpoint, what: str) -> BadRecord:
@@ -160,38 +161,12 @@ def _bad(checkpoint: Checkpoint, what: str) -> BadRecord:
     return BadRecord(writer, number, what)
 
 
-def _end_of(
-    writer: int, statement: Statement, *, good: bool, is_kept: bool = False
-) -> CoveredEnd | None:
-    """Return what a checkpoint says of a writer's chain, if it covers any of its records."""
-    found = statement.ends().get(writer)
-    return None if found is None else CoveredEnd(*found, good, is_kept)
-
-
-class VerifiedChain(msgspec.Struct, frozen=True):
-    """The records of one writer that were verified."""
-
-    writer: int
-    records: int
-    last: int
-    """The last record's number."""
-    proven: int
-    """The last record that a checkpoint proves; the key ring proves the later ones."""
-
-    @property
-    def first(self) -> int:
-        """Return the first record's number."""
-        return self.last - self.records + 1
-
-
 class VerificationResult(msgspec.Struct, frozen=True):
     """The result of verifying one tenant's records."""
 
     tenant: str
-    chains: tuple[VerifiedChain, ...]
+    chains: tuple[ChainExamination, ...]
     """Every chain with records, by writer."""
-    erased: int
-    """Records whose details were erased, as an erasure record says."""
     bad: int | None = None
     """The first record that was changed, in the order of the chains."""
     writer: int = FIRST_WRITER
@@ -202,6 +177,11 @@ class VerificationResult(msgspec.Struct, frozen=True):
     def records(self) -> int:
         """Return the number of records of all chains."""
         return sum(one.records for one in self.chains)
+
+    @property
+    def erased(self) -> int:
+        """Return the number of records whose details were erased, as erasure records say."""
+        return sum(one.erased for one in self.chains)
 
 
 async def verify(
@@ -236,15 +216,10 @@ async def verify(
 
 def verdict(tenant: str, found: Examination, bad: BadRecord | None = None) -> VerificationResult:
     """Return the result of an examination."""
-    chains = tuple(
-        VerifiedChain(writer, one.records, one.last, one.proven)
-        for writer, one in sorted(found.chains.items())
-        if one.records
-    )
-    erased = sum(one.erased for one in found.chains.values())
+    chains = tuple(one for _, one in sorted(found.chains.items()) if one.records)
     if bad is None:
-        return VerificationResult(tenant, chains, erased)
-    return VerificationResult(tenant, chains, erased, bad.number, bad.writer, str(bad))
+        return VerificationResult(tenant, chains)
+    return VerificationResult(tenant, chains, bad.number, bad.writer, str(bad))
 
 
 async def _examine(
@@ -254,10 +229,7 @@ async def _examine(
     kept: Sequence[Checkpoint],
 ) -> None:
     last, signed = await _checkpoints(trail)
-    examination.checkpoints(signed)
-    for one in kept:
-        examination.keep(one)
-    examination.begin(last.pruned if last is not None else 0)
+    examination.begin(signed, kept, last.pruned if last is not None else 0)
     # Chains are read after the checkpoints, so that they have what those cover.
     for writer in sorted({*await trail.writers(), *examination.named()}):
         await _examine_chain(examination, trail, writer, keyring)

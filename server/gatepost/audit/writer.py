@@ -91,7 +91,7 @@ class AuditWriter:
         self.written = 0
         """Number of records written since the start."""
         self.number = FIRST_WRITER
-        """The writer of the chains that new batches extend; see `WriterLease`."""
+        """The writer of the chains that new batches extend; see `NumberLease`."""
         self._records, self._redaction, self._clock = records, redaction, clock
         self._charge, self._observe = charge, observe
         self._builder = RecordBuilder()
@@ -343,7 +343,7 @@ class AuditWriter:
         while sizes:
             caller, size = sizes.popleft()
             self._charge(caller, size)
-        batch.commit.settle()
+        batch.commit.resolve()
         self._observe(took)
         self.written += sum(map(len, batch.new_records.values()))
         if attempt.heads:  # a store that links records later has not done it yet
@@ -361,7 +361,7 @@ class AuditWriter:
         """Mark the commits that calls wait for as done, or as failed with *reason*."""
         for commit in (self._commit, *([self._batch.commit] if self._batch else [])):
             if not commit.kept and commit.reason is None:
-                commit.settle(reason)
+                commit.resolve(reason)
 
     async def _delay(self) -> None:
         """Build the waiting records, to be written after the batch; keep as many as fit."""
@@ -381,7 +381,7 @@ class AuditWriter:
             await asyncio.wait([task], timeout=CLOSING_S)
             task.cancel()
             with suppress(StoreUnavailable):  # in that case another process links them
-                await self._records.audit.settle()
+                await self._records.audit.link_pending()
             await asyncio.sleep(0)  # for the listener
         if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": left})

@@ -17,13 +17,13 @@ def problems(
     """Yield the problems of agents; *servers* are all upstreams of the configuration."""
     packs = {pack.name for pack in toolbox.packs}
     for at, agent in enumerate(config.agents):
-        place = f"agents[{at}]"
+        table = f"agents[{at}]"
         try:
             checked_name(agent.name)
         except InvalidField as invalid:
-            yield Problem("config.E149", invalid.message, setting=f"{place}.name")
-        yield from tenants_named(config, agent.tenants, f"the agent {agent.name!r}", place)
-        yield from _capabilities(agent, place, packs, servers)
+            yield Problem("config.E149", invalid.message, setting=f"{table}.name")
+        yield from tenants_named(config, agent.tenants, f"the agent {agent.name!r}", table)
+        yield from _capabilities(agent, table, packs, servers)
     named = [(f"agents[{at}]", one.name, one.tenants) for at, one in enumerate(config.agents)]
     yield from doubled(named, "agent", "config.E149")
     clients = [
@@ -35,7 +35,7 @@ def problems(
 
 
 def _capabilities(
-    agent: AgentSettings, place: str, packs: set[str], servers: Sequence[UpstreamSettings]
+    agent: AgentSettings, table: str, packs: set[str], servers: Sequence[UpstreamSettings]
 ) -> Iterator[Problem]:
     for at, capability in enumerate(agent.capabilities):
         kind, _, rest = capability.partition(":")
@@ -51,15 +51,15 @@ def _capabilities(
                 "config.E149",
                 f"the agent {agent.name!r} has the unknown capability {capability!r}",
                 "write mcp:NAME of an upstream, or pack:NAME of an enabled pack",
-                setting=f"{place}.capabilities[{at}]",
+                setting=f"{table}.capabilities[{at}]",
             )
 
 
 def tenants_named(
-    config: Config, tenants: Sequence[str], subject: str, place: str
+    config: Config, tenants: Sequence[str], subject: str, table: str
 ) -> Iterator[Problem]:
     """Yield problems of a list of tenants, which must not be empty."""
-    setting = f"{place}.tenants"
+    setting = f"{table}.tenants"
     if not tenants:
         yield Problem(
             "config.E140",
@@ -95,7 +95,7 @@ def doubled(
 ) -> Iterator[Problem]:
     """Yield a problem for each name that two tables have for one tenant."""
     seen: list[tuple[str, Sequence[str]]] = []
-    for place, name, tenants in found:
+    for table, name, tenants in found:
         for other, others in seen:
             shared = {*tenants} & {*others}
             every = EVERY_TENANT in tenants or EVERY_TENANT in others
@@ -104,7 +104,7 @@ def doubled(
                     code,
                     f"two tables name the {kind} {name!r} for the same tenant",
                     "give each a name of its own",
-                    setting=f"{place}.name",
+                    setting=f"{table}.name",
                 )
                 break
         seen.append((name, tenants))

@@ -30,10 +30,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     settings = config.approvals
     roles = {role for issuer in config.issuers for role in issuer.roles}
     for at, rule in enumerate(settings.rules):
-        place = f"approvals.rules[{at}]"
-        yield from _condition(rule, place)
-        yield from _by(rule, place, roles)
-        yield from _people(rule, place)
+        table = f"approvals.rules[{at}]"
+        yield from _condition(rule, table)
+        yield from _by(rule, table, roles)
+        yield from _people(rule, table)
     yield from _numbers(settings)
     yield from _patterns(settings, toolbox)
     yield from _destructive(config, toolbox)
@@ -42,26 +42,26 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _notification(settings, toolbox)
 
 
-def _condition(rule: ApprovalRule, place: str) -> Iterator[Problem]:
+def _condition(rule: ApprovalRule, table: str) -> Iterator[Problem]:
     if not rule.when:
         return
     try:
         Condition(rule.when)
     except NoLibrary as missing:
         hint = "pip install 'gatepost[cel]'"
-        yield Problem("config.E084", str(missing).partition(":")[0], hint, setting=f"{place}.when")
+        yield Problem("config.E084", str(missing).partition(":")[0], hint, setting=f"{table}.when")
     except BadCondition as bad:
         yield Problem(
             "config.E080",
             f"the condition {rule.when[:60]!r} cannot be used: {bad}",
             'write CEL over arguments, caller and tool: when = "arguments.amount > 100"',
-            setting=f"{place}.when",
+            setting=f"{table}.when",
         )
 
 
-def _by(rule: ApprovalRule, place: str, roles: set[str]) -> Iterator[Problem]:
+def _by(rule: ApprovalRule, table: str, roles: set[str]) -> Iterator[Problem]:
     for at, entry in enumerate(rule.by):
-        setting = f"{place}.by[{at}]"
+        setting = f"{table}.by[{at}]"
         role = entry.removeprefix(ROLE)
         issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
         is_role = entry.startswith(ROLE) and role
@@ -82,13 +82,13 @@ def _by(rule: ApprovalRule, place: str, roles: set[str]) -> Iterator[Problem]:
             )
 
 
-def _people(rule: ApprovalRule, place: str) -> Iterator[Problem]:
+def _people(rule: ApprovalRule, table: str) -> Iterator[Problem]:
     if rule.approvals not in PEOPLE:
         yield Problem(
             "config.E082",
             f"`approvals` is {rule.approvals}, but a rule can require 1 or 2 approvals",
             "write approvals = 1 or approvals = 2",
-            setting=f"{place}.approvals",
+            setting=f"{table}.approvals",
         )
     named = {entry for entry in rule.by if entry.startswith(SUBJECT)}
     if rule.by and len(named) == len(rule.by) and len(named) < rule.approvals:
@@ -96,7 +96,7 @@ def _people(rule: ApprovalRule, place: str) -> Iterator[Problem]:
             "config.E082",
             "the rule requires two approvals, but `by` names one person",
             "add a second person or a role",
-            setting=f"{place}.by",
+            setting=f"{table}.by",
         )
 
 

@@ -27,16 +27,16 @@ CLIENT = (
 def problems(config: Config) -> Iterator[Problem]:
     """Yield the problems of all credentials."""
     for name, one in config.credentials.items():
-        place = f"credentials.{name}"
+        table = f"credentials.{name}"
         if not NAME.fullmatch(name):
             hint = "use at most 64 of a-z, 0-9 and _, starting with a letter"
-            yield Problem(CODE, f"{name[:80]!r} cannot name a credential", hint, setting=place)
+            yield Problem(CODE, f"{name[:80]!r} cannot name a credential", hint, setting=table)
         if not one.tenants:
             yield Problem(
                 CODE,
                 f"the credential {name!r} names no tenant",
                 'name them, tenants = ["acme"], or write tenants = ["*"] for every tenant',
-                setting=f"{place}.tenants",
+                setting=f"{table}.tenants",
             )
         others = CLIENT if one.type == "static" else STATIC
         for field in others:
@@ -45,14 +45,14 @@ def problems(config: Config) -> Iterator[Problem]:
                     CODE,
                     f"`{field}` is not a setting of a {one.type!r} credential",
                     f"remove `{field}`, or change `type`",
-                    setting=f"{place}.{field}",
+                    setting=f"{table}.{field}",
                 )
         try:
             checked_hosts(one.hosts)
         except SecretRefused as refused:
             hint = 'write hosts as ["api.example.com", "api.example.com:8443"]'
-            yield Problem(CODE, str(refused), hint, setting=f"{place}.hosts")
-        yield from (_static if one.type == "static" else _client)(one, place)
+            yield Problem(CODE, str(refused), hint, setting=f"{table}.hosts")
+        yield from (_static if one.type == "static" else _client)(one, table)
 
 
 def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Problem]:
@@ -128,52 +128,52 @@ def reference_problem(value: str, setting: str, code: str = CODE) -> Iterator[Pr
         )
 
 
-def _static(one: CredentialSettings, place: str) -> Iterator[Problem]:
+def _static(one: CredentialSettings, table: str) -> Iterator[Problem]:
     if not one.api_key and not one.headers:
-        yield Problem(CODE, "it has neither `api_key` nor `headers`", setting=place)
+        yield Problem(CODE, "it has neither `api_key` nor `headers`", setting=table)
     try:
         checked_header_names(one.headers)
     except InvalidField as invalid:
-        yield Problem(CODE, invalid.message, setting=f"{place}.headers")
+        yield Problem(CODE, invalid.message, setting=f"{table}.headers")
     if one.api_key:
-        yield from reference_problem(one.api_key, f"{place}.api_key")
+        yield from reference_problem(one.api_key, f"{table}.api_key")
     for name, value in one.headers.items():
-        yield from reference_problem(value, f"{place}.headers.{name}")
+        yield from reference_problem(value, f"{table}.headers.{name}")
 
 
-def _client(one: CredentialSettings, place: str) -> Iterator[Problem]:
+def _client(one: CredentialSettings, table: str) -> Iterator[Problem]:
     if not one.client_id:
-        yield Problem(CODE, "it has no `client_id`", setting=f"{place}.client_id")
+        yield Problem(CODE, "it has no `client_id`", setting=f"{table}.client_id")
     if one.method == "private_key_jwt":
         if one.client_secret:
             hint = "remove it, or change `method`"
-            setting = f"{place}.client_secret"
+            setting = f"{table}.client_secret"
             yield Problem(CODE, "private_key_jwt has no client secret", hint, setting=setting)
         if one.private_key:
-            yield from _key(one, f"{place}.private_key")
+            yield from _key(one, f"{table}.private_key")
     elif not one.client_secret:
-        setting = f"{place}.client_secret"
+        setting = f"{table}.client_secret"
         yield Problem(CODE, f"{one.method} needs a `client_secret`", setting=setting)
     else:
-        yield from reference_problem(one.client_secret, f"{place}.client_secret")
-    yield from _server(one, place)
+        yield from reference_problem(one.client_secret, f"{table}.client_secret")
+    yield from _server(one, table)
 
 
-def _server(one: CredentialSettings, place: str) -> Iterator[Problem]:
+def _server(one: CredentialSettings, table: str) -> Iterator[Problem]:
     for field in ("issuer", "token_endpoint"):
         url = getattr(one, field)
         if url and (problem := url_problem(url, development=True)):
-            yield Problem(CODE, f"`{field}` cannot be used: {problem}", setting=f"{place}.{field}")
+            yield Problem(CODE, f"`{field}` cannot be used: {problem}", setting=f"{table}.{field}")
     for scope in one.scopes:
         if not SCOPE.fullmatch(scope):
-            yield Problem(CODE, f"{scope[:80]!r} is not a scope", setting=f"{place}.scopes")
+            yield Problem(CODE, f"{scope[:80]!r} is not a scope", setting=f"{table}.scopes")
     if one.client_secret and not (one.issuer or one.token_endpoint):
         yield Problem(
             "config.W144",
             "the upstream decides which authorization server gets the client secret",
             "set `issuer`, so that only this authorization server gets it",
             "warning",
-            f"{place}.issuer",
+            f"{table}.issuer",
         )
 
 

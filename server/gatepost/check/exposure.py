@@ -23,7 +23,7 @@ PLACES = (
     " /Applications /Library /System /Users /var /var/lib /var/log /var/run /var/tmp"
 )
 """Folders that contain the folders of other programs; a separate folder below them is allowed."""
-HOMES = ("/home", "/Users")
+HOME_FOLDERS = ("/home", "/Users")
 
 
 def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
@@ -55,14 +55,14 @@ def _origins(config: Config) -> Iterator[Problem]:
     for at, origin in enumerate(config.listen.allowed_origins):
         if not origin.lower().startswith("http:"):
             continue
-        here = is_loopback_host(urlsplit(origin).hostname or "")
+        is_local = is_loopback_host(urlsplit(origin).hostname or "")
         yield Problem(
-            "config.W111" if here else "config.E111",
+            "config.W111" if is_local else "config.E111",
             f"{origin} is not encrypted, so "
-            + ("any program on a user's machine" if here else "any network attacker")
+            + ("any program on a user's machine" if is_local else "any network attacker")
             + " can serve a page from it that calls this server",
             "use the https:// origin",
-            "warning" if here else "error",
+            "warning" if is_local else "error",
             f"listen.allowed_origins[{at}]",
         )
 
@@ -170,10 +170,10 @@ def _is_metrics(
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     everywhere = metrics.host in ("0.0.0.0", "::")
-    here = is_loopback_host(host) or (
+    is_local = is_loopback_host(host) or (
         address is not None and (address.is_unspecified or address.is_loopback)
     )
-    if here:
+    if is_local:
         return everywhere or metrics.is_loopback
     own = {config.listen.host, urlsplit(config.resource).hostname}
     return host == metrics.host or (everywhere and host in own)
@@ -186,7 +186,7 @@ def _root(config: Config) -> Iterator[Problem]:
     except (OSError, RuntimeError, ValueError):
         return  # reported already
     system = any(root.is_relative_to(tree) for tree in TREES)
-    if system or str(root) in PLACES.split() or str(root.parent) in HOMES:
+    if system or str(root) in PLACES.split() or str(root.parent) in HOME_FOLDERS:
         yield Problem(
             "config.E116",
             f"{written} is {root}, which belongs to the system or to a user and not to Gatepost"

@@ -16,7 +16,7 @@ import msgspec
 
 from gatepost.config.references import UnresolvedReference, plain
 from gatepost.config.settings import Config
-from gatepost.permissions import OTHERS, is_foreign
+from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
 from gatepost.workspace.ownership import adoption, is_foreign_folder
 from gatepost.workspace.resolver import resolver_of
 from gatepost_authz.config import TENANT_ID, Problem
@@ -55,20 +55,20 @@ def changeable(path: Path) -> tuple[Path, bool] | None:
     folder can replace the file.
     """
     found: tuple[Path, bool] | None = None
-    for place in _way(path):
+    for component in _parents(path):
         try:
-            status = place.lstat()
+            status = component.lstat()
         except OSError:
             continue  # a missing file is reported elsewhere
         by_all = _by_all(status)
         if by_all or (found is None and _by_some(status)):
-            found = (place, by_all)
+            found = (component, by_all)
             if by_all:
                 return found
     return found
 
 
-def _way(path: Path) -> Iterator[Path]:
+def _parents(path: Path) -> Iterator[Path]:
     """Yield every folder and link that leads to *path*, and their targets."""
     todo = list(reversed(path.absolute().parts[1:]))
     at, links = Path(path.absolute().anchor), 0
@@ -78,16 +78,16 @@ def _way(path: Path) -> Iterator[Path]:
         if name == "..":
             at = at.parent
             continue
-        here = at / name
-        yield here
-        if here.is_symlink() and links < LINKS:
+        next_path = at / name
+        yield next_path
+        if next_path.is_symlink() and links < LINKS:
             links += 1
-            target = Path(os.readlink(here))
+            target = Path(os.readlink(next_path))
             if target.is_absolute():
                 at = Path(target.anchor)
             todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
         else:
-            at = here
+            at = next_path
 
 
 def _by_all(status: os.stat_result) -> bool:
@@ -130,11 +130,11 @@ def _changed_by_others(
     found = changeable(path)
     if found is None:
         return None
-    place, by_all = found
+    component, by_all = found
     return Problem(
         ids[0] if by_all else ids[1],
-        f"{_who(by_all)} can change {place}, and with it {what}",
-        f"run chmod go-w {place}; the owner must be root or the server's user",
+        f"{_who(by_all)} can change {component}, and with it {what}",
+        f"run chmod go-w {component}; the owner must be root or the server's user",
         "error" if by_all else "warning",
         setting,
     )
@@ -200,8 +200,8 @@ def _database(config: Config) -> Iterator[Problem]:
     if not url.startswith(SQLITE):
         return
     path = unquote(url.removeprefix(SQLITE))
-    beside = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
-    for name in (path, *sorted(beside)):
+    related = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
+    for name in (path, *sorted(related)):
         try:
             status = os.stat(name)
         except OSError:
@@ -213,7 +213,7 @@ def _database(config: Config) -> Iterator[Problem]:
                 "run as its owner, or give the file to the server's user with chown",
                 setting="storage.database",
             )
-        elif status.st_mode & OTHERS:
+        elif status.st_mode & GROUP_AND_OTHERS:
             yield Problem(
                 "config.W120",
                 f"other users can access {name}; the server removes their permissions when it "

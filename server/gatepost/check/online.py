@@ -15,8 +15,8 @@ from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, n
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import KeyLocation, asks, location_of
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import KeyLocation, asks, location_of
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(
@@ -218,7 +218,7 @@ class IssuerCheck:
         Glewlwyd says of a foreign redirect URI that the client is not authorized, so it is ours.
         """
         headers, form = credentials(client, resolve(client.client_secret))
-        asked = {
+        fields = {
             "grant_type": "authorization_code",
             "code": secrets.token_urlsafe(32),
             "redirect_uri": callback,
@@ -227,7 +227,7 @@ class IssuerCheck:
         }
         location = location_of(self._issuer, self._trusted)
         await self._fetcher.post_form_once(
-            endpoint, asked, headers=headers, allow_private=location.allow_private
+            endpoint, fields, headers=headers, allow_private=location.allow_private
         )
 
 
@@ -239,5 +239,5 @@ def hint_on(error: FetchError, usual: str) -> str:
 
 def callback_of(resource: str) -> str:
     """Return the redirect URI of the dashboard; with one per tenant, that of a made-up tenant."""
-    ours = Resource(resource)
-    return f"{ours.origin}{SiblingPaths(ours).base}/dashboard/callback".replace(TENANT, "tenant")
+    own = Resource(resource)
+    return f"{own.origin}{SiblingPaths(own).base}/dashboard/callback".replace(TENANT, "tenant")

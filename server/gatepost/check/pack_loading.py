@@ -81,8 +81,8 @@ def _add_registered(packs: list[Pack], problems: list[Problem], name: str, setti
     if name in known:
         found = known[name]
         extra = found.registration.extra
-        wanted = None if extra is None else f"{found.distribution}[{extra}]"
-        _add(packs, problems, found.registration.place, setting, wanted)
+        requirement = None if extra is None else f"{found.distribution}[{extra}]"
+        _add(packs, problems, found.registration.place, setting, requirement)
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"available packs: {', '.join(known)}"
@@ -164,12 +164,12 @@ def _module(source: str) -> ModuleType:
 
 def _place(error: BaseException, source: str) -> str:
     """Return where in the author's file the error occurred."""
-    place = error.__traceback__
+    traceback = error.__traceback__
     line = None
-    while place is not None:
-        if Path(place.tb_frame.f_code.co_filename).name == Path(source).name:
-            line = place.tb_lineno
-        place = place.tb_next
+    while traceback is not None:
+        if Path(traceback.tb_frame.f_code.co_filename).name == Path(source).name:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
     return f"look at line {line} of {source}" if line is not None else ""
 
 
@@ -178,10 +178,10 @@ def _doubled(packs: list[Pack]) -> Iterator[Problem]:
     for (kind, key), count in Counter((kind, key) for kind, key, _ in holders).items():
         if count > 1:
             owners = ", ".join(name for *what, name in holders if what == [kind, key])
-            place = kind == "document"
+            named, option = ("at", "uri") if kind == "document" else ("named", "name")
             yield Problem(
                 "config.E012",
-                f"several {WORDS[kind]}s are {'at' if place else 'named'} {key!r} (packs {owners})",
-                f"change one: @pack.{WORDS[kind]}({'uri' if place else 'name'}=...)",
+                f"several {WORDS[kind]}s are {named} {key!r} (packs {owners})",
+                f"change one: @pack.{WORDS[kind]}({option}=...)",
                 setting="tools",
             )

@@ -32,7 +32,7 @@ from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 from gatepost_authz.tenant import client_tenants
 
-TAKEN = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico"})
+RESERVED_PATHS = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -98,7 +98,7 @@ def _packs(config: Config) -> Iterator[Problem]:
 
 def _resource(config: Config) -> Iterator[Problem]:
     path = urlsplit(config.resource).path
-    if path in TAKEN or path.endswith("/tools"):
+    if path in RESERVED_PATHS or path.endswith("/tools"):
         yield Problem(
             "config.E040",
             f"the endpoint cannot be at {path}, because another route uses this path",
@@ -143,13 +143,13 @@ def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 def _secrets(config: Config) -> Iterator[Problem]:
     for at, issuer in enumerate(config.issuers):
-        asked = issuer.introspection
+        introspection = issuer.introspection
         # The gate's rules report a value that is not a reference.
-        if asked is not None and REFERENCE.match(reference_of(asked)):
-            by_key = asked.method == "private_key_jwt"
+        if introspection is not None and REFERENCE.match(reference_of(introspection)):
+            by_key = introspection.method == "private_key_jwt"
             setting = f"issuers[{at}].introspection.{'private_key' if by_key else 'client_secret'}"
             try:
-                secret = resolve(reference_of(asked))
+                secret = resolve(reference_of(introspection))
                 if by_key:
                     signing_key(secret)
             except (UnresolvedReference, ValueError) as error:

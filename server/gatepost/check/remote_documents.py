@@ -12,7 +12,7 @@ from gatepost_authz.fetch import Fetcher
 FETCH_S = 15.0
 MOST_BYTES = 20_000_000
 REDIRECTS = 5
-NO_TENANT = ""
+SERVER_TENANT = ""
 """The tenant of the operator's own fetches; no caller has it."""
 
 
@@ -46,7 +46,7 @@ class RemoteDocuments:
         fetcher = Fetcher(development=False, network=self._network)
         client = OutboundClient(self._network, tls=fetcher.tls)
         try:
-            reply: OutboundReply = await client.of(NO_TENANT).send(
+            reply: OutboundReply = await client.of(SERVER_TENANT).send(
                 "GET", url, timeout_s=FETCH_S, max_bytes=MOST_BYTES, redirects=REDIRECTS
             )
         finally:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from gatepost.config.settings import Config, StdioSettings
 from gatepost_authz.config import TENANT_ID, Problem
 
-BESIDE = frozenset({"config.E006", "config.E008", "config.E017", "authz.E010"})
+NOT_FOR_STDIO = frozenset({"config.E006", "config.E008", "config.E017", "authz.E010"})
 """Ids of problems of HTTP servers and tokens, which do not apply to `gatepost stdio`."""
 
 HINT = '[stdio] tenant = "acme", subject = "alice", scopes = [...]'
 
 
-def problems(config: Config, *, wanted: bool = False) -> Iterator[Problem]:
-    """Yield the problems of the caller; with *wanted*, also that there is none."""
+def problems(config: Config, *, required: bool = False) -> Iterator[Problem]:
+    """Yield the problems of the caller; with *required*, also that there is none."""
     named = config.stdio
-    if named == StdioSettings() and not wanted:
+    if named == StdioSettings() and not required:
         return
     for setting, value in (("tenant", named.tenant), ("subject", named.subject)):
         if not value:

@@ -124,7 +124,7 @@ def _is_complete(url: str) -> bool:
     try:
         parts = urlsplit(url)
         # A PostgreSQL socket is an option: postgresql:///name?host=/run/postgresql
-        place = parts.hostname or (parts.scheme == "postgresql" and "host=/" in parts.query)
-        return url.startswith(f"{parts.scheme}://") and bool(place) and parts.port != 0
+        has_host = parts.hostname or (parts.scheme == "postgresql" and "host=/" in parts.query)
+        return url.startswith(f"{parts.scheme}://") and bool(has_host) and parts.port != 0
     except ValueError:
         return False

@@ -12,9 +12,9 @@ from gatepost_authz.config import Problem
 
 METRICS = "listen.metrics"
 ENDPOINT, HEADERS = "telemetry.otlp_endpoint", "telemetry.otlp_headers"
-RATIO, FRIENDS = "telemetry.sample_ratio", "telemetry.propagate_to"
+RATIO, PROPAGATE_TO = "telemetry.sample_ratio", "telemetry.propagate_to"
 FIELD = re.compile(r"[A-Za-z0-9-]{1,64}")
-NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+OTLP_MODULES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -31,7 +31,7 @@ def problems(config: Config) -> Iterator[Problem]:
                 "config.E099",
                 f"{origin!r} is not an origin",
                 "write https://api.example.com, without a path",
-                setting=f"{FRIENDS}[{at}]",
+                setting=f"{PROPAGATE_TO}[{at}]",
             )
 
 
@@ -91,7 +91,7 @@ def _collector(config: Config) -> Iterator[Problem]:
             "use https",
             setting=ENDPOINT,
         )
-    if not all(map(_is_installed, NEEDED)):
+    if not all(map(_is_installed, OTLP_MODULES)):
         yield Problem(
             "config.E099",
             "the OpenTelemetry exporter is not installed",

@@ -48,9 +48,9 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             )
         else:
             tables += [("upstreams_file", one) for one in found]
-    for place, one in tables:
-        yield from _server(config, one, place, address_policy)
-    named = [(place, one.name, one.tenants) for place, one in tables]
+    for table, one in tables:
+        yield from _server(config, one, table, address_policy)
+    named = [(table, one.name, one.tenants) for table, one in tables]
     yield from doubled(named, "MCP server", "config.E141")
     yield from agents.problems(config, toolbox, [one for _, one in tables])
 
@@ -63,20 +63,20 @@ def _address_policy(config: Config) -> ToolAddressPolicy | None:
 
 
 def _server(
-    config: Config, one: UpstreamSettings, place: str, address_policy: ToolAddressPolicy | None
+    config: Config, one: UpstreamSettings, table: str, address_policy: ToolAddressPolicy | None
 ) -> Iterator[Problem]:
     try:
         checked_name(one.name)
         checked_description(one.description)
     except InvalidField as invalid:
         hint = "use snake_case, for example microsoft_learn"
-        yield Problem("config.E141", invalid.message, hint, setting=f"{place}.{invalid.field}")
-    yield from tenants_named(config, one.tenants, f"the MCP server {one.name!r}", place)
-    yield from _transport(one, place, address_policy)
-    yield from _headers(one, place)
-    yield from _patterns(one, place)
-    yield from _credentials(config, one, place)
-    yield from _numbers(one, place)
+        yield Problem("config.E141", invalid.message, hint, setting=f"{table}.{invalid.field}")
+    yield from tenants_named(config, one.tenants, f"the MCP server {one.name!r}", table)
+    yield from _transport(one, table, address_policy)
+    yield from _headers(one, table)
+    yield from _patterns(one, table)
+    yield from _credentials(config, one, table)
+    yield from _numbers(one, table)
     if one.trusted:
         yield Problem(
             "config.W141",
@@ -84,12 +84,12 @@ def _server(
             "without approval and is repeated after a failure",
             "remove `trusted` unless you run the server yourself",
             "warning",
-            f"{place}.trusted",
+            f"{table}.trusted",
         )
 
 
 def _transport(
-    one: UpstreamSettings, place: str, address_policy: ToolAddressPolicy | None
+    one: UpstreamSettings, table: str, address_policy: ToolAddressPolicy | None
 ) -> Iterator[Problem]:
     if bool(one.url) == bool(one.command):
         yield Problem(
@@ -97,35 +97,35 @@ def _transport(
             f"the MCP server {one.name!r} has {'both' if one.url else 'neither'} "
             f"`url` {'and' if one.url else 'nor'} `command`",
             "set `url` for a server over HTTP, or `command` for a program",
-            setting=place,
+            setting=table,
         )
         return
     if one.command:
-        yield from _program(one, place)
+        yield from _program(one, table)
         return
     try:
         if address_policy is not None:
             checked_url(one.url, address_policy)
     except InvalidField as invalid:
         hint = 'name a host of the own network in [network] allow_hosts = ["crm.internal:8080"]'
-        yield Problem("config.E142", invalid.message, hint, setting=f"{place}.url")
+        yield Problem("config.E142", invalid.message, hint, setting=f"{table}.url")
     for name in ("args", "env", "reads", "writes", "network"):
         if getattr(one, name):
             yield Problem(
                 "config.E142",
                 f"`{name}` is for programs, and {one.name!r} has a URL",
                 f"remove `{name}`",
-                setting=f"{place}.{name}",
+                setting=f"{table}.{name}",
             )
 
 
-def _program(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _program(one: UpstreamSettings, table: str) -> Iterator[Problem]:
     if shutil.which(one.command) is None:
         yield Problem(
             "config.E146",
             f"the program {one.command!r} of {one.name!r} is not found or cannot be executed",
             "install it, or write its absolute path",
-            setting=f"{place}.command",
+            setting=f"{table}.command",
         )
     if package := unpinned(one.command, one.args):
         separator = RUNNERS[Path(one.command).name]
@@ -134,7 +134,7 @@ def _program(one: UpstreamSettings, place: str) -> Iterator[Problem]:
             f"{one.name!r} runs the newest version of {package!r}, whatever it is by then",
             f"name a version: {package}{separator}1.2.3",
             "warning",
-            f"{place}.args",
+            f"{table}.args",
         )
     if one.network:
         yield Problem(
@@ -143,7 +143,7 @@ def _program(one: UpstreamSettings, place: str) -> Iterator[Problem]:
             "beside the rules of [network]",
             "remove `network` unless the program needs it",
             "warning",
-            f"{place}.network",
+            f"{table}.network",
         )
     for name in ("api_key", "headers", "credential", "list_credential"):
         if getattr(one, name):
@@ -151,14 +151,14 @@ def _program(one: UpstreamSettings, place: str) -> Iterator[Problem]:
                 "config.E142",
                 f"`{name}` is for servers over HTTP, and {one.name!r} is a program",
                 'give it the secret in `env`: env = { API_KEY = "secret:NAME" }',
-                setting=f"{place}.{name}",
+                setting=f"{table}.{name}",
             )
-    yield from _environment(one, place)
+    yield from _environment(one, table)
 
 
-def _environment(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _environment(one: UpstreamSettings, table: str) -> Iterator[Problem]:
     for variable, value in one.env.items():
-        setting = f"{place}.env.{variable}"
+        setting = f"{table}.env.{variable}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", variable) or "\0" in value:
             yield Problem("config.E143", f"{variable[:60]!r} is not a variable", setting=setting)
         elif looks_secret(variable) and value and not is_reference(value):
@@ -193,18 +193,18 @@ def unpinned(command: str, args: Sequence[str]) -> str:
     return "" if pinned else package
 
 
-def _headers(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _headers(one: UpstreamSettings, table: str) -> Iterator[Problem]:
     try:
         checked_header_names(one.headers)
     except InvalidField as invalid:
-        yield Problem("config.E143", invalid.message, setting=f"{place}.headers")
+        yield Problem("config.E143", invalid.message, setting=f"{table}.headers")
     values = {"api_key": one.api_key} if one.api_key else {}
     values |= {f"headers.{name}": value for name, value in one.headers.items()}
     for name, value in values.items():
-        yield from reference_problem(value, f"{place}.{name}", "config.E143")
+        yield from reference_problem(value, f"{table}.{name}", "config.E143")
 
 
-def _patterns(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _patterns(one: UpstreamSettings, table: str) -> Iterator[Problem]:
     patterns = [("tools", pattern) for pattern in one.tools]
     patterns += [("scopes", pattern) for pattern in one.scopes]
     for name, pattern in patterns:
@@ -213,14 +213,14 @@ def _patterns(one: UpstreamSettings, place: str) -> Iterator[Problem]:
                 "config.E144",
                 f"{pattern[:80]!r} is not a pattern of tool names",
                 "write names such as `get_*`; `!` excludes, in `tools` only",
-                setting=f"{place}.{name}",
+                setting=f"{table}.{name}",
             )
     if one.tools and all(pattern.startswith("!") for pattern in one.tools):
         yield Problem(
             "config.E144",
             f"the tools of {one.name!r} are only excluded, so none is offered",
             'add "*" to offer all others',
-            setting=f"{place}.tools",
+            setting=f"{table}.tools",
         )
     for pattern, scopes in one.scopes.items():
         for scope in scopes:
@@ -228,7 +228,7 @@ def _patterns(one: UpstreamSettings, place: str) -> Iterator[Problem]:
                 yield Problem(
                     "config.E144",
                     f"{scope[:80]!r} is not a scope",
-                    setting=f"{place}.scopes.{pattern}",
+                    setting=f"{table}.scopes.{pattern}",
                 )
     for own, renamed in one.renames.items():
         if not re.fullmatch(r"[a-z0-9_]{1,64}", renamed, re.ASCII) or not own:
@@ -236,19 +236,19 @@ def _patterns(one: UpstreamSettings, place: str) -> Iterator[Problem]:
                 "config.E144",
                 f"{renamed[:80]!r} is not a tool name",
                 "use at most 64 of a-z, 0-9 and _",
-                setting=f"{place}.renames.{own}",
+                setting=f"{table}.renames.{own}",
             )
     if len(set(one.renames.values())) != len(one.renames):
-        yield Problem("config.E144", "two tools get the same name", setting=f"{place}.renames")
+        yield Problem("config.E144", "two tools get the same name", setting=f"{table}.renames")
 
 
-def _credentials(config: Config, one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _credentials(config: Config, one: UpstreamSettings, table: str) -> Iterator[Problem]:
     if one.credential and one.api_key:
         yield Problem(
             "config.E145",
             f"{one.name!r} has both `credential` and `api_key`",
             "remove one of them",
-            setting=f"{place}.credential",
+            setting=f"{table}.credential",
         )
     for setting, name in (("credential", one.credential), ("list_credential", one.list_credential)):
         if not name:
@@ -259,7 +259,7 @@ def _credentials(config: Config, one: UpstreamSettings, place: str) -> Iterator[
                 "config.E145",
                 f"there is no credential {name!r}",
                 f"add a [credentials.{name}] table, or correct the name",
-                setting=f"{place}.{setting}",
+                setting=f"{table}.{setting}",
             )
             continue
         for tenant in one.tenants:
@@ -268,11 +268,11 @@ def _credentials(config: Config, one: UpstreamSettings, place: str) -> Iterator[
                     "config.E145",
                     f"the tenant {tenant!r} may not use the credential {name!r}",
                     f"add it to credentials.{name}.tenants",
-                    setting=f"{place}.{setting}",
+                    setting=f"{table}.{setting}",
                 )
 
 
-def _numbers(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+def _numbers(one: UpstreamSettings, table: str) -> Iterator[Problem]:
     ranges = {
         "timeout_s": (one.timeout_s, 0.1, 86_400),
         "idle_s": (one.idle_s, 0.1, 86_400),
@@ -286,5 +286,5 @@ def _numbers(one: UpstreamSettings, place: str) -> Iterator[Problem]:
             yield Problem(
                 "config.E147",
                 f"`{name}` must be from {least:,} to {most:,}",
-                setting=f"{place}.{name}",
+                setting=f"{table}.{name}",
             )

@@ -11,7 +11,7 @@ import msgspec
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.pack_loading import Toolbox
-from gatepost.check.stdio import BESIDE
+from gatepost.check.stdio import NOT_FOR_STDIO
 from gatepost.cli.configuration import (
     administrator,
     check_tenant,
@@ -50,7 +50,7 @@ from gatepost_authz.fetch import Fetcher
 T = TypeVar("T")
 
 tenant_option = click.option("--tenant", required=True, help="Tenant id.")
-PAST = 20
+DECIDED_SHOWN = 20
 
 
 @click.group()
@@ -69,16 +69,16 @@ def approvals() -> None:
 @config_option
 def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
     """List waiting requests, oldest first, 50 at a time."""
-    place = None if after is None else place_at(after)
-    if after is not None and (past or place is None):
+    position = None if after is None else place_at(after)
+    if after is not None and (past or position is None):
         raise click.UsageError(
             "--after takes what the last line of a list of waiting requests says."
         )
 
     async def look(service: ApprovalService) -> WaitingPage:
         if past:
-            return WaitingPage(tuple(await service.history(tenant, most=PAST)))
-        return await service.waiting_page(tenant, place)
+            return WaitingPage(tuple(await service.history(tenant, most=DECIDED_SHOWN)))
+        return await service.waiting_page(tenant, position)
 
     page = with_approvals(path, tenant, look)
     if not page.requests:
@@ -264,7 +264,7 @@ def with_approvals(path: Path, tenant: str, do: Callable[[ApprovalService], Awai
 def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Awaitable[T]]) -> T:
     """Run *do*, which also needs the configuration, with the stores open."""
     # For `gatepost stdio` this is the only way to decide, so HTTP settings can be missing.
-    config, toolbox = checked_configuration(path, beside=BESIDE)
+    config, toolbox = checked_configuration(path, ignored=NOT_FOR_STDIO)
     check_tenant(config, tenant)
 
     async def work() -> T:

@@ -1,7 +1,6 @@
 """`gatepost audit`: verify, export and checkpoint the audit log."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -11,7 +10,14 @@ from typing import BinaryIO, Literal, TypeVar
 import click
 
 from gatepost.audit.batches import RingLinker
-from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, public_keys, sign
+from gatepost.audit.checkpoints import (
+    CheckpointSigner,
+    PublicKeys,
+    Unproven,
+    as_pem,
+    from_pem,
+    public_keys,
+)
 from gatepost.audit.export import (
     ExportUnreadable,
     checkpoints_in,
@@ -144,7 +150,7 @@ def export(
             # The export is then valid but empty, which could be mistaken for a complete one.
             hint = nearest(tenant, await records.audit.tenants())
             click.echo(f"There are no audit records of tenant {visible(tenant)}.{hint}", err=True)
-        await sign(records, keyring, tenant, time.time)
+        await CheckpointSigner(records, keyring).sign_tenant(tenant)
         lines = exported(records, tenant, since=begin)
         if form != "jsonl":
             lines = in_format(records, tenant, form, begin)
@@ -175,7 +181,7 @@ def checkpoint(tenant: str | None, path: Path) -> None:
     async def work(records: Records, keyring: KeyRing) -> list[Checkpoint]:
         found = []
         for one in [tenant] if tenant else await records.audit.tenants():
-            await sign(records, keyring, one, time.time)
+            await CheckpointSigner(records, keyring).sign_tenant(one)
             found += (await records.of(one).trail.checkpoints())[-1:]
         return found
 

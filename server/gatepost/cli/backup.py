@@ -74,9 +74,9 @@ def copy(database: str, file: Path) -> int:
         raise FileExistsError(file)
     partial = file.with_name(f"{file.name}.partial")
     os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    there = f"file:{quote(os.path.abspath(database))}?mode=rw"
+    source_url = f"file:{quote(os.path.abspath(database))}?mode=rw"
     with (
-        closing(sqlite3.connect(there, uri=True, timeout=WAIT_S)) as source,
+        closing(sqlite3.connect(source_url, uri=True, timeout=WAIT_S)) as source,
         closing(sqlite3.connect(partial)) as target,
     ):
         # Copy all pages in one step: otherwise every write in between restarts the backup.

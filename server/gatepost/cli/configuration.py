@@ -123,16 +123,16 @@ def checked_configuration(
     path: Path,
     *,
     workers: int | None = None,
-    beside: frozenset[str] = frozenset(),
+    ignored: frozenset[str] = frozenset(),
     also: Callable[[Config], Iterable[Problem]] | None = None,
 ) -> tuple[Config, Toolbox]:
     """
     Return the configuration if it has no errors; else print all problems and exit 1.
 
-    Problems with an id in *beside* are ignored, and problems that *also* finds are added.
+    Problems with an id in *ignored* are ignored, and problems that *also* finds are added.
     """
     config, toolbox, found = examine(path, workers=workers)
-    found = [problem for problem in found if problem.id not in beside]
+    found = [problem for problem in found if problem.id not in ignored]
     if config is not None and also is not None:
         found += [problem for problem in also(config) if problem not in found]
     show(found)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from gatepost.audit.erasure import DetailErasure as Record
+from gatepost.audit.retention import DetailErasure as Record
 from gatepost.cli.configuration import administrator, config_option
 from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
 from gatepost.config.references import plain
@@ -30,14 +30,14 @@ from gatepost.storage.sql.sqlite import empty_log
 from gatepost.storage.tenant_data import ErasureSubject
 from gatepost_authz.caller import SubjectKind, TenantContext
 
-SETTLE_S = 2.0
+PROPAGATION_S = 2.0
 """Seconds until every server has applied a suspension, doubled."""
 LONGEST_S = 86_400.0
-STILL_THERE = (
+NOT_TRUNCATED = (
     "Erased data can still be read from the -wal file beside the database, because another process "
     "is reading the database. Run the command again later."
 )
-NOT_YET = "Nothing was removed. Add --yes to remove all of it permanently."
+NOTHING_REMOVED = "Nothing was removed. Add --yes to remove all of it permanently."
 
 
 @click.command()
@@ -67,7 +67,9 @@ def erase(  # its options
     async def do(stores: OpenStores) -> bool:
         doubt = await doubts(tenant_id, config, stores.records)
         # An unknown tenant may still have files.
-        if doubt and (subject or (await place_of(tenant_id, config, stores).found()).is_nothing):
+        if doubt and (
+            subject or (await tenant_data_of(tenant_id, config, stores).found()).is_nothing
+        ):
             raise click.ClickException(f"{doubt} There is nothing to erase.")
         if subject:
             return await forgotten(ErasedPerson(tenant_id, issuer, subject), yes, reason, stores)
@@ -83,7 +85,7 @@ def erase(  # its options
     except OSError as error:
         raise click.ClickException(f"A directory cannot be removed: {error.strerror}.") from None
     if not done:
-        click.echo(NOT_YET, err=True)
+        click.echo(NOTHING_REMOVED, err=True)
         raise click.exceptions.Exit(1)
     overwrite(plain(config.storage.database))
 
@@ -97,7 +99,7 @@ def overwrite(database: str) -> None:
     except (sqlite3.Error, StoreUnavailable):
         done = False
     if not done:
-        click.echo(STILL_THERE, err=True)
+        click.echo(NOT_TRUNCATED, err=True)
 
 
 async def erased(
@@ -105,19 +107,19 @@ async def erased(
 ) -> bool:
     """Erase a tenant and print the progress; return False without --yes."""
     records, shared_store = stores.records, stores.shared_store
-    erasure = place_of(tenant_id, config, stores)
-    tell_what_is_there(tenant_id, await erasure.found())
+    erasure = tenant_data_of(tenant_id, config, stores)
+    print_inventory(tenant_id, await erasure.found())
     if not yes:
         return False
     now, by = time.time(), administrator()
-    shut = suspension(tenant_id, now=now, by=by, reason=reason or "being erased")
-    if await records.revocations.put(shut):
-        await stores.note(tenant_id, "tenant", "suspended", reason=shut.reason)
+    suspended = suspension(tenant_id, now=now, by=by, reason=reason or "being erased")
+    if await records.revocations.put(suspended):
+        await stores.note(tenant_id, "tenant", "suspended", reason=suspended.reason)
     await records.revocations.put(everything_before(tenant_id, now, by))
     await notify(shared_store)
     click.echo(f"Tenant {tenant_id} is suspended.")
     # Servers apply the suspension within a second and end the tenant's calls.
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(PROPAGATION_S)
     await erasure.run(click.echo)
     if stores.keyring is not None:
         gone = await Record(records, stores.keyring).erase_tenant(tenant_id)
@@ -133,7 +135,7 @@ async def erased(
     return True
 
 
-def place_of(tenant_id: str, config: Config, stores: OpenStores) -> TenantErasure:
+def tenant_data_of(tenant_id: str, config: Config, stores: OpenStores) -> TenantErasure:
     """Return all data of the tenant, to be counted or removed."""
     return TenantErasure(
         tenant_id, stores.records, stores.shared_store, Path(config.workspace.root)
@@ -151,11 +153,11 @@ class ErasedPerson(NamedTuple):
 async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStores) -> bool:
     """Erase the data of one person; return False without --yes."""
     tenant_id, issuer, subject = whom
-    records, mine = stores.records, owned(tenant_id, issuer, subject)
-    counted = await records.tenant_data.count_of(tenant_id, mine)
-    told = ", ".join(counted_records(counted)) or "nothing"
+    records, ownership = stores.records, owned(tenant_id, issuer, subject)
+    counted = await records.tenant_data.count_of(tenant_id, ownership)
+    summary = ", ".join(counted_records(counted)) or "nothing"
     click.echo(
-        f"Tenant {tenant_id} stores about this person: {told}, and details of audit records."
+        f"Tenant {tenant_id} stores about this person: {summary}, and details of audit records."
     )
     if not yes:
         return False
@@ -163,10 +165,10 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
         everything_before(tenant_id, time.time(), administrator(), issuer=issuer, subject=subject)
     )
     await notify(stores.shared_store)
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(PROPAGATION_S)
     gone = 0
-    while some := await records.tenant_data.clear_of(tenant_id, mine):
-        gone += some
+    while removed := await records.tenant_data.clear_of(tenant_id, ownership):
+        gone += removed
     tenant = records.of(tenant_id)
     gone += await ScriptApprovals(tenant.entries(SCRIPTS)).erase(issuer, subject)
     gone += await erase_decider(tenant.approvals, issuer, subject)
@@ -230,7 +232,7 @@ def everything_before(
     )
 
 
-def tell_what_is_there(tenant_id: str, found: TenantInventory) -> None:
+def print_inventory(tenant_id: str, found: TenantInventory) -> None:
     """Print what the tenant has stored."""
     if found.is_nothing:
         click.echo(f"Tenant {tenant_id} has no data except audit records.")

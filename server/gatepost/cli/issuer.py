@@ -39,12 +39,13 @@ def probe(
     """
     Read the metadata of the issuer at URL and print an [[issuers]] table that fits.
 
-    Each line has its reason. With --token, the table is changed until Gatepost accepts the token.
+    Each line has its reason. With --token, the command changes the table until Gatepost accepts the
+    token.
     The checks of issuer, audience, signature and expiry are never changed. The table is printed
     on standard output and everything else on standard error. Exit code 1 means that the token is
     refused or that the table needs a change.
     """
-    asked = ProbeRequest(
+    probe_request = ProbeRequest(
         url=url,
         resource=resource,
         token=read_token(token),
@@ -53,7 +54,7 @@ def probe(
         ca_bundle=ca_bundle,
     )
     try:
-        result = asyncio.run(probe_issuer(asked))
+        result = asyncio.run(probe_issuer(probe_request))
     except FetchError as error:
         raise click.ClickException(f"{visible(url)} cannot be read: {error}.") from error
     click.echo(result.table)

@@ -41,7 +41,7 @@ def rotate_(path: Path, keep: int) -> None:
 
     Running servers load the new key at SIGHUP or when they first see a signature made with it.
     Tenants' secrets are encrypted with these keys too. Run `gatepost secrets rotate` after each
-    rotation, before a key that encrypted secrets drops out of the key ring.
+    rotation, before the key ring drops a key that encrypted secrets.
     """
     try:
         before = key_ids(path)

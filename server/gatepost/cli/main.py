@@ -107,8 +107,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, row.summary) for name, row in COMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
+    if requested:
         # Imported on use, because nothing else needs it.
         metadata = importlib.import_module("importlib.metadata")
         try:

@@ -43,7 +43,7 @@ def server_options(command: Command) -> Command:
                 help="Access token. `-` reads it from standard input. Or set GATEPOST_TOKEN. "
                 "Default: sign in with the browser.",
             ),
-            click.option("--client-id", default="", help="Id of a client that is registered."),
+            click.option("--client-id", default="", help="Id of a registered client."),
             click.option("--scopes", default="", help="Scopes to request, separated by spaces."),
             click.option("--no-browser", is_flag=True, help="Only print the sign-in page's URL."),
             click.option("--no-keep", is_flag=True, help="Do not use or store a sign-in."),
@@ -110,7 +110,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
 
 def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **options: Any) -> T:
     """Run *work* with a session; failures become messages."""
-    place = url or _development()
+    server_url = url or _development()
     given = read_token(token)
     if token == STDIN and not given:
         raise click.UsageError("Standard input has no token.")
@@ -129,13 +129,13 @@ def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **optio
             if not given:
                 client_id, scopes = options["client_id"], options["scopes"]
                 browser = BrowserSignIn(
-                    client, place, client_id=client_id, scopes=scopes, show=show
+                    client, server_url, client_id=client_id, scopes=scopes, show=show
                 )
-                kept = None if options["no_keep"] else _kept(place, client_id)
+                kept = None if options["no_keep"] else _kept(server_url, client_id)
                 sign_in = tokens = SignedInTokens(browser, kept, scopes=scopes, tell=_warn)
                 begin = await tokens.first()
             async with connected(
-                client, place, token=begin, sign_in=sign_in, on_notification=print_notification
+                client, server_url, token=begin, sign_in=sign_in, on_notification=print_notification
             ) as session:
                 return await work(session)
 
@@ -156,8 +156,8 @@ def sign_out(url: str, client_id: str) -> None:
 
     The command also asks the issuer to revoke the tokens.
     """
-    place = url or _development()
-    kept = _kept(place, client_id)
+    server_url = url or _development()
+    kept = _kept(server_url, client_id)
 
     async def run() -> tuple[bool, bool]:
         if kept is None:
@@ -167,24 +167,24 @@ def sign_out(url: str, client_id: str) -> None:
             found, revoked = kept.read(), False
             if found is not None:
                 async with httpx2.AsyncClient(verify=tls_context(None)) as client:
-                    revoked = await BrowserSignIn(client, place, show=click.echo).revoke(found)
+                    revoked = await BrowserSignIn(client, server_url, show=click.echo).revoke(found)
             return kept.forget(), revoked
 
     try:
-        there, revoked = asyncio.run(run())
+        was_kept, revoked = asyncio.run(run())
     except OSError as error:
         raise click.ClickException(visible(str(error))) from None
-    if not there:
-        click.echo(f"No sign-in at {visible(place)} is kept.")
+    if not was_kept:
+        click.echo(f"No sign-in at {visible(server_url)} is kept.")
     elif revoked:
-        click.echo(f"Signed out of {visible(place)}; its issuer has revoked the sign-in.")
+        click.echo(f"Signed out of {visible(server_url)}; its issuer has revoked the sign-in.")
     else:
-        click.echo(f"Signed out of {visible(place)}. Its issuer did not revoke the sign-in.")
+        click.echo(f"Signed out of {visible(server_url)}. Its issuer did not revoke the sign-in.")
 
 
-def _kept(place: str, client_id: str) -> KeptSignIn | None:
+def _kept(server_url: str, client_id: str) -> KeptSignIn | None:
     try:
-        return KeptSignIn(state_home(os.environ), place, client_id)
+        return KeptSignIn(state_home(os.environ), server_url, client_id)
     except OSError as error:
         _warn(f"The sign-in is not kept: {error}")
         return None

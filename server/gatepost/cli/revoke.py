@@ -14,7 +14,7 @@ from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.policy.revocation.orders import revocation, seconds_of
 from gatepost.storage.change_poller import notify
-from gatepost.storage.revocations import FOR_EVER, RevocationRecord
+from gatepost.storage.revocations import NEVER_EXPIRES, RevocationRecord
 
 
 class RevocationTarget(NamedTuple):
@@ -30,7 +30,7 @@ class RevocationTarget(NamedTuple):
 
 
 class Duration(click.ParamType[float]):
-    """A time span: `90s`, `30m`, `2h`, `7d`, `ever`."""
+    """A time span: `90s`, `30m`, `2h`, `7d`, `forever`."""
 
     name = "span"
 
@@ -56,7 +56,7 @@ class Duration(click.ParamType[float]):
     "block_s",
     type=Duration(),
     default=0.0,
-    help="Also refuse new tokens for this time: 2h, 7d, ever.",
+    help="Also refuse new tokens for this time: 2h, 7d, or forever.",
 )
 @click.option(
     "--leeway",
@@ -77,8 +77,8 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     that they gave are withdrawn unless they were used. Completed calls are not undone. New
     sign-ins work, unless you add --for.
     """
-    asked = RevocationTarget(**given)  # type: ignore[arg-type]  # click has made them of these types
-    named = asked.tenant or asked.subject or asked.client
+    target = RevocationTarget(**given)  # type: ignore[arg-type]  # click has made them of these types
+    named = target.tenant or target.subject or target.client
     if bool(named) + wants_list + bool(undo) != 1:
         raise click.UsageError("Give --tenant, --subject or --client, or --list, or --undo ID.")
     config = configured(path)
@@ -87,31 +87,31 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     elif undo:
         at_stores(config, lambda stores: undone(undo, stores))
     else:
-        at_stores(config, lambda stores: revoked(asked, config, stores))
+        at_stores(config, lambda stores: revoked(target, config, stores))
 
 
-async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -> None:
+async def revoked(target: RevocationTarget, config: Config, stores: OpenStores) -> None:
     """Revoke the selected tokens and print the effect."""
-    if asked.tenant:
-        await check_known(asked.tenant, config, stores.records)
+    if target.tenant:
+        await check_known(target.tenant, config, stores.records)
     now = time.time()
     selectors = RevocationRecord(
         id="",
-        tenant=asked.tenant,
-        issuer=asked.issuer,
-        subject=asked.subject,
-        client=asked.client,
+        tenant=target.tenant,
+        issuer=target.issuer,
+        subject=target.subject,
+        client=target.client,
         created_at=now,
         created_by=administrator(),
-        reason=asked.reason,
+        reason=target.reason,
     )
     record = revocation(
         selectors,
         now=now,
-        leeway_s=asked.leeway_s,
-        longest_s=longest_s(config, asked.issuer),
+        leeway_s=target.leeway_s,
+        longest_s=longest_s(config, target.issuer),
         kept_s=kept_s(config),
-        block_s=asked.block_s,
+        block_s=target.block_s,
     )
     await stores.records.revocations.put(record)
     await notify(stores.shared_store)
@@ -119,7 +119,7 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
         f"Revoked at every server within a second: {whose(record)}, "
         f"issued up to {moment(record.before)}."
     )
-    if record.blocked_until >= FOR_EVER:
+    if record.blocked_until >= NEVER_EXPIRES:
         click.echo("New tokens are also refused, until you undo this.")
     elif record.blocked_until:
         click.echo(f"New tokens are also refused until {moment(record.blocked_until)}.")
@@ -151,10 +151,10 @@ async def on_record(stores: OpenStores, record: RevocationRecord, outcome: str) 
     details = {"id": record.id, "client": record.client, "issuer": record.issuer}
     if record.blocked_until:
         details["until"] = moment(record.blocked_until)
-    told = {name: value for name, value in details.items() if value}
+    given = {name: value for name, value in details.items() if value}
     reason = record.reason if outcome == "revoked" else ""
     await stores.note(
-        record.tenant, "revocation", outcome, about=about, reason=reason, details=told
+        record.tenant, "revocation", outcome, about=about, reason=reason, details=given
     )
 
 
@@ -189,7 +189,7 @@ def block(record: RevocationRecord, now: float) -> str:
     """Return until when newer tokens are refused."""
     if record.blocked_until <= now:
         return "accepted"
-    if record.blocked_until >= FOR_EVER:
+    if record.blocked_until >= NEVER_EXPIRES:
         return "refused permanently"
     return f"refused until {moment(record.blocked_until)}"
 

@@ -41,7 +41,7 @@ class TenantScripts(msgspec.Struct, frozen=True):
     tenant: str
     reviews: ScriptReviews
 
-    async def there(self, name: str) -> list[Script]:
+    async def contents_of(self, name: str) -> list[Script]:
         """Return the contents of that name: first the current script, then earlier attempts."""
         try:
             files = [await source.find(name) for source in self.sources]
@@ -92,18 +92,18 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     name = name.removesuffix(".star")
 
     async def look(
-        here: TenantScripts,
+        tenant_scripts: TenantScripts,
     ) -> tuple[Script | None, ScriptReview | None, Rejection | None]:
-        found = next(iter(await here.there(name)), None)
-        rejection = None if found is None else await here.approvals.rejection(found)
-        return found, await here.approvals.approved(name), rejection
+        found = next(iter(await tenant_scripts.contents_of(name)), None)
+        rejection = None if found is None else await tenant_scripts.approvals.rejection(found)
+        return found, await tenant_scripts.approvals.approved(name), rejection
 
-    async def decide(here: TenantScripts) -> Script | None:
-        wanted = [one for one in await here.there(name) if one.digest == digest]
-        if not wanted:
+    async def decide(tenant_scripts: TenantScripts) -> Script | None:
+        matching = [one for one in await tenant_scripts.contents_of(name) if one.digest == digest]
+        if not matching:
             return None
-        await here.reviews.allow(tenant, wanted[0], Operator(administrator()))
-        return wanted[0]
+        await tenant_scripts.reviews.allow(tenant, matching[0], Operator(administrator()))
+        return matching[0]
 
     if digest is not None:
         approved = with_scripts(path, tenant, decide)
@@ -131,16 +131,16 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     """Revoke the approval of the script NAME, or remove its waiting request."""
     name = name.removesuffix(".star")
 
-    async def take_back(here: TenantScripts) -> str | None:
-        return await here.reviews.revoke(tenant, name, Operator(administrator()))
+    async def take_back(tenant_scripts: TenantScripts) -> str | None:
+        return await tenant_scripts.reviews.revoke(tenant, name, Operator(administrator()))
 
-    was = with_scripts(path, tenant, take_back)
-    if was is None:
+    state = with_scripts(path, tenant, take_back)
+    if state is None:
         raise click.ClickException(
             f"Tenant {tenant} has no script {name} that is approved or waiting. To revoke a script "
             "that the configuration allows, change packs.scripts.allow."
         )
-    click.echo(f"{name}.star of tenant {tenant} is no longer {was}.")
+    click.echo(f"{name}.star of tenant {tenant} is no longer {state}.")
 
 
 def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
@@ -163,10 +163,13 @@ def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
     click.echo(f"\nNothing was approved. To approve this content:\n{command}")
 
 
-async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
+async def rows_of(tenant_scripts: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     """Return one row for each content, by name."""
-    approved = {one.name: one for one in await here.approvals.all_approved()}
-    waiting, rejected = await here.approvals.waiting(), await here.approvals.rejected()
+    approved = {one.name: one for one in await tenant_scripts.approvals.all_approved()}
+    waiting, rejected = (
+        await tenant_scripts.approvals.waiting(),
+        await tenant_scripts.approvals.rejected(),
+    )
     rows = [
         row("approved", one, one.approver.shown if one.approver else "")
         for one in approved.values()
@@ -175,7 +178,7 @@ async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     rows += [row("rejected", one.review, one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
     known |= {one.review.digest for one in rejected}
-    for source in here.sources:
+    for source in tenant_scripts.sources:
         for script in (await source.all()).scripts:
             if (setting := source.allowed_by(script)) is not None:
                 rows.append((script.name, "allowed", script.digest, setting, ""))

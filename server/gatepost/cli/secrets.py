@@ -86,11 +86,11 @@ def set_(
         )
     try:
         checked_name(name)
-        wanted = checked_hosts(hosts) if hosts else None
+        bound_hosts = checked_hosts(hosts) if hosts else None
         config = configured(path, tenant)
         given = checked_value(read(name), username=username)
         bound = with_secret_store(
-            config, lambda vault: vault.put(tenant, name, given, wanted, username=username)
+            config, lambda vault: vault.put(tenant, name, given, bound_hosts, username=username)
         )
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
@@ -109,11 +109,11 @@ def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
     """Bind the secret NAME to the given hosts only, or to none. The value does not change."""
 
     async def do(vault: SecretStore) -> list[str] | None:
-        return None if await vault.bind(tenant, name, wanted) else await vault.names(tenant)
+        return None if await vault.bind(tenant, name, bound_hosts) else await vault.names(tenant)
 
     try:
         checked_name(name)
-        wanted = checked_hosts(hosts)
+        bound_hosts = checked_hosts(hosts)
         config = configured(path, tenant)
         others = with_secret_store(config, do)
     except SecretRefused as refusal:
@@ -123,7 +123,7 @@ def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
     if others is not None:
         raise unknown(name, tenant, others)
     on_record(config, tenant, name, "bound")
-    click.echo(f"Secret {name} of tenant {tenant} is bound to {listed(wanted)}.")
+    click.echo(f"Secret {name} of tenant {tenant} is bound to {listed(bound_hosts)}.")
 
 
 @secrets.command("list")

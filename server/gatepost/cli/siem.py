@@ -14,7 +14,7 @@ from gatepost.storage.records import Records
 from gatepost.telemetry.logs import in_json, in_line
 
 FormName = Literal["cef", "otlp"]
-TOGETHER = 100
+RECORDS_PER_REQUEST = 100
 """Records of one OTLP request."""
 
 
@@ -29,8 +29,8 @@ async def in_format(
             after = page[-1].number
             found = [read(row) for row in page if row.at >= since]
             if form == "otlp":
-                for at in range(0, len(found), TOGETHER):
-                    yield as_otlp(tenant, found[at : at + TOGETHER], version())
+                for at in range(0, len(found), RECORDS_PER_REQUEST):
+                    yield as_otlp(tenant, found[at : at + RECORDS_PER_REQUEST], version())
             else:
                 for one in found:
                     yield f"{as_cef(tenant, one, version())}\n".encode()

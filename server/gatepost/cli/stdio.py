@@ -12,7 +12,7 @@ import uvloop
 
 from gatepost.app import challenge_of, mcp
 from gatepost.check.pack_loading import Toolbox
-from gatepost.check.stdio import BESIDE, problems
+from gatepost.check.stdio import NOT_FOR_STDIO, problems
 from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.config.settings import STDIO, Config
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
@@ -28,7 +28,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.scopes import Implications
 
-FOR_GOOD_S = 100_000_000
+TOKEN_LIFETIME_S = 100_000_000
 """Three years, because no token expires here."""
 
 
@@ -43,7 +43,7 @@ def stdio(path: Path) -> None:
     # Claim the pipes first, because tool files may print when they are loaded.
     pipes = Pipes.claim()
     config, toolbox = checked_configuration(
-        path, beside=BESIDE, also=partial(problems, wanted=True)
+        path, ignored=NOT_FOR_STDIO, also=partial(problems, required=True)
     )
     configure(level=config.log.level, form=config.log.format)
     try:
@@ -63,7 +63,7 @@ def caller_of(config: Config, *, now: float) -> TenantContext:
         subject=named.subject,
         subject_kind="user",
         resource=config.resource.replace("{tenant}", named.tenant),
-        expires_at=int(now) + FOR_GOOD_S,
+        expires_at=int(now) + TOKEN_LIFETIME_S,
         scopes=Implications(config.scopes.implied).expand(frozenset(named.scopes)),
         roles=frozenset(named.roles),
     )
@@ -84,35 +84,35 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         caller = caller_of(config, now=time.time())
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
         path = urlsplit(caller.resource).path or "/"
-        talk = Stdio(endpoint, caller=caller, path=path, write=write)
+        protocol = Stdio(endpoint, caller=caller, path=path, write=write)
         garbage_collector.freeze()
-        reading = asyncio.create_task(_read(pipes, talk, config.limits.max_body_bytes))
+        reading = asyncio.create_task(_read(pipes, protocol, config.limits.max_body_bytes))
         await _first(reading, over=over)
         if not (reading.done() and over.is_set()):
             over.clear()
         within_s = config.listen.drain_s
         services.streams.stopping.set()
         services.task_runner.drain(within_s)
-        ending = talk.finish(within_s, end_streams=services.streams.close)
+        ending = protocol.finish(within_s, end_streams=services.streams.close)
         # After a second reason to end (two signals, or a signal and a closed pipe) do not wait.
         # Until then the client's answers to requests are still read.
         reasons = [] if reading.done() else [reading]
         await _first(asyncio.create_task(ending), *reasons, over=over)
-        await talk.stop()
+        await protocol.stop()
         if reading.done():
             reading.result()  # nothing, unless reading failed
         reading.cancel()
 
 
-async def _read(pipes: Pipes, talk: Stdio, limit: int) -> None:
+async def _read(pipes: Pipes, protocol: Stdio, limit: int) -> None:
     lines = LineReader(limit)
     too_long = JsonRpcError(INVALID_REQUEST, f"The message is longer than {limit} bytes")
 
     async for chunk in pipes.chunks():
         for line in lines.cut(chunk):
-            await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+            await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
     for line in lines.rest():
-        await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+        await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
 
 
 async def _first(*tasks: "asyncio.Task[None]", over: asyncio.Event) -> None:

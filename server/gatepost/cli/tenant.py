@@ -75,7 +75,7 @@ def list_(as_json: bool, path: Path) -> None:
 @reason_option
 @config_option
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
-    """Suspend TENANT: refuse its callers and end everything of it that runs or waits."""
+    """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
     config = configured(path)
     if at_stores(config, lambda stores: shut(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
@@ -96,19 +96,19 @@ def resume(tenant_id: str, path: Path) -> None:
     config = configured(path)
 
     async def do(stores: OpenStores) -> bool:
-        there = await stores.records.revocations.delete(tenant_id, SUSPENDED)
+        was_suspended = await stores.records.revocations.delete(tenant_id, SUSPENDED)
         await notify(stores.shared_store)
-        if there:
+        if was_suspended:
             await stores.note(tenant_id, "tenant", "resumed")
-        return there
+        return was_suspended
 
-    there = at_stores(config, do)
+    was_suspended = at_stores(config, do)
     if tenant_id in config.tenancy.suspended:
         raise click.ClickException(
             f"The configuration suspends tenant {tenant_id}. Remove it from `tenancy.suspended` "
             "and reload the servers (SIGHUP)."
         )
-    if not there:
+    if not was_suspended:
         raise click.ClickException(f"Tenant {visible(tenant_id)} is not suspended.")
     click.echo(f"Tenant {tenant_id} is resumed at every server within a second.")
 

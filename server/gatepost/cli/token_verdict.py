@@ -20,15 +20,15 @@ from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.middleware import bearer_token
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import Verifiers
 
 SQLITE = "sqlite:///"
-UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
+REVOCATIONS_UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
 
 
 NO_SCOPE = (
@@ -109,8 +109,8 @@ async def _verified(
 async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
     """Yield the revocations that running servers know; None if they cannot be read here."""
     database = plain(config.storage.database)
-    if not _is_there(database):
-        notes.append(UNREAD.format(why="the database is not on this machine"))
+    if not _exists(database):
+        notes.append(REVOCATIONS_UNREAD.format(why="the database is not on this machine"))
         yield None
         return
     async with AsyncExitStack() as closing:
@@ -122,15 +122,15 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
         except (StoreRefused, StoreUnavailable) as outage:
-            notes.append(UNREAD.format(why=visible(str(outage))))
+            notes.append(REVOCATIONS_UNREAD.format(why=visible(str(outage))))
             revocations = None
         yield revocations
 
 
-def _is_there(database: str) -> bool:
+def _exists(database: str) -> bool:
     """Return whether the database exists; the check must not create a file."""
-    place = database.removeprefix(SQLITE)
-    return database != MEMORY and (place == database or Path(place).exists())
+    path = database.removeprefix(SQLITE)
+    return database != MEMORY and (path == database or Path(path).exists())
 
 
 def _no_revocations(caller: TenantContext) -> None:
@@ -139,7 +139,7 @@ def _no_revocations(caller: TenantContext) -> None:
 
 def refused(refusal: AuthError) -> list[str]:
     """Return the reason, claim, rule and advice; nothing of the token itself."""
-    rule = RULES.get(refusal.reason, NO_RULE)
+    rule = RULES.get(refusal.reason, UNKNOWN_REASON)
     rows = {
         "reason": refusal.reason,
         "claim": refusal.claim or rule.claim,
@@ -150,8 +150,8 @@ def refused(refusal: AuthError) -> list[str]:
         "do": rule.advice,
     }
     lines = [f"{name + ':':<9}{visible(value)}" for name, value in rows.items() if value]
-    heard = refusal.code or "no code"
-    return [f"The token is refused. The caller gets {refusal.status} {heard}.", *lines]
+    error_code = refusal.code or "no code"
+    return [f"The token is refused. The caller gets {refusal.status} {error_code}.", *lines]
 
 
 def accepted(caller: TenantContext) -> list[str]:

@@ -93,10 +93,10 @@ def hints(offer: Offer) -> str:
     """Return the annotations of a tool in words."""
     if not isinstance(offer, Tool):
         return "-"
-    told = {
+    flags = {
         "read-only": offer.annotations.read_only_hint,
         "destructive": offer.annotations.destructive_hint,
         "idempotent": offer.annotations.idempotent_hint,
         "open-world": offer.annotations.open_world_hint,
     }
-    return ",".join(word for word, said in told.items() if said) or "-"
+    return ",".join(word for word, declared in flags.items() if declared) or "-"

@@ -121,7 +121,7 @@ def diff(name: str, tenant: str, path: Path) -> None:
 @click.option("--all", "every", is_flag=True, help="Accept all changes that wait.")
 @config_option
 def accept(name: str, tenant: str, digests: tuple[str, ...], every: bool, path: Path) -> None:
-    """Accept changes of the MCP server NAME, as `gatepost upstream diff` shows them."""
+    """Accept changes of the MCP server NAME that `gatepost upstream diff` shows."""
     if bool(digests) == every:
         raise click.UsageError("Give either --digest or --all.")
 

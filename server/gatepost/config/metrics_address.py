@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-WRITTEN = re.compile(
+ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})"
 )
 
@@ -39,7 +39,7 @@ def _is_local(host: str) -> bool:
 
 def read_address(text: str) -> Address:
     """Parse `HOST:PORT`, with an IPv6 address in brackets; raise ValueError."""
-    written = WRITTEN.fullmatch(text)
+    written = ADDRESS.fullmatch(text)
     if written is None or int(written["port"]) > 65535:
         raise ValueError(text)
     return Address(written["v6"] or written["host"], int(written["port"]))

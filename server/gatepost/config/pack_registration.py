@@ -13,7 +13,7 @@ from gatepost.config.pack_settings import PackSettings
 
 GROUP = "gatepost.packs"
 """The group of entry points; the object of each is a mapping of names to registrations."""
-OWN = "gatepost"
+OWN_DISTRIBUTION = "gatepost"
 """The distribution whose packs come first, so that no other one can take their names."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
@@ -104,15 +104,15 @@ def registrations() -> Registrations:
                 faults.append(RegistrationFault(distribution, message))
             else:
                 packs[name] = pack
-    if not any(pack.distribution == OWN for pack in packs.values()):
+    if not any(pack.distribution == OWN_DISTRIBUTION for pack in packs.values()):
         message = "the entry points of its packs are missing"
-        faults.append(RegistrationFault(OWN, message))
+        faults.append(RegistrationFault(OWN_DISTRIBUTION, message))
     return Registrations(packs, tuple(faults))
 
 
-def object_at(place: str) -> Any:
+def object_at(reference: str) -> Any:
     """Return what `module:name` names."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -132,7 +132,7 @@ def _packs_of(point: EntryPoint, distribution: str) -> Iterator[tuple[str, Regis
 
 def _order(point: EntryPoint) -> tuple[bool, str, str]:
     distribution = _distribution(point)
-    return distribution != OWN, distribution, point.name
+    return distribution != OWN_DISTRIBUTION, distribution, point.name
 
 
 def _distribution(point: EntryPoint) -> str:

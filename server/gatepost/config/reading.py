@@ -14,7 +14,7 @@ from gatepost.config.environment import overlay
 from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
 
-UNFIT = object()
+INVALID = object()
 """Stands for a value that has a problem of its own."""
 
 
@@ -86,7 +86,7 @@ def _struct(
             problems.append(_unknown(name, prefix, fields))
         else:
             fit = _value(value, types[name], f"{prefix}{name}", problems)
-            if fit is not UNFIT:
+            if fit is not INVALID:
                 fitting[name] = fit
     for name, field in fields.items():
         if field.required and name not in tree and not _unreadable(problems):
@@ -103,7 +103,7 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
     item = _item_type(kind)
     if item is not None and isinstance(value, list):
         items = [_value(one, item, f"{setting}[{at}]", problems) for at, one in enumerate(value)]
-        return [one for one in items if one is not UNFIT]
+        return [one for one in items if one is not INVALID]
     entry = _entry_type(kind)
     if entry is not None and isinstance(value, Mapping):
         return {key: _value(one, entry, f"{setting}.{key}", problems) for key, one in value.items()}
@@ -112,7 +112,7 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
     except msgspec.ValidationError as error:
         # The value is not shown, because it may be a secret in the wrong place.
         problems.append(Problem("config.E002", f"`{setting}`: {_sentence(error)}", setting=setting))
-        return UNFIT
+        return INVALID
     return value
 
 

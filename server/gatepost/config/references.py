@@ -13,17 +13,17 @@ class UnresolvedReference(Exception):
 
 def resolve(reference: str) -> str:
     """Return the secret behind a reference; raises UnresolvedReference with a sentence."""
-    kind, _, place = reference.partition(":")
+    kind, _, name = reference.partition(":")
     if kind == "env":
-        value = os.environ.get(place)
+        value = os.environ.get(name)
         if not value:
-            raise UnresolvedReference(f"the environment variable {place} is not set")
+            raise UnresolvedReference(f"the environment variable {name} is not set")
         return value
     if kind == "file":
         try:
-            return Path(place).read_text(encoding="utf-8").strip()
+            return Path(name).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):
-            raise UnresolvedReference(f"the file {place} cannot be read") from None
+            raise UnresolvedReference(f"the file {name} cannot be read") from None
     raise UnresolvedReference("it is neither env:NAME nor file:PATH")
 
 

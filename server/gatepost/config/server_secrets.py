@@ -53,10 +53,10 @@ def _password(url: str) -> Iterator[str]:
         return
     try:
         parts = urlsplit(url)
-        told = [unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
+        passwords = [unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
     except ValueError:
         return
-    for password in told:
+    for password in passwords:
         if password and password not in (parts.username, parts.hostname, parts.path.strip("/")):
             yield password
             yield url

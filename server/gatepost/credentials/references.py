@@ -28,23 +28,24 @@ async def referred(
         raise CredentialUnavailable("A setting holds a value instead of a reference.")
     name = reference.removeprefix(REFERENCE_PREFIX)
     try:
-        held = await secrets.value(tenant, name)
+        secret = await secrets.value(tenant, name)
     except SecretUnreadable as unreadable:
         raise CredentialUnavailable(f"{str(unreadable).capitalize()}.") from None
     except StoreUnavailable:
         raise CredentialUnavailable("The database does not answer.") from None
-    if held is None:
+    if secret is None:
         raise CredentialUnavailable(
             f"There is no secret {name}: gatepost secrets set {name} --tenant {tenant}"
         )
     try:
-        place = destination(url, address_policy)
+        target = destination(url, address_policy)
     except ValueError as problem:
         raise CredentialUnavailable(
             f"The secret {name} is not sent to this URL: {problem}."
         ) from None
-    if held.hosts and place not in held.hosts:
+    if secret.hosts and target not in secret.hosts:
         raise CredentialUnavailable(
-            f"The secret {name} is bound to {' and '.join(held.hosts)} and is not sent to {place}."
+            f"The secret {name} is bound to {' and '.join(secret.hosts)} and is not sent to "
+            f"{target}."
         )
-    return held.value
+    return secret.value

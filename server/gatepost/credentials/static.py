@@ -14,7 +14,7 @@ from gatepost.tools.context import SignedHeaders
 ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the headers by lower-case names; raises CredentialUnavailable."""
 
-FRESH_S = 60.0
+CACHED_S = 60.0
 """How long headers are used without reading their secrets again, if no secret has changed."""
 SALT = random.token_bytes(16)
 """Versions are digests that reveal nothing about a secret outside of this process."""
@@ -40,23 +40,23 @@ class StaticCredential:
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
         """Implement `OutboundCredential`."""
-        held = self._fresh()
-        if held is not None:
-            return held
+        signed = self._fresh()
+        if signed is not None:
+            return signed
         async with self._lock:
-            held = self._fresh()
-            if held is not None:
-                return held
+            signed = self._fresh()
+            if signed is not None:
+                return signed
             try:
                 # The values are in the redaction set before any of them is sent.
                 await self._secrets.load(self._tenant)
             except StoreUnavailable:
                 raise CredentialUnavailable("The database does not answer.") from None
             headers = await self._read()
-            self._held = held = SignedHeaders(headers, version_of(headers))
+            self._held = signed = SignedHeaders(headers, version_of(headers))
             self._seen = self._secrets.known(self._tenant).version
-            self._until = self._clock() + FRESH_S
-            return held
+            self._until = self._clock() + CACHED_S
+            return signed
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`: an operator may have replaced the secret."""

@@ -137,13 +137,13 @@ class CredentialRegistry:
     def _problem(self, name: str, table: CredentialSettings, url: str) -> str | None:
         """Return why the credential is not sent to *url*, or None."""
         try:
-            place = destination(url, self._services.outbound.address_policy)
+            target = destination(url, self._services.outbound.address_policy)
         except ValueError as problem:
             return f"The credential {name!r} is not sent to this URL: {problem}."
-        if place in checked_hosts(table.hosts):
+        if target in checked_hosts(table.hosts):
             return None
         bound = " and ".join(table.hosts)
-        return f"The credential {name!r} is bound to {bound} and is not sent to {place}."
+        return f"The credential {name!r} is bound to {bound} and is not sent to {target}."
 
     def _made(
         self, tenant: str, name: str, url: str, table: CredentialSettings

@@ -121,12 +121,12 @@ class TokenCache:
         if not known.id or known.id == refused or known.expires_at <= self._clock():
             return None
         try:
-            held = await self._secrets.value(self._tenant, self._key)
+            secret = await self._secrets.value(self._tenant, self._key)
         except SecretUnreadable:
             return None
-        if held is None or _digest(held.value) != known.digest:
+        if secret is None or _digest(secret.value) != known.digest:
             return None
-        return CachedToken(held.value, known.id, known.expires_at, known.renew_at)
+        return CachedToken(secret.value, known.id, known.expires_at, known.renew_at)
 
     async def _renewed(
         self, known: TokenEntry, issue: Callable[[], Awaitable[IssuedToken]]

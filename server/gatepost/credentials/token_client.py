@@ -39,7 +39,7 @@ from gatepost_authz.config import Introspection
 from gatepost_authz.fetch import OAUTH_ERRORS
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
-FOUND_S = 3600.0
+DISCOVERED_S = 3600.0
 """How long a discovered token endpoint is used."""
 PAUSE_S = 5.0
 """How long a failure is answered without asking the authorization server again."""
@@ -125,7 +125,7 @@ class TokenClient:
             if not issuer:
                 issuer, resource = await discovered(sender, self._url)
             self._found = TokenEndpoint(await endpoint_of(sender, issuer), issuer, resource)
-            self._found_until = self._clock() + FOUND_S
+            self._found_until = self._clock() + DISCOVERED_S
         return self._found
 
     async def _authentication(self, endpoint: TokenEndpoint) -> Callable[[], Credentials]:
@@ -209,30 +209,30 @@ class ClientCredential:
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
         """Implement `OutboundCredential`."""
-        held, now = self._held, self._clock()
-        if held is not None and now < held.renew_at:
-            return signed(held)
-        valid = held is not None and now < held.expires_at
+        cached, now = self._held, self._clock()
+        if cached is not None and now < cached.renew_at:
+            return signed(cached)
+        valid = cached is not None and now < cached.expires_at
         if self._renewing is None:
             if self._failure is not None and now < self._failure[0]:
-                if held is not None and valid:
-                    return signed(held)
+                if cached is not None and valid:
+                    return signed(cached)
                 raise CredentialUnavailable(str(self._failure[1]))
             self._renewing = asyncio.create_task(self._renew())
             self._renewing.add_done_callback(self._renewed)
-        if held is not None and valid:
-            return signed(held)
+        if cached is not None and valid:
+            return signed(cached)
         # A caller that gives up must not take the token from the others.
         return signed(await asyncio.shield(self._renewing))
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`: a new token is worth one attempt."""
-        held, now = self._held, self._clock()
-        if held is None or held.id != headers.version:
+        cached, now = self._held, self._clock()
+        if cached is None or cached.id != headers.version:
             return True  # another request has renewed it already
         if now < self._refused_at + REFUSED_S:
             return False
-        self._refused_id, self._refused_at, self._held = held.id, now, None
+        self._refused_id, self._refused_at, self._held = cached.id, now, None
         return True
 
     async def aclose(self) -> None:

@@ -65,14 +65,14 @@ def covers(resource: str, url: str) -> bool:
 
 async def endpoint_of(sender: Sender, issuer: str) -> str:
     """Return the token endpoint of an authorization server; raises CredentialUnavailable."""
-    place = DiscoveryLocation(issuer=issuer)
+    discovery_location = DiscoveryLocation(issuer=issuer)
     reason = "it publishes no metadata"
     for location in locations(issuer):
         document = await fetched(sender, location)
         if document is None:
             continue
         try:
-            return metadata_of(place, location, document).endpoint("token_endpoint")
+            return metadata_of(discovery_location, location, document).endpoint("token_endpoint")
         except FetchError as error:
             reason = str(error)
     raise CredentialUnavailable(

@@ -1,5 +1,6 @@
 """The form to edit a call's arguments, and its values as JSON."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -9,12 +10,12 @@ import msgspec
 
 from gatepost.dashboard.argument_tree import laid_out
 from gatepost.dashboard.escaping import hidden, spelt
-from gatepost.policy.approvals.edited_arguments import ExactNumber, compact, decoded, encoded
+from gatepost.tools.exact_json import ExactNumber, compact, decoded, encoded
 
 FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 
 PREFIX = "argument."
-OMIT = "omit."
+OMIT_PREFIX = "omit."
 MOST_FIELDS = 100
 REDACTED = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -47,7 +48,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def omit_key(self) -> str:
         """Return the name of the checkbox that leaves the argument out."""
-        return OMIT + _posted(self.name)
+        return OMIT_PREFIX + _posted(self.name)
 
     @property
     def id(self) -> str:
@@ -183,9 +184,9 @@ def _value(field: Field, text: str) -> Any:
 
 
 def _where(error: ValueError) -> str:
-    line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
-    said = getattr(error, "msg", str(error))
-    return f"{said} (line {line}, column {column})" if line else said
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (line {error.lineno}, column {error.colno})"
+    return str(error)
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:

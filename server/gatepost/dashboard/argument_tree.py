@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gatepost.policy.approvals.edited_arguments import ExactNumber, compact, decoded, quoted
+from gatepost.tools.exact_json import ExactNumber, compact, decoded, quoted
 
 NodeKind = Literal["text", "number", "flag", "null", "object", "list", "table", "raw"]
 
@@ -107,9 +107,11 @@ class _TreeReader:
         return self._members(value, name, depth)
 
     def text(self, text: str, name: str, kind: NodeKind) -> Node:
-        told = text[: max(self._text, 0)]
-        self._text -= len(told)
-        return Node(name=name, kind=kind, text=told, size=len(text), missing=len(text) - len(told))
+        shown = text[: max(self._text, 0)]
+        self._text -= len(shown)
+        return Node(
+            name=name, kind=kind, text=shown, size=len(text), missing=len(text) - len(shown)
+        )
 
     def _members(self, value: Any, name: str, depth: int) -> Node:
         named = isinstance(value, Mapping)
@@ -172,8 +174,8 @@ def summary(encoded: bytes, most: int = 3) -> list[tuple[str, str]]:
         return []
     if not isinstance(value, Mapping):
         return []
-    told: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for name, inner in list(value.items())[:most]:
         text = inner if isinstance(inner, str) else compact(inner)
-        told.append((name, text[:120]))
-    return told
+        rows.append((name, text[:120]))
+    return rows

@@ -9,11 +9,11 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 
-KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
-KINDS |= {"svg": "image/svg+xml"}
+MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+MEDIA_TYPES |= {"svg": "image/svg+xml"}
 FOLDER = "/static"
 # One year, because a changed file has another path (RFC 9111 section 5.2.2.1, RFC 8246).
-KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+CACHE_CONTROL = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
 class AssetFile(msgspec.Struct, frozen=True):
@@ -35,9 +35,9 @@ class Assets:
     def __init__(self) -> None:
         folder = resources.files("gatepost.dashboard").joinpath("static")
         self.files: Mapping[str, AssetFile] = {
-            one.name: _file(one.read_bytes(), KINDS[one.name.rpartition(".")[2]])
+            one.name: _file(one.read_bytes(), MEDIA_TYPES[one.name.rpartition(".")[2]])
             for one in folder.iterdir()
-            if one.name.rpartition(".")[2] in KINDS
+            if one.name.rpartition(".")[2] in MEDIA_TYPES
         }
 
     def path(self, base: str, name: str) -> str:
@@ -58,7 +58,7 @@ class Assets:
             await respond(send, 404, b'{"error":"not_found"}')
             return
         size = (b"content-length", str(len(file.body)).encode("ascii"))
-        headers = [(b"content-type", file.kind), size, KEPT]
+        headers = [(b"content-type", file.kind), size, CACHE_CONTROL]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         body = file.body if scope["method"] == "GET" else b""
         await send({"type": "http.response.body", "body": body})

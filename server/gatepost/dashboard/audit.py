@@ -30,14 +30,14 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.records import Records
 
-PAGE = 50
+PAGE_SIZE = 50
 MOST_TEXT = 200
-LOOKED_AT, READ = 10_000, 2_500
+SEARCHED_SEGMENTS, READ_SEGMENTS = 10_000, 2_500
 """
 Segments that one search looks through: by what they count, or reading their records, for a text or
 a person. Each takes about 50 ms.
 """
-KINDS: tuple[str, ...] = get_args(RecordKind)
+RECORD_KINDS: tuple[str, ...] = get_args(RecordKind)
 AGES = {"": "Any time", "3600": "Last hour", "86400": "Last 24 hours", "604800": "Last 7 days"}
 
 
@@ -61,7 +61,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
             subject=self.subject or None,
             since=int((now - int(self.age)) * 1000) if self.age else None,
             before=before,
-            limit=PAGE + 1,
+            limit=PAGE_SIZE + 1,
         )
 
     def query(self, **more: str) -> str:
@@ -94,18 +94,18 @@ class AuditPages:
         sought, before = sought_of(page_request), _position(page_request.query.get("before", ""))
         audit_query = sought.audit_query(self._layout.clock(), before)
         found = await search_back(self._records, page_request.tenant, audit_query)
-        next_before = found.next_before(PAGE)
+        next_before = found.next_before(PAGE_SIZE)
         older = (
             f"/audit?{sought.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
         return self._layout.page(
             "audit.html",
             page_request,
-            here="/audit",
-            records=found.records[:PAGE],
+            tab="/audit",
+            records=found.records[:PAGE_SIZE],
             looked_since=None if found.looked_since is None else found.looked_since / 1000,
             sought=sought,
-            kinds=KINDS,
+            kinds=RECORD_KINDS,
             ages=AGES,
             older=older,
             is_first=before is None,
@@ -113,7 +113,7 @@ class AuditPages:
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
-        writer, number = _place(page_request.path["record"])
+        writer, number = _record_key(page_request.path["record"])
         trail = self._records.of(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
@@ -126,7 +126,7 @@ class AuditPages:
         return self._layout.page(
             "record.html",
             page_request,
-            here="/audit",
+            tab="/audit",
             record=record,
             proof=proof,
             arguments=argument_tree.read(arguments.encode()) if arguments else None,
@@ -175,9 +175,9 @@ async def search_back(records: Records, tenant: str, query: AuditQuery) -> Found
 def looked_through(query: AuditQuery) -> int:
     """Return how many segments one search looks through; 0: as many as its records need."""
     if query.text is not None or query.subject is not None:
-        return READ
+        return READ_SEGMENTS
     counted = (query.kind, query.tool, query.outcome)
-    return LOOKED_AT if any(one is not None for one in counted) else 0
+    return SEARCHED_SEGMENTS if any(one is not None for one in counted) else 0
 
 
 def sought_of(page_request: PageRequest) -> AuditFilter:
@@ -186,7 +186,7 @@ def sought_of(page_request: PageRequest) -> AuditFilter:
         name: page_request.query.get(name, "")[:MOST_TEXT].strip()
         for name in AuditFilter.__struct_fields__
     }
-    if given["kind"] not in KINDS:
+    if given["kind"] not in RECORD_KINDS:
         given["kind"] = ""
     if given["age"] not in AGES:
         given["age"] = ""
@@ -233,7 +233,7 @@ def _judged(row: AuditRow, before: AuditRow | None) -> tuple[ChainState, str]:
     return "good", "The hash matches the text, the details and the previous record."
 
 
-def _place(text: str) -> tuple[int, int]:
+def _record_key(text: str) -> tuple[int, int]:
     """Return the writer and the number of a record's id (`record_id`); 0: it is none."""
     writer, _, number = text.rpartition("-")
     return (_number(writer) if writer else FIRST_WRITER), _number(number)

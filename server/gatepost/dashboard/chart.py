@@ -73,12 +73,12 @@ def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s:
     """Return a chart with one column for each interval of *step_s* seconds."""
     most = max((sum(interval.counts) for interval in intervals), default=0)
     top = ceiling(most)
-    room = (WIDTH - LEFT - RIGHT) / max(len(intervals), 1)
+    width = (WIDTH - LEFT - RIGHT) / max(len(intervals), 1)
     scale = (HEIGHT - TOP - BOTTOM) / top
     every = max(math.ceil(len(intervals) / 8), 1)
     return Columns(
         columns=tuple(
-            _column(interval, kinds, LEFT + at * room, room, scale, step_s)
+            _column(interval, kinds, LEFT + at * width, width, scale, step_s)
             for at, interval in enumerate(intervals)
         ),
         kinds=tuple(kinds),
@@ -87,7 +87,7 @@ def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s:
             for level in levels(top)
         ),
         marks=tuple(
-            AxisLabel(round(LEFT + (at + 0.5) * room, 1), _short(interval.start, step_s))
+            AxisLabel(round(LEFT + (at + 0.5) * width, 1), _short(interval.start, step_s))
             for at, interval in enumerate(intervals)
             if at % every == 0
         ),
@@ -116,7 +116,7 @@ def _column(
     interval: ChartInterval,
     kinds: Sequence[str],
     x: float,
-    room: float,
+    width: float,
     scale: float,
     step_s: float,
 ) -> Column:
@@ -128,14 +128,14 @@ def _column(
             bottom -= height
             parts.append(ColumnPart(kind, round(bottom, 1), round(height, 1)))
     label = _long(interval.start, step_s)
-    told = ", ".join(
+    title = ", ".join(
         f"{count} {kind}" for kind, count in zip(kinds, interval.counts, strict=True) if count
     )
     return Column(
-        x=round(x + room * GAP / 2, 1),
-        width=round(room * (1 - GAP), 1),
+        x=round(x + width * GAP / 2, 1),
+        width=round(width * (1 - GAP), 1),
         parts=tuple(parts),
-        title=f"{label}: {told or 'no calls'}",
+        title=f"{label}: {title or 'no calls'}",
         counts=interval.counts,
         label=label,
     )

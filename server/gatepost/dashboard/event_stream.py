@@ -15,10 +15,10 @@ from gatepost.http.open_streams import OpenStreams
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
-BREAK = re.compile(r"\r\n|\r|\n")
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LOOK_EVERY_S = 0.5
 """Seconds between checks of a stream's session; half of the promised delay."""
-OVER = ServerSentEvent("over", "")
+SESSION_ENDED = ServerSentEvent("over", "")
 """The last event of a stream whose session ended: the page reloads and reaches the sign-in."""
 
 
@@ -83,7 +83,9 @@ class LiveStream:
             if isinstance(outcome, Exception):
                 raise outcome
         if self._stop.is_set():
-            await reply.send({"type": "http.response.body", "body": lines(OVER), "more_body": True})
+            await reply.send(
+                {"type": "http.response.body", "body": lines(SESSION_ENDED), "more_body": True}
+            )
         await reply.send({"type": "http.response.body", "body": b""})
 
     async def _fill(self, events: AsyncIterator[ServerSentEvent]) -> None:
@@ -121,5 +123,5 @@ class LiveStream:
 def lines(event: ServerSentEvent) -> bytes:
     """Return the event in wire format (HTML, 9.2.6), with a data line for each line of its data."""
     # Not `splitlines`, which also breaks where HTML does not, as at U+2028.
-    data = "".join(f"data: {line}\n" for line in BREAK.split(event.data))
+    data = "".join(f"data: {line}\n" for line in LINE_BREAK.split(event.data))
     return f"event: {event.name}\n{data}\n".encode("utf-8", "replace")

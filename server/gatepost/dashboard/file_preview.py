@@ -60,8 +60,8 @@ class FilePreviews:
         if not isinstance(path, str) or not isinstance(text, str):
             return None
         try:
-            place = path if writing.place is None else writing.place(path, self._settings)
-            head = await self._workspace_of(request.tenant).head(place, limit=MOST_BYTES)
+            shown_path = path if writing.place is None else writing.place(path, self._settings)
+            head = await self._workspace_of(request.tenant).head(shown_path, limit=MOST_BYTES)
         except ToolFailure as failure:
             if failure.failure.kind == "not_found":
                 return FileChange(path=path, exists=False)

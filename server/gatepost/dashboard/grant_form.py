@@ -15,7 +15,7 @@ DURATIONS: Mapping[str, str] = {
 }
 """Durations in seconds, with their labels."""
 MOST_USES = 10_000
-ANY = "true"
+ANY_CALL = "true"
 """A CEL condition that every call matches."""
 
 
@@ -49,7 +49,7 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
         """Return the grant; None if only this call is approved."""
         if not self.chosen and not self.uses:
             return None
-        when = {"any": ANY, "condition": self.condition}.get(self.pattern)
+        when = {"any": ANY_CALL, "condition": self.condition}.get(self.pattern)
         return GrantScope(
             until=now + int(self.chosen) if self.chosen else None,
             uses=int(self.uses) if self.uses else None,

@@ -1,7 +1,7 @@
 """The grants page: list and revoke grants."""
 
 from gatepost.dashboard import argument_tree
-from gatepost.dashboard.grant_form import ANY
+from gatepost.dashboard.grant_form import ANY_CALL
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, redirect
 from gatepost.policy.approvals.approval_request import Undecidable
@@ -35,9 +35,9 @@ class GrantsPage:
         return self._layout.page(
             "grants.html",
             page_request,
-            here="/grants",
+            tab="/grants",
             status=status,
             problem=problem,
             grants=[(one, argument_tree.read(one.arguments)) for one in grants],
-            any_arguments=ANY,
+            any_arguments=ANY_CALL,
         )

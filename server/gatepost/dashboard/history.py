@@ -12,7 +12,7 @@ from gatepost.dashboard.request_page import address
 from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty
 from gatepost.policy.approvals.service import ApprovalService
 
-PAGE = 25
+PAGE_SIZE = 25
 MOST_LOOKED_AT = 500
 """Maximum number of requests read for one page; the next page continues after them."""
 
@@ -48,7 +48,7 @@ class HistoryPage:
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one page of closed requests, last changed first."""
         query = page_request.query
-        wanted = HistoryFilter(
+        filter_ = HistoryFilter(
             state=query.get("state", "") if query.get("state") in STATES else "",
             tool=query.get("tool", "")[:200].strip(),
             person=query.get("person", "")[:200].strip(),
@@ -56,20 +56,20 @@ class HistoryPage:
         before = None
         if query.get("before"):
             before = await self._approvals.get(page_request.tenant, query["before"])
-        found, last = await self._page(page_request.tenant, wanted, before)
+        found, last = await self._page(page_request.tenant, filter_, before)
         return self._layout.page(
             "history.html",
             page_request,
-            here="/history",
+            tab="/history",
             requests=[(one, address(one)) for one in found],
-            wanted=wanted,
-            older=f"/history?{wanted.query(before=last.id)}" if last else "",
+            wanted=filter_,
+            older=f"/history?{filter_.query(before=last.id)}" if last else "",
             is_first=before is None,
             states={key: word for key, word in STATES.items() if key != "waiting"},
         )
 
     async def _page(
-        self, tenant: str, wanted: HistoryFilter, before: ApprovalRequest | None
+        self, tenant: str, filter_: HistoryFilter, before: ApprovalRequest | None
     ) -> tuple[Sequence[ApprovalRequest], ApprovalRequest | None]:
         """Return the matching requests and the last one read; None if there are no more."""
         found: list[ApprovalRequest] = []
@@ -80,16 +80,16 @@ class HistoryPage:
                 return found, None
             for request in some:
                 looked_at, before = looked_at + 1, request
-                if wanted.fits(request):
+                if filter_.fits(request):
                     found.append(request)
-                    if len(found) == PAGE:
+                    if len(found) == PAGE_SIZE:
                         return found, request
         return found, before
 
 
-def _is(wanted: str, party: DisplayedParty) -> bool:
-    return _holds(wanted, party.name, party.subject, party.client_id or "")
+def _is(name: str, party: DisplayedParty) -> bool:
+    return _holds(name, party.name, party.subject, party.client_id or "")
 
 
-def _holds(wanted: str, *texts: str) -> bool:
-    return any(wanted.casefold() in text.casefold() for text in texts)
+def _holds(searched: str, *texts: str) -> bool:
+    return any(searched.casefold() in text.casefold() for text in texts)

@@ -36,7 +36,7 @@ class InboxPage:
         after = place_at(page_request.query.get("after", ""))
         found = await self._approvals.waiting_page(page_request.tenant, after)
         return self._layout.page(
-            "waiting.html", page_request, here="", is_first=after is None, **shown(found)
+            "waiting.html", page_request, tab="", is_first=after is None, **shown(found)
         )
 
     async def live(self, page_request: PageRequest) -> PageResponse:

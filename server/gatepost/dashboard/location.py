@@ -9,7 +9,7 @@ from gatepost_authz.config import TENANT, Resource, SiblingPaths, Target
 NAME = "/dashboard"
 # Only plain paths of the dashboard's pages: no scheme, host, backslash, dot segment or encoding.
 # Any other value in a link leads to the first page.
-BELOW = re.compile(
+DASHBOARD_PATH = re.compile(
     r"(?:/[A-Za-z0-9_-][A-Za-z0-9._~-]{0,127}){1,8}(?:\?[A-Za-z0-9._~=&%+-]{0,512})?", re.ASCII
 )
 
@@ -32,29 +32,29 @@ class DashboardLocation:
         """
         Return the path of the first page, with ``{tenant}`` if there is one dashboard per tenant.
         """
-        self._beside = SiblingPaths(resource)
+        self._paths = SiblingPaths(resource)
         shape = re.escape(self.pattern).replace(re.escape(TENANT), "[^/]+")
         self._below = re.compile(f"({shape})(?:/.*)?", re.DOTALL)
 
     def locate(self, path: str) -> DashboardPaths | None:
         """Return the dashboard that a request path belongs to, or None."""
         match = self._below.fullmatch(path)
-        target = self._beside.locate(path) if match else None
+        target = self._paths.locate(path) if match else None
         return DashboardPaths(target, match[1]) if match and target else None
 
-    def callback(self, spot: DashboardPaths) -> str:
+    def callback(self, paths: DashboardPaths) -> str:
         """Return the redirect URI to register at the issuers."""
-        return f"{self.resource.origin}{spot.base}/callback"
+        return f"{self.resource.origin}{paths.base}/callback"
 
-    def signed_out(self, spot: DashboardPaths) -> str:
+    def signed_out(self, paths: DashboardPaths) -> str:
         """Return the URL of the page after a sign-out, to register at the issuers."""
-        return f"{self.resource.origin}{spot.base}/signed-out"
+        return f"{self.resource.origin}{paths.base}/signed-out"
 
 
-def below(wanted: str) -> str:
+def below(path: str) -> str:
     """
-    Return *wanted* if it is a path of a page below the base; else empty, for the first page.
+    Return *path* if it is a path of a page below the base; else empty, for the first page.
 
     This is where the sign-in continues. The result is only used after a base.
     """
-    return wanted if BELOW.fullmatch(wanted) else ""
+    return path if DASHBOARD_PATH.fullmatch(path) else ""

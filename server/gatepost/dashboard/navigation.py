@@ -18,13 +18,13 @@ class PageLayout:
         name: str,
         page_request: PageRequest,
         *,
-        here: str,
+        tab: str,
         status: int = 200,
         **values: object,
     ) -> PageResponse:
-        """Return the page of a template; *here* is its path in the navigation."""
+        """Return the page of a template; *tab* is its path in the navigation."""
         return self._view.page(
-            name, page_request, status=status, here=here, now=self.clock(), **values
+            name, page_request, status=status, tab=tab, now=self.clock(), **values
         )
 
     def part(self, name: str, page_request: PageRequest, **values: object) -> str:

@@ -22,8 +22,8 @@ from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.introspector import PAUSE_S
+from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import location_of
 from gatepost_authz.verifier import KeySource, TokenVerifier
 
 
@@ -35,7 +35,7 @@ class SignInAttempt(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     verifier: str
     """The PKCE code verifier (RFC 7636); the issuer saw its digest."""
-    onward: str
+    return_to: str
     """The page that the user wanted, below the base."""
     began: float
     switches: bool = False
@@ -75,18 +75,18 @@ class OpenIdClient:
         self.client = client
         self._fetcher = fetcher
         self._discovery = discovery
-        self._place = msgspec.structs.replace(location_of(issuer, trusted), sign_in=True)
+        self._location = msgspec.structs.replace(location_of(issuer, trusted), sign_in=True)
         self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 
-    def attempt(self, onward: str, *, switches: bool = False) -> SignInAttempt:
+    def attempt(self, return_to: str, *, switches: bool = False) -> SignInAttempt:
         """Return a new sign-in with fresh secrets."""
         return SignInAttempt(
             issuer=self.issuer,
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
-            onward=onward,
+            return_to=return_to,
             began=time.time(),
             switches=switches,
         )
@@ -151,7 +151,7 @@ class OpenIdClient:
             **self._form,
         }
         document = await self._fetcher.post_form_once(
-            endpoint, form, headers=self._headers, allow_private=self._place.allow_private
+            endpoint, form, headers=self._headers, allow_private=self._location.allow_private
         )
         return tokens_of(document.data)
 
@@ -160,7 +160,7 @@ class OpenIdClient:
         if now < self._search_at:
             raise FetchError("metadata")
         try:
-            return await self._discovery.find(self._place)
+            return await self._discovery.find(self._location)
         except FetchError:
             # Any visitor can start sign-ins, so an issuer that is down must not be asked each time.
             self._search_at = now + PAUSE_S
@@ -178,11 +178,11 @@ class OpenIdClient:
 
     async def _prompt(self) -> Mapping[str, str]:
         """Return the parameter that lets a person choose the account, if the issuer knows one."""
-        wanted: str = self.client.prompt
-        if not wanted and not self.client.authorization_endpoint:
+        prompt: str = self.client.prompt
+        if not prompt and not self.client.authorization_endpoint:
             known = (await self._metadata()).prompts
-            wanted = next((one for one in PROMPTS if one in known), "")
-        return {"prompt": wanted} if wanted else {}
+            prompt = next((one for one in PROMPTS if one in known), "")
+        return {"prompt": prompt} if prompt else {}
 
     def _resource(self, target: Target) -> Mapping[str, str]:
         name = self.trusted.preset.resource_parameter

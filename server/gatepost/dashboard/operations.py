@@ -9,7 +9,7 @@ from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
 from gatepost.runtime.process_reports import (
     BOUNDS_S,
-    LATE_S,
+    OUTDATED_S,
     ProcessReport,
     ReportedKeys,
     ToolTimes,
@@ -19,7 +19,7 @@ from gatepost.runtime.process_reports import (
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.services import Services
 from gatepost_authz.check import OPERATOR
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 CALLERS, TOOLS = 50, 20
 SLOW_SHARE = 0.95
@@ -77,14 +77,14 @@ class OperationsPage:
         return self._layout.page(
             "operations.html",
             page_request,
-            here="/operations",
+            tab="/operations",
             processes=found,
-            late={one.process for one in found if now - one.written_at > LATE_S},
+            late={one.process for one in found if now - one.written_at > OUTDATED_S},
             versions=sorted({one.version for one in found}),
             issuers=issuers_of([one.issuers for one in found]),
             refusals=added([one.refusals for one in found]),
             tokens=[
-                (reason, number, RULES.get(reason, NO_RULE))
+                (reason, number, RULES.get(reason, UNKNOWN_REASON))
                 for reason, number in added([one.tokens for one in found])
             ],
             tools=slow_tools([one for report in found for one in report.tools]),
@@ -139,10 +139,10 @@ def slow_tools(found: Sequence[ToolTimes]) -> list[SlowTool]:
 
 def bound_of(counts: Sequence[int]) -> float | None:
     """Return the bucket's bound below which most calls ended; None for the last bucket."""
-    wanted, seen = SLOW_SHARE * sum(counts), 0
+    threshold, seen = SLOW_SHARE * sum(counts), 0
     for bound, number in zip(BOUNDS_S, counts, strict=False):
         seen += number
-        if seen >= wanted:
+        if seen >= threshold:
             return bound
     return None
 

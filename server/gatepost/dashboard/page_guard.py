@@ -18,7 +18,7 @@ from gatepost.http.body import Gone, TooLarge, read_body
 from gatepost.http.checks import authorities
 from gatepost.http.edge import peer_of
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.policy.approvals.approval_request import SignedInApprover
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
@@ -43,7 +43,7 @@ class PageRefused(Exception):
         self.leave = leave
 
 
-FOREIGN = PageRefused(
+CROSS_SITE_FORM = PageRefused(
     403,
     "This form cannot be accepted",
     "The form came from another site or from an outdated page. Nothing was changed. Open the "
@@ -79,14 +79,14 @@ class RequestOrigin:
         site = headers.get(b"sec-fetch-site", b"none")
         if site in {b"same-origin", b"none"}:
             return True
-        place = headers.get(b"sec-fetch-dest", b"document")
-        return headers.get(b"sec-fetch-mode", b"") == b"navigate" and place == b"document"
+        destination = headers.get(b"sec-fetch-dest", b"document")
+        return headers.get(b"sec-fetch-mode", b"") == b"navigate" and destination == b"document"
 
 
 class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that all frames of a dashboard share."""
 
-    place: DashboardLocation
+    location: DashboardLocation
     sessions: DashboardSessions
     cookies: Cookies
     view: Templates
@@ -118,22 +118,22 @@ class GuardedPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         around = self._around
-        spot = around.place.locate(scope["path"])
+        paths = around.location.locate(scope["path"])
         reply = ResponseSender(send, head=scope["method"] == "HEAD")
-        if spot is None:
+        if paths is None:
             await reply.html(404, around.view.bare("error.html", "", turned=ABSENT, back=""))
             return
         try:
-            await self._serve_page(spot, scope, receive, reply)
+            await self._serve_page(paths, scope, receive, reply)
         except PageRefused as turned:
-            back = "" if turned.leave else spot.base
+            back = "" if turned.leave else paths.base
             html = around.view.bare(
-                "error.html", spot.base, turned=turned, back=back, csrf=turned.leave
+                "error.html", paths.base, turned=turned, back=back, csrf=turned.leave
             )
             await reply.html(turned.status, html)
 
     async def _serve_page(
-        self, spot: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
+        self, paths: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
     ) -> None:
         around = self._around
         if scope["method"] not in self._handlers:
@@ -141,19 +141,19 @@ class GuardedPage:
             turned = PageRefused(
                 405, "Method not allowed", "This URL does not accept this request method."
             )
-            html = around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
+            html = around.view.bare("error.html", paths.base, turned=turned, back=paths.base)
             await reply.html(405, html, (allow,))
             return
-        name = around.cookies.name("session", spot.target)
-        session = await around.sessions.find(cookie_of(scope["headers"], name), spot.target)
+        name = around.cookies.name("session", paths.target)
+        session = await around.sessions.find(cookie_of(scope["headers"], name), paths.target)
         if session is None:
-            await self._to_sign_in(spot, scope, reply)
+            await self._to_sign_in(paths, scope, reply)
             return
         scope[CALLER] = session.caller
-        page_request = await self._judged(spot, session, scope, receive)
+        page_request = await self._judged(paths, session, scope, receive)
         if not around.sessions.lives(session):
             # The session may have ended while the form was being received.
-            await self._to_sign_in(spot, scope, reply)
+            await self._to_sign_in(paths, scope, reply)
             return
         handler = self._handlers[scope["method"]]
         try:
@@ -161,30 +161,30 @@ class GuardedPage:
         except NotShown:
             raise ABSENT from None
         if answer.signs_out:
-            await self._sign_out(spot, session, scope, reply)
+            await self._sign_out(paths, session, scope, reply)
             return
         await self._send(
-            answer, page_request, session, receive, reply, self._renewal(session, spot)
+            answer, page_request, session, receive, reply, self._renewal(session, paths)
         )
 
     async def _sign_out(
-        self, spot: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
+        self, paths: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
     ) -> None:
         around = self._around
         await around.sessions.end(session)
         await around.note("signed_out", session.caller, peer_of(scope))
-        kept = cookie_of(scope["headers"], around.cookies.name("identity", spot.target))
+        kept = cookie_of(scope["headers"], around.cookies.name("identity", paths.target))
         hint = around.sessions.identity(session, kept)
-        address = await around.leave(spot, session.caller.issuer, hint)
-        removals = [around.cookies.removal("session", spot.target)]
+        address = await around.leave(paths, session.caller.issuer, hint)
+        removals = [around.cookies.removal("session", paths.target)]
         if kept:
-            removals.append(around.cookies.removal("identity", spot.target))
+            removals.append(around.cookies.removal("identity", paths.target))
         await reply.redirect(address, removals)
 
     async def _judged(
-        self, spot: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
+        self, paths: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
     ) -> PageRequest:
-        around, headers = self._around, scope[FOLDED]
+        around, headers = self._around, scope[HEADERS_BY_NAME]
         if self.page.roles and not self.page.roles & session.caller.roles:
             raise PageRefused(
                 403,
@@ -198,15 +198,15 @@ class GuardedPage:
             query = query_of(scope["query_string"])
             if scope["method"] == "POST":
                 if not around.own.sends(headers):
-                    raise FOREIGN
+                    raise CROSS_SITE_FORM
                 form = form_of(headers, await read_body(receive, around.max_body_bytes))
                 given = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
                     "latin-1"
                 )
                 if not around.sessions.minted(session, given):
-                    raise FOREIGN
+                    raise CROSS_SITE_FORM
             elif not around.own.may_ask(headers):
-                raise FOREIGN
+                raise CROSS_SITE_FORM
         except UnreadableForm as fault:
             raise PageRefused(fault.status, "Request not readable", fault.sentence) from None
         except TooLarge:
@@ -224,17 +224,17 @@ class GuardedPage:
             query=query,
             form=form,
             csrf=around.sessions.token(session),
-            base=spot.base,
+            base=paths.base,
             fragment=headers.get(b"hx-request") == b"true",
             request_id=scope.get(REQUEST_ID, ""),
         )
 
-    def _renewal(self, session: SignedInSession, spot: DashboardPaths) -> Sequence[HeaderField]:
+    def _renewal(self, session: SignedInSession, paths: DashboardPaths) -> Sequence[HeaderField]:
         renewed = None if self.page.background else self._around.sessions.renewed(session)
         if renewed is None:
             return ()
-        value = self._around.sessions.sealed(renewed, spot.target)
-        return (self._around.cookies.header("session", spot.target, value),)
+        value = self._around.sessions.sealed(renewed, paths.target)
+        return (self._around.cookies.header("session", paths.target, value),)
 
     async def _send(
         self,
@@ -259,22 +259,22 @@ class GuardedPage:
             # Always a path below the dashboard's base, whatever the page returned.
             await reply.redirect(page_request.base + below(answer.location), more)
 
-    async def _to_sign_in(self, spot: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
-        headers = scope[FOLDED]
+    async def _to_sign_in(self, paths: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
+        headers = scope[HEADERS_BY_NAME]
         if scope["method"] in {"GET", "HEAD"} and b"hx-request" not in headers:
-            wanted = scope["path"].removeprefix(spot.base)
+            target = scope["path"].removeprefix(paths.base)
             if scope["query_string"]:
-                wanted += "?" + scope["query_string"].decode("latin-1")
-            await reply.redirect(sign_in_path(spot.base, below(wanted)))
+                target += "?" + scope["query_string"].decode("latin-1")
+            await reply.redirect(sign_in_path(paths.base, below(target)))
             return
         # htmx follows this header with the whole page, not only the requested part.
-        wanted = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
-        way = sign_in_path(spot.base, below(wanted.removeprefix(spot.base))).encode("ascii")
+        target = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
+        location = sign_in_path(paths.base, below(target.removeprefix(paths.base))).encode("ascii")
         turned = PageRefused(
             401, "You are signed out", "Sign in again. Your last action was not carried out."
         )
-        html = self._around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
-        await reply.html(401, html, ((b"hx-redirect", way),))
+        html = self._around.view.bare("error.html", paths.base, turned=turned, back=paths.base)
+        await reply.html(401, html, ((b"hx-redirect", location),))
 
 
 def lacking(roles: frozenset[str]) -> str:
@@ -295,6 +295,6 @@ def path_of(url: str) -> str:
     return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-def sign_in_path(base: str, onward: str) -> str:
+def sign_in_path(base: str, return_to: str) -> str:
     """Return the path of the sign-in page that continues to *onward*."""
-    return f"{base}/sign-in" + (f"?next={quote(onward, safe='/')}" if onward else "")
+    return f"{base}/sign-in" + (f"?next={quote(return_to, safe='/')}" if return_to else "")

@@ -19,10 +19,11 @@ from gatepost.dashboard.page import (
     stream,
 )
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.edited_arguments import DECIDED, decoded
 from gatepost.policy.approvals.request_lists import PAGE
 from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.stored_request import DECIDED
 from gatepost.tools.api import Tool
+from gatepost.tools.exact_json import decoded
 
 Tools = Callable[[], Mapping[str, Tool]]
 
@@ -112,10 +113,10 @@ class RequestPage:
     async def arguments(self, page_request: PageRequest) -> PageResponse:
         """Return all arguments as a file, with secrets redacted as on the page."""
         request = await self._found(page_request)
-        told = request.edited if page_request.query.get("edited") else request.arguments
-        if told is None:
+        encoded = request.edited if page_request.query.get("edited") else request.arguments
+        if encoded is None:
             raise NotShown
-        file = (request.content or "").encode() if request.kind == "script" else told
+        file = (request.content or "").encode() if request.kind == "script" else encoded
         kind = "text/plain; charset=utf-8" if request.kind == "script" else "application/json"
         name = f"{page_request.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
         return PageResponse(file=file, file_name=name, file_type=kind)
@@ -155,7 +156,7 @@ class RequestPage:
         """Return the page again with the reason, keeping everything that the approver entered."""
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._layout.page("gone.html", page_request, here="", status=409, why=why)
+            return self._layout.page("gone.html", page_request, tab="", status=409, why=why)
         return await self._page(page_request, request, status=409, problem=why, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
@@ -205,8 +206,8 @@ class RequestPage:
         if not is_open:
             page = await self._approvals.waiting_page(page_request.tenant)
             values["others"] = f"{PAGE} or" if page.later else len(page.requests)
-        here = "" if is_open else "/history"
-        return self._layout.page("request.html", page_request, here=here, status=status, **values)
+        tab = "" if is_open else "/history"
+        return self._layout.page("request.html", page_request, tab=tab, status=status, **values)
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)

@@ -53,9 +53,9 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
     assets = Assets()
     parties = _parties(config, services)
     around = page_services(config, services, resource, Templates(assets.path), parties)
-    place, view = around.place, around.view
+    location, view = around.location, around.view
     gateway = SignInServices(
-        place=place,
+        location=location,
         parties=parties,
         verifier=SignInVerifier(
             services.verifier,
@@ -81,7 +81,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
             development=config.development,
             sign_out_origins=sign_out_origins(config),
         )
-        return Route(place.pattern + below, guarded, methods=list(methods))
+        return Route(location.pattern + below, guarded, methods=list(methods))
 
     shown = pages(config, services, view)
     view.lead_to({page.path for page in shown})
@@ -95,7 +95,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
         route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return DashboardRoutes(made, _painter(place, view, guards_of(resource)))
+    return DashboardRoutes(made, _painter(location, view, guards_of(resource)))
 
 
 def page_services(
@@ -106,9 +106,9 @@ def page_services(
     parties: Parties | None = None,
 ) -> PageServices:
     """Return what all pages of the dashboard share."""
-    place = DashboardLocation(resource)
+    location = DashboardLocation(resource)
     return PageServices(
-        place=place,
+        location=location,
         sessions=DashboardSessions(
             services.keyring,
             services.records,
@@ -122,22 +122,22 @@ def page_services(
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
-        leave=destinations(parties or _parties(config, services), place),
+        leave=destinations(parties or _parties(config, services), location),
     )
 
 
 def _painter(
-    place: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
+    location: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
 ) -> RenderRefusal:
     def paint(
         path: str, refusal: EdgeRefusal, request_id: str
     ) -> tuple[bytes, ResponseHeaders] | None:
-        spot = place.locate(path)
-        if spot is None:
+        paths = location.locate(path)
+        if paths is None:
             return None
         title = "Service unavailable" if refusal.status >= 500 else "Request refused"
         turned = PageRefused(refusal.status, title, f"{refusal.message} (request {request_id})")
-        html = view.bare("error.html", spot.base, turned=turned, back=spot.base)
+        html = view.bare("error.html", paths.base, turned=turned, back=paths.base)
         return html.encode(), tuple(guards)
 
     return paint
@@ -167,9 +167,9 @@ def _parties(config: Config, services: Services) -> Parties:
             secret=secrets[client.client_secret],
         )
 
-    def of(spot: DashboardPaths) -> Mapping[str, OpenIdClient]:
+    def of(paths: DashboardPaths) -> Mapping[str, OpenIdClient]:
         made = {}
-        for issuer in issuers.for_tenant(spot.target.tenant):
+        for issuer in issuers.for_tenant(paths.target.tenant):
             if issuer not in known:
                 known[issuer] = party(issuer)
             one = known[issuer]

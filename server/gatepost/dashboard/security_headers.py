@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.edge import respond
-from gatepost.http.scope import FOLDED
+from gatepost.http.scope import HEADERS_BY_NAME
 from gatepost_authz.config import Resource
 from gatepost_authz.headers import HeaderField
 
@@ -16,7 +16,7 @@ POLICY = (
     b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 NO_STORE = (b"cache-control", b"no-store")
-GUARDS: tuple[HeaderField, ...] = (
+SECURITY_HEADERS: tuple[HeaderField, ...] = (
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
     # With `no-referrer` browsers send `Origin: null` with our own forms (Fetch, "append a request
@@ -64,7 +64,7 @@ class SecurityHeaders:
                 message = {**message, "headers": [*own, *self._guards]}
             return send(message)
 
-        host = scope[FOLDED].get(b"host", b"")
+        host = scope[HEADERS_BY_NAME].get(b"host", b"")
         if self._host and host.lower() != self._host and scope["method"] in {"GET", "HEAD"}:
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
             location = (b"location", self._origin + scope["raw_path"] + query)
@@ -81,5 +81,5 @@ def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple
     *sign_out_origins*.
     """
     policy = " ".join([POLICY.decode("ascii"), *sign_out_origins]).encode("ascii")
-    guards = ((b"content-security-policy", policy), *GUARDS)
+    guards = ((b"content-security-policy", policy), *SECURITY_HEADERS)
     return (*guards, *SECURE) if resource.scheme == "https" else guards

@@ -26,25 +26,25 @@ from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, Re
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.headers import HeaderField
 from gatepost_authz.middleware import CALLER
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 PURPOSE = "dashboard sign-in"
-LASTS_S = 600
+SIGN_IN_LIFETIME_S = 600
 """Seconds that a sign-in can take at the issuer."""
-CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
+AUTHORIZATION_CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 """An authorization code (RFC 6749 appendix A.11, without spaces)."""
 ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 
 log = logging.getLogger("gatepost.dashboard")
 _decoder = msgspec.msgpack.Decoder(SignInAttempt)
 
-STALE = PageRefused(
+SIGN_IN_EXPIRED = PageRefused(
     400,
     "Sign-in expired",
     "The sign-in took longer than ten minutes, was already completed, or started in another "
     "browser. Sign in again.",
 )
-DECLINED = PageRefused(403, "Sign-in refused", "The identity provider refused the sign-in.")
+SIGN_IN_REFUSED = PageRefused(403, "Sign-in refused", "The identity provider refused the sign-in.")
 UNTRUSTED = PageRefused(
     403,
     "Access denied",
@@ -63,7 +63,7 @@ OWN_ERRORS = {
 """The OAuth errors about this server (not about the user), and the settings that cause them."""
 SWITCHES = {"account": "choose"}
 """The parameter of a sign-in whose user wants to choose the account at the issuer."""
-AWAY = PageRefused(
+PROVIDER_UNAVAILABLE = PageRefused(
     503,
     "Identity provider unavailable",
     "The identity provider could not be reached. Try again in a moment.",
@@ -87,18 +87,18 @@ def misconfigured(party: OpenIdClient, error: str) -> PageRefused:
 
 def untrusted(refusal: AuthError) -> PageRefused:
     """Return the page for a user whose tokens were refused; it names the rule."""
-    rule = RULES.get(refusal.reason, NO_RULE)
+    rule = RULES.get(refusal.reason, UNKNOWN_REASON)
     if not rule.setting:
         return UNTRUSTED
     claim = refusal.claim or rule.claim
-    told = f"{rule.rule} (claim {claim}, setting {rule.setting})" if claim else rule.rule
-    return PageRefused(UNTRUSTED.status, UNTRUSTED.title, f"{UNTRUSTED.sentence} {told}")
+    reason = f"{rule.rule} (claim {claim}, setting {rule.setting})" if claim else rule.rule
+    return PageRefused(UNTRUSTED.status, UNTRUSTED.title, f"{UNTRUSTED.sentence} {reason}")
 
 
 class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that the steps of a sign-in share."""
 
-    place: DashboardLocation
+    location: DashboardLocation
     parties: Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
     """The issuers of a dashboard by a short name for links, the preferred one first."""
     verifier: SignInVerifier
@@ -128,18 +128,18 @@ class SignInStep:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = self._gateway
         reply = ResponseSender(send, head=scope["method"] == "HEAD")
-        spot = gateway.place.locate(scope["path"])
-        base = spot.base if spot else ""
+        paths = gateway.location.locate(scope["path"])
+        base = paths.base if paths else ""
         try:
-            if spot is None:
+            if paths is None:
                 raise ABSENT
             if scope["method"] not in {"GET", "HEAD"}:
                 raise PageRefused(
                     405, "Method not allowed", "This URL does not accept this request method."
                 )
-            await self._step(gateway, spot, scope, reply)
+            await self._step(gateway, paths, scope, reply)
         except PageRefused as turned:
-            again = f"{base}/sign-in?{urlencode(SWITCHES)}" if spot else ""
+            again = f"{base}/sign-in?{urlencode(SWITCHES)}" if paths else ""
             html = gateway.view.bare("error.html", base, turned=turned, back=again)
             more = ((b"allow", b"GET, HEAD"),) if turned.status == 405 else ()
             await reply.html(turned.status, html, more)
@@ -150,59 +150,59 @@ class SignInStep:
 
 
 async def choose(
-    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+    gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Show a link for each issuer; the user chooses before any redirect."""
     query = query_of(scope["query_string"])
     shared = {"next": below(query.get("next", "")), **(SWITCHES if switches(query) else {})}
     links = {
         urlencode({"issuer": name, **shared}): party.issuer
-        for name, party in gateway.parties(spot).items()
+        for name, party in gateway.parties(paths).items()
     }
-    html = gateway.view.bare("signin.html", spot.base, issuers=links)
+    html = gateway.view.bare("signin.html", paths.base, issuers=links)
     await reply.html(200, html)
 
 
 async def signed_out(
-    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+    gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Show the page after the sign-out."""
-    again = f"{spot.base}/sign-in?{urlencode(SWITCHES)}"
-    await reply.html(200, gateway.view.bare("signedout.html", spot.base, again=again))
+    again = f"{paths.base}/sign-in?{urlencode(SWITCHES)}"
+    await reply.html(200, gateway.view.bare("signedout.html", paths.base, again=again))
 
 
 async def missing(
-    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+    gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Answer 404 for any other path below the base."""
     raise ABSENT
 
 
 async def begin(
-    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+    gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Redirect to the issuer, and set the cookie that the callback must match."""
     query = query_of(scope["query_string"])
-    party = gateway.parties(spot).get(query.get("issuer", ""))
+    party = gateway.parties(paths).get(query.get("issuer", ""))
     if party is None:
         raise ABSENT
     attempt = party.attempt(below(query.get("next", "")), switches=switches(query))
-    callback = gateway.place.callback(spot)
+    callback = gateway.location.callback(paths)
     try:
-        address = await party.address(attempt, spot.target, callback, gateway.baseline)
+        address = await party.address(attempt, paths.target, callback, gateway.baseline)
     except FetchError as error:
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
         )
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     payload = msgspec.msgpack.encode(attempt)
-    sealed = gateway.keyring.seal(PURPOSE, payload, context=spot.target.url.encode())
-    cookie = gateway.cookies.header("sign-in", spot.target, sealed, age=LASTS_S)
+    sealed = gateway.keyring.seal(PURPOSE, payload, context=paths.target.url.encode())
+    cookie = gateway.cookies.header("sign-in", paths.target, sealed, age=SIGN_IN_LIFETIME_S)
     await reply.redirect(address, (cookie,))
 
 
 async def finish(
-    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+    gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """
     Check that the callback belongs to this browser's sign-in, and open a session.
@@ -213,14 +213,14 @@ async def finish(
     # Each callback causes a request to the issuer, so invented codes must be limited.
     gateway.slow_down(scope)
     query = query_of(scope["query_string"])
-    attempt = under_way(gateway, spot, scope)
-    party = party_of(gateway, spot, attempt) if attempt else None
+    attempt = under_way(gateway, paths, scope)
+    party = party_of(gateway, paths, attempt) if attempt else None
     if attempt is None or party is None:
-        raise STALE
+        raise SIGN_IN_EXPIRED
     if not hmac.compare_digest(query.get("state", "").encode(), attempt.state.encode()):
-        raise STALE
+        raise SIGN_IN_EXPIRED
     try:
-        caller, identity = await _identified(gateway, party, attempt, spot, query)
+        caller, identity = await _identified(gateway, party, attempt, paths, query)
     except FetchError as error:
         own = error.error or ("invalid_client" if error.status == 401 else "")
         if own in OWN_ERRORS:
@@ -233,21 +233,21 @@ async def finish(
         if error.status == 400:
             gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
             raise UNTRUSTED from error
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     except IssuerUnavailable as error:
         gateway.failed(scope, error)
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
         )
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     except AuthError as refusal:
         gateway.failed(scope, refusal.about(issuer=party.issuer))
         log.warning(
             "dashboard_sign_in_refused", extra={"issuer": party.issuer, "reason": refusal.reason}
         )
         raise untrusted(refusal) from refusal
-    cookies = await _welcome(gateway, spot, scope, caller, identity)
-    await reply.redirect(spot.base + attempt.onward, cookies)
+    cookies = await _start_session(gateway, paths, scope, caller, identity)
+    await reply.redirect(paths.base + attempt.return_to, cookies)
 
 
 def switches(query: Mapping[str, str]) -> bool:
@@ -255,34 +255,34 @@ def switches(query: Mapping[str, str]) -> bool:
     return SWITCHES.items() <= query.items()
 
 
-def under_way(gateway: SignInServices, spot: DashboardPaths, scope: Scope) -> SignInAttempt | None:
+def under_way(gateway: SignInServices, paths: DashboardPaths, scope: Scope) -> SignInAttempt | None:
     """Return the sign-in that this browser started, unless it expired."""
-    name = gateway.cookies.name("sign-in", spot.target)
+    name = gateway.cookies.name("sign-in", paths.target)
     cookie = cookie_of(scope["headers"], name)
     if not cookie.isascii():
         return None
-    payload = gateway.keyring.open(PURPOSE, cookie, context=spot.target.url.encode())
+    payload = gateway.keyring.open(PURPOSE, cookie, context=paths.target.url.encode())
     if payload is None:
         return None
     try:
         attempt = _decoder.decode(payload)
     except msgspec.DecodeError:
         return None
-    return attempt if 0 <= time.time() - attempt.began < LASTS_S else None
+    return attempt if 0 <= time.time() - attempt.began < SIGN_IN_LIFETIME_S else None
 
 
 def party_of(
-    gateway: SignInServices, spot: DashboardPaths, attempt: SignInAttempt
+    gateway: SignInServices, paths: DashboardPaths, attempt: SignInAttempt
 ) -> OpenIdClient | None:
     """Return the issuer of the sign-in, if it is still configured."""
-    return gateway.parties(spot).get(short(attempt.issuer))
+    return gateway.parties(paths).get(short(attempt.issuer))
 
 
 async def _identified(
     gateway: SignInServices,
     party: OpenIdClient,
     attempt: SignInAttempt,
-    spot: DashboardPaths,
+    paths: DashboardPaths,
     query: Mapping[str, str],
 ) -> tuple[TenantContext, str]:
     """Return the person, and the ID token if the sign-out will need it."""
@@ -294,29 +294,29 @@ async def _identified(
         # Another issuer answered in place of this one, and would get our code and secret.
         raise InvalidToken("wrong_sender")
     if "error" in query:
-        told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
-        if told in OWN_ERRORS:
-            raise misconfigured(party, told)
-        log.info("dashboard_sign_in_declined", extra={"issuer": party.issuer, "reason": told})
-        raise DECLINED
+        error = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
+        if error in OWN_ERRORS:
+            raise misconfigured(party, error)
+        log.info("dashboard_sign_in_declined", extra={"issuer": party.issuer, "reason": error})
+        raise SIGN_IN_REFUSED
     code = query.get("code", "")
-    if not CODE.fullmatch(code):
-        raise STALE
-    callback = gateway.place.callback(spot)
-    tokens = await party.redeem(code, attempt, spot.target, callback)
-    person = await gateway.verifier.identify(tokens, party, attempt, spot.target)
+    if not AUTHORIZATION_CODE.fullmatch(code):
+        raise SIGN_IN_EXPIRED
+    callback = gateway.location.callback(paths)
+    tokens = await party.redeem(code, attempt, paths.target, callback)
+    person = await gateway.verifier.identify(tokens, party, attempt, paths.target)
     return person, await party.hint(tokens.identity)
 
 
-async def _welcome(
+async def _start_session(
     gateway: SignInServices,
-    spot: DashboardPaths,
+    paths: DashboardPaths,
     scope: Scope,
     caller: TenantContext,
     identity: str,
 ) -> Sequence[HeaderField]:
     """Open a session; return its cookies."""
-    sessions, cookies, target = gateway.sessions, gateway.cookies, spot.target
+    sessions, cookies, target = gateway.sessions, gateway.cookies, paths.target
     try:
         session = sessions.start(caller)
         value = sessions.sealed(session, target)

@@ -106,7 +106,7 @@ class ToolsPage:
         return self._layout.page(
             "tools.html",
             page_request,
-            here="/tools",
+            tab="/tools",
             packs=_by_pack(rows),
             count=len(rows),
             callers=[(key_of(one), one) for one in callers],
@@ -118,7 +118,7 @@ class ToolsPage:
 
     def _entered(self, tenant: str, entered: str) -> JudgedCaller:
         given = frozenset(entered.replace(",", " ").split())
-        held = self._implications.expand(given)
+        expanded = self._implications.expand(given)
         unknown = TenantContext(
             tenant_id=tenant,
             issuer="",
@@ -126,9 +126,9 @@ class ToolsPage:
             subject_kind="user",
             resource="",
             expires_at=0,
-            scopes=held,
+            scopes=expanded,
         )
-        return JudgedCaller(caller=unknown, known=False, implied=held - given)
+        return JudgedCaller(caller=unknown, known=False, implied=expanded - given)
 
 
 def key_of(caller: TenantContext) -> str:
@@ -181,9 +181,9 @@ def rules_of(policy: ApprovalPolicy | None) -> tuple[str, ...]:
     """Return the approval rules of a tool in words."""
     if policy is None:
         return ()
-    told = ["every call"] if policy.always else []
+    rules = ["every call"] if policy.always else []
     if policy.writes:
-        told.append("every call that is not read-only")
+        rules.append("every call that is not read-only")
     for clause in policy.clauses:
         rule = clause.rule
         words = f"when {rule.when}" if rule.when else "every call"
@@ -191,8 +191,8 @@ def rules_of(policy: ApprovalPolicy | None) -> tuple[str, ...]:
             words += f", {rule.approvals} approvers"
         if rule.by:
             words += f" ({' or '.join(rule.by)})"
-        told.append(words)
-    return tuple(dict.fromkeys(told))
+        rules.append(words)
+    return tuple(dict.fromkeys(rules))
 
 
 def _by_pack(rows: Iterable[ToolRow]) -> Mapping[str, list[ToolRow]]:

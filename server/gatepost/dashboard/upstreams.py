@@ -117,11 +117,11 @@ class UpstreamsPage:
     async def switch(self, page_request: PageRequest) -> PageResponse:
         """Enable or disable a server of the API."""
         server = await self._server(page_request)
-        wanted = STATUSES.get(page_request.form.get("status", ""))
-        if wanted is None:
+        status = STATUSES.get(page_request.form.get("status", ""))
+        if status is None:
             return await self._page(page_request, status=400, problem="Choose enable or disable.")
         try:
-            changes = ServerChanges(status=wanted)
+            changes = ServerChanges(status=status)
             await self._administration.change(server, changes, _actor(page_request))
         except Conflict as conflict:
             return await self._page(page_request, status=409, problem=conflict.message)
@@ -152,7 +152,7 @@ class UpstreamsPage:
         return self._layout.page(
             "upstreams.html",
             page_request,
-            here="/upstreams",
+            tab="/upstreams",
             status=status,
             problem=problem,
             upstreams=shown,

@@ -14,10 +14,10 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.storage.audit import Count
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
-from gatepost_authz.reasons import NO_RULE, RULES, RefusalReason
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON, RefusalReason
 
-KINDS = ("answered", "asked", "failed", "refused")
-ASKED = frozenset({"approval_pending", "input_required"})
+OUTCOME_KINDS = ("answered", "waiting", "failed", "refused")
+WAITING_OUTCOMES = frozenset({"approval_pending", "input_required"})
 """Outcomes of calls that wait for approval or input."""
 CALLERS = 20
 
@@ -42,7 +42,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
     tool: str
     counts: tuple[int, ...]
-    """By `KINDS`."""
+    """By `OUTCOME_KINDS`."""
     outcomes: tuple[tuple[str, int], ...]
     """Failed and refused outcomes, the most frequent first."""
     share: float
@@ -58,7 +58,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
         """Return kind, start and width of each part of a bar that is at most 160 wide."""
         parts: list[tuple[str, float, float]] = []
         begin, scale = 0.0, 160 * self.share / max(self.total, 1)
-        for kind, count in zip(KINDS, self.counts, strict=True):
+        for kind, count in zip(OUTCOME_KINDS, self.counts, strict=True):
             if count:
                 parts.append((kind, round(begin, 1), round(count * scale, 1)))
                 begin += count * scale
@@ -99,10 +99,12 @@ class UsagePage:
         return self._layout.page(
             "usage.html",
             page_request,
-            here="/usage",
+            tab="/usage",
             span=span,
             spans=SPANS,
-            chart=columns(intervals_of(counts, since, span, now), KINDS, step_s=span.step_s),
+            chart=columns(
+                intervals_of(counts, since, span, now), OUTCOME_KINDS, step_s=span.step_s
+            ),
             tools=tools_of(counts),
             buckets=[bucket_meter(one) for one in levels.buckets],
             places=[place_meter(one) for one in levels.concurrency],
@@ -124,7 +126,9 @@ def intervals_of(
             by_interval[int((one.at / 1000 - since) // span.step_s), kind] += one.number
     number = int((now - since) // span.step_s) + 1
     return [
-        ChartInterval(since + at * span.step_s, tuple(by_interval[at, kind] for kind in KINDS))
+        ChartInterval(
+            since + at * span.step_s, tuple(by_interval[at, kind] for kind in OUTCOME_KINDS)
+        )
         for at in range(number)
     ]
 
@@ -137,13 +141,13 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
         if (kind := kind_of(one)) is None:
             continue
         kinds.setdefault(one.tool, Counter())[kind] += one.number
-        if kind not in {"answered", "asked"}:
+        if kind not in {"answered", "waiting"}:
             outcomes.setdefault(one.tool, Counter())[one.outcome] += one.number
     most = max((found.total() for found in kinds.values()), default=1)
     used = [
         ToolUse(
             tool=tool,
-            counts=tuple(found[kind] for kind in KINDS),
+            counts=tuple(found[kind] for kind in OUTCOME_KINDS),
             outcomes=tuple(outcomes.get(tool, Counter()).most_common(4)),
             share=found.total() / most,
         )
@@ -168,16 +172,17 @@ def tokens_of(counts: Iterable[Count]) -> list[tuple[str, int, RefusalReason]]:
         if one.kind == "token":
             refused[one.outcome] += one.number
     return [
-        (reason, number, RULES.get(reason, NO_RULE)) for reason, number in refused.most_common()
+        (reason, number, RULES.get(reason, UNKNOWN_REASON))
+        for reason, number in refused.most_common()
     ]
 
 
 def kind_of(count: Count) -> str | None:
-    """Return the kind of these calls in `KINDS`; None if they are not calls."""
+    """Return the kind of these calls in `OUTCOME_KINDS`; None if they are not calls."""
     if count.kind not in {"call", "refusal"}:
         return None
-    if count.outcome in ASKED:
-        return "asked"
+    if count.outcome in WAITING_OUTCOMES:
+        return "waiting"
     if count.kind == "refusal":
         return "refused"
     return "answered" if count.outcome == "success" else "failed"

@@ -17,7 +17,7 @@ from gatepost.cli.token import DEFAULT_STATE
 from gatepost.config.settings import Config
 from gatepost.dev.composition import (
     HOST,
-    IssuerHabits,
+    IssuerOptions,
     dev_config,
     dev_issuer,
     dev_ring,
@@ -114,7 +114,7 @@ from gatepost_keys.issuer.settings import IssuerSettings
 )
 def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
-    habits = IssuerHabits(
+    issuer_options = IssuerOptions(
         imitation=imitation_of(more["provider"], opaque=more["opaque"]),
         opaque=more["opaque"],
         rotate_keys_every_s=more["rotation_s"] or 0,
@@ -122,7 +122,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
         any_scope=more["reload"],
     )
     served = dev_upstreams(more["upstreams"], more["file"])
-    run(DevOptions(port, files, state, habits, served, more["settings"], more["reload"]))
+    run(DevOptions(port, files, state, issuer_options, served, more["settings"], more["reload"]))
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -150,7 +150,7 @@ class DevOptions(msgspec.Struct, frozen=True):
     port: int
     files: tuple[str, ...]
     state: Path
-    habits: IssuerHabits
+    issuer_options: IssuerOptions
     upstreams: DevUpstreams
     settings: Path | None = None
     reload: bool = False
@@ -162,12 +162,12 @@ class DevOptions(msgspec.Struct, frozen=True):
             port,
             tools=self.files,
             state=self.state,
-            habits=self.habits,
+            issuer_options=self.issuer_options,
             upstreams=self.upstreams,
             given=given.config,
         )
         toolbox = load(config.tools, config.packs, config.network)
-        own = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.habits))
+        own = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.issuer_options))
         scopes = config.scopes
         if own.baseline or own.implied:
             scopes = own  # they translate the scopes of the imitated provider
@@ -193,22 +193,22 @@ class DevOptions(msgspec.Struct, frozen=True):
 
 def run(options: DevOptions) -> None:
     """Run the development server with these options."""
-    state, habits = options.state, options.habits
+    state, issuer_options = options.state, options.issuer_options
     sock = listening(HOST, options.port, "--port")
     port = sock.getsockname()[1]
     config, toolbox, found = options.configuration(port)
     scopes = toolbox.declared_scopes
-    if habits.imitation == DEVELOPMENT:
+    if issuer_options.imitation == DEVELOPMENT:
         scopes |= {*config.scopes.named, *config.scopes.implied}
-    plan = dev_issuer(config, scopes, habits)
+    plan = dev_issuer(config, scopes, issuer_options)
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
-    secrets = prepared(state, habits.imitation)
+    secrets = prepared(state, issuer_options.imitation)
     errors = [one for one in (*found, *problems(config, toolbox)) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
-    issuer = dev_issuer(config, scopes, habits, client_secrets=secrets)
+    issuer = dev_issuer(config, scopes, issuer_options, client_secrets=secrets)
     keyring, written = written_state(state, config, issuer)
 
     def announce() -> None:

@@ -56,7 +56,7 @@ OWN_OF_LISTEN = ("host", "port", "workers", "tls_certificate", "tls_key", "trust
 """The settings of `[listen]` that development does not use."""
 
 
-class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
+class IssuerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command line for the issuer."""
 
     imitation: Imitation = DEVELOPMENT
@@ -68,9 +68,9 @@ class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every scope exists, because a reload may add tools with new scopes."""
 
 
-def opaque_tokens(habits: IssuerHabits) -> bool:
+def opaque_tokens(issuer_options: IssuerOptions) -> bool:
     """Return whether the issuer's access tokens are opaque."""
-    return habits.opaque or habits.imitation.opaque == "always"
+    return issuer_options.opaque or issuer_options.imitation.opaque == "always"
 
 
 def dev_config(
@@ -78,7 +78,7 @@ def dev_config(
     *,
     tools: tuple[str, ...],
     state: Path,
-    habits: IssuerHabits | None = None,
+    issuer_options: IssuerOptions | None = None,
     upstreams: DevUpstreams = NO_UPSTREAMS,
     given: Config | None = None,
 ) -> Config:
@@ -88,7 +88,7 @@ def dev_config(
     *given* are further settings. What development decides replaces theirs, and its packs, files,
     servers and hosts come on top.
     """
-    resource, chosen = resource_at(port), habits or IssuerHabits()
+    resource, chosen = resource_at(port), issuer_options or IssuerOptions()
     base = given or Config(resource=resource)
     replace = msgspec.structs.replace
     hosts = dict.fromkeys((*base.network.allow_hosts, *upstreams.allow_hosts))
@@ -146,7 +146,7 @@ def resource_at(port: int) -> str:
 def dev_issuer(
     config: Config,
     scopes: frozenset[str],
-    habits: IssuerHabits,
+    issuer_options: IssuerOptions,
     *,
     client_secrets: Mapping[str, str] | None = None,
 ) -> IssuerSettings:
@@ -155,19 +155,19 @@ def dev_issuer(
 
     Clients without a secret in *client_secrets* do not work, such as dashboard sign-in.
     """
-    imitation = habits.imitation
+    imitation = issuer_options.imitation
     shaped = imitation != DEVELOPMENT
     return IssuerSettings(
         issuer=f"{config.resource.removesuffix('/mcp')}{MOUNT}",
         resources=(config.resource,),
         scopes=tuple(sorted(scopes if shaped else {*scopes, ADMIN_SCOPE})),
-        scope_prefixes=() if shaped else ("",) if habits.any_scope else (SERVER_SCOPES,),
+        scope_prefixes=() if shaped else ("",) if issuer_options.any_scope else (SERVER_SCOPES,),
         cli_secret=secrets.token_urlsafe(32),
-        auto_approve=habits.auto_approve,
+        auto_approve=issuer_options.auto_approve,
         algorithm=imitation.algorithm,
         imitation=imitation,
-        access_token_format="opaque" if opaque_tokens(habits) else "jwt",
-        rotate_keys_every_s=habits.rotate_keys_every_s,
+        access_token_format="opaque" if opaque_tokens(issuer_options) else "jwt",
+        rotate_keys_every_s=issuer_options.rotate_keys_every_s,
         token_client="" if imitation == DEVELOPMENT else client_id(imitation, APP_CLIENT),
         clients=static_clients(config.resource, imitation, client_secrets or {}),
     )
@@ -242,17 +242,17 @@ def dev_ring(folder: Path) -> KeyRing:
 def write_settings(folder: Path, config: Config) -> None:
     """Write a file for `--config` of commands that use this server's database; OSError."""
     quoted = msgspec.json.encode
-    place = folder.resolve()
+    path = folder.resolve()
     lines = [
         b"resource = %b" % quoted(config.resource),
         b'mode = "development"',
         b"issuers = [%b]" % inline(config.issuers[0]).encode(),
         b"scopes = %b" % inline(config.scopes).encode(),
         b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
-        b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
+        b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(path / DATABASE_FILE))}"),
         b"tools = %b" % inline(from_anywhere(config.tools)).encode(),
         b"approvals = %b" % inline(config.approvals).encode(),
-        b"keys = { ring = %b }" % quoted(f"file:{place / RING_FILE}"),
+        b"keys = { ring = %b }" % quoted(f"file:{path / RING_FILE}"),
         b"network = %b" % inline(config.network).encode(),
         b"upstreams_file = %b" % inline(config.upstreams_file).encode(),
         b"upstreams = [%b]" % ", ".join(map(inline, config.upstreams)).encode(),

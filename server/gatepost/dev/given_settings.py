@@ -16,7 +16,7 @@ from gatepost.config.settings import Config
 from gatepost.dev.composition import OWN_OF_LISTEN
 from gatepost_authz.config import Problem
 
-OWN: Mapping[str, str] = {
+SET_BY_DEV: Mapping[str, str] = {
     "resource": "it is on 127.0.0.1; choose the port with --port",
     "mode": "it is always `development`",
     **{
@@ -37,7 +37,7 @@ class GivenSettings(msgspec.Struct, frozen=True):
     """The settings of the file and the environment."""
 
     config: Config | None
-    """None if problems prevent it; the members in `OWN` mean nothing."""
+    """None if problems prevent it; the members in `SET_BY_DEV` mean nothing."""
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
     """The tables and settings of the file that `gatepost dev` replaces."""
@@ -57,7 +57,7 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
     problems = [
         Problem(
             "config.E004",
-            f"{name} has no effect on `gatepost dev`: {OWN[setting]}",
+            f"{name} has no effect on `gatepost dev`: {SET_BY_DEV[setting]}",
             "unset it for this command",
         )
         for name, setting in _refused(environ).items()
@@ -66,19 +66,19 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
     if path is not None:
         with suppress(OSError, ValueError):  # `read` has reported it
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
-            ignored = tuple(name for name in OWN if name != "mode" and _is_in(tables, name))
-    found = [one for one in reading.problems if one.setting.split(".")[0] not in OWN]
+            ignored = tuple(name for name in SET_BY_DEV if name != "mode" and _is_in(tables, name))
+    found = [one for one in reading.problems if one.setting.split(".")[0] not in SET_BY_DEV]
     config = reading.config or (None if found else reading.fitting)
     return GivenSettings(config, (*problems, *found), ignored)
 
 
 def _refused(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for settings in `OWN`, with their names there."""
+    """Return the variables for settings in `SET_BY_DEV`, with their names there."""
     found: dict[str, str] = {}
     for variable in sorted(environ.keys() & {*variables()}):
         setting = variable[len(PREFIX) :].lower().replace("__", ".")
         for name in (setting, setting.partition(".")[0]):
-            if name in OWN:
+            if name in SET_BY_DEV:
                 found[variable] = name
     return found
 

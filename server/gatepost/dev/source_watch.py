@@ -39,12 +39,12 @@ class SourceWatch(threading.Thread):
         super().start()
 
     def run(self) -> None:
-        told = before = self._first
+        notified = before = self._first
         while not self._ended.wait(POLL_S):
             now = self._stamps()
             # An editor may write a file in several steps.
-            if now == before and now != told:
-                told = now
+            if now == before and now != notified:
+                notified = now
                 self._changed()
             before = now
 
@@ -66,7 +66,7 @@ class SourceWatch(threading.Thread):
             path = Path(file).resolve()
             if folders.isdisjoint(path.parents) or SERVER in path.parents:
                 continue
-            if not any(place in path.parents for place in INSTALLED):
+            if not any(folder in path.parents for folder in INSTALLED):
                 yield name, path
 
     def _stamps(self) -> Stamps:

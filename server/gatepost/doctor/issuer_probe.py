@@ -28,9 +28,9 @@ from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry, is_loopback
-from gatepost_authz.jwks import IssuerKeySets
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import VerdictCache
@@ -78,11 +78,11 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 class IssuerProbe:
     """The probe of one issuer."""
 
-    def __init__(self, asked: ProbeRequest, fetcher: Fetcher) -> None:
-        self._asked = asked
+    def __init__(self, request: ProbeRequest, fetcher: Fetcher) -> None:
+        self._request = request
         self._fetcher = fetcher
         self._private: tuple[str, ...] = ()
-        self._target = Resource(asked.resource).of_tenant("")
+        self._target = Resource(request.resource).of_tenant("")
         self.findings: list[str] = []
         self.works = True
 
@@ -93,9 +93,9 @@ class IssuerProbe:
         if self._private:
             why = "The issuer's host has these private addresses."
             proposal.set("allow_private", list(self._private), why)
-        if self._asked.token and looks_like_jwt(self._asked.token):
+        if self._request.token and looks_like_jwt(self._request.token):
             await self._fit_signed(proposal)
-        elif self._asked.token:
+        elif self._request.token:
             await self._fit_opaque(proposal)
         else:
             proposal.complete()
@@ -107,7 +107,7 @@ class IssuerProbe:
 
     async def _metadata(self) -> tuple[str, str, Mapping[str, object]]:
         """Return the issuer as its metadata spell it, where they are, and the document."""
-        url = re.sub(r"/\.well-known/[a-z-]+", "", self._asked.url)
+        url = re.sub(r"/\.well-known/[a-z-]+", "", self._request.url)
         try:
             named = await named_issuer(self._fetcher, self._location(url))
         except FetchError as error:
@@ -128,20 +128,20 @@ class IssuerProbe:
 
     def _issuer_of_token(self) -> str:
         with suppress(InvalidToken):
-            issuer = signature.split(self._asked.token).unverified.get("iss")
+            issuer = signature.split(self._request.token).unverified.get("iss")
             return issuer if isinstance(issuer, str) else ""
         return ""
 
     async def _fit_signed(self, proposal: Proposal) -> None:
         try:
-            parts = signature.split(self._asked.token)
+            parts = signature.split(self._request.token)
         except InvalidToken as refusal:
             self._give_up(refusal)
             return
         claims = parts.unverified
         evidence = Evidence(
             claims=claims,
-            resource=self._asked.resource,
+            resource=self._request.resource,
             type=parts.header.type,
             algorithm=parts.header.algorithm,
         )
@@ -171,7 +171,7 @@ class IssuerProbe:
                     signed_introspection=signed_introspection,
                     clock=lambda: now,
                 )
-                return await verifier.verify(self._asked.token, self._target)
+                return await verifier.verify(self._request.token, self._target)
 
             await self._fit(proposal, evidence, verify)
 
@@ -185,9 +185,9 @@ class IssuerProbe:
             async def verify(issuer: Issuer) -> TenantContext | None:
                 registry = IssuerRegistry([issuer])
                 verifier = IntrospectionVerifier(registry, introspectors, policy=self._policy())
-                return await verifier.verify(self._asked.token, self._target)
+                return await verifier.verify(self._request.token, self._target)
 
-            evidence = Evidence(claims=answer, resource=self._asked.resource)
+            evidence = Evidence(claims=answer, resource=self._request.resource)
             await self._fit(proposal, evidence, verify)
 
     @asynccontextmanager
@@ -197,7 +197,7 @@ class IssuerProbe:
             discovery = Discovery(self._fetcher)
             closing.push_async_callback(discovery.aclose)
             introspectors = Introspectors(
-                self._fetcher, discovery, secret_of=lambda reference: self._asked.client_secret
+                self._fetcher, discovery, secret_of=lambda reference: self._request.client_secret
             )
             closing.push_async_callback(introspectors.aclose)
             yield introspectors
@@ -206,16 +206,16 @@ class IssuerProbe:
         self, proposal: Proposal, introspectors: Introspectors
     ) -> Mapping[str, object] | None:
         """Return the answer about the token, and add how the client authenticates; None: no."""
-        signed = looks_like_jwt(self._asked.token)
+        signed = looks_like_jwt(self._request.token)
         lacks = "The token says too little by itself" if signed else "The token is opaque"
-        if not self._asked.client_id:
+        if not self._request.client_id:
             self.works = False
             self.findings.append(
                 f"{lacks}, so the issuer must be asked about it. "
                 "Add --client-id and --client-secret of a client that may introspect."
             )
             return None
-        if authority(proposal.settings.issuer) != authority(self._asked.url):
+        if authority(proposal.settings.issuer) != authority(self._request.url):
             # An attacker who can plant a document on this host would get the token and the secret.
             self.works = False
             self.findings.append(
@@ -225,12 +225,12 @@ class IssuerProbe:
             return None
         refusal: AuthError | None = None
         for method in METHODS:
-            settings = {"client_id": self._asked.client_id, "client_secret": REFERENCE, **method}
+            settings = {"client_id": self._request.client_id, "client_secret": REFERENCE, **method}
             why = f"{lacks}. The issuer accepted this client and this method."
             proposal.set("introspection", settings, why)
             [trusted] = IssuerRegistry([proposal.settings]).issuers
             try:
-                return await introspectors.of(trusted).ask(self._asked.token)
+                return await introspectors.of(trusted).ask(self._request.token)
             except IssuerUnavailable as error:
                 refusal = refusal or error
             except AuthError as error:
@@ -265,12 +265,12 @@ class IssuerProbe:
 
     def _policy(self) -> Policy:
         return Policy(
-            tenancy=Tenancy(create_on_first_use=True), development=self._asked.development
+            tenancy=Tenancy(create_on_first_use=True), development=self._request.development
         )
 
     def _give_up(self, refusal: AuthError) -> None:
         self.works = False
-        rule = RULES.get(refusal.reason, NO_RULE)
+        rule = RULES.get(refusal.reason, UNKNOWN_REASON)
         claim = f" ({refusal.claim})" if refusal.claim else ""
         self.findings.append(
             f"No setting makes Gatepost accept this token. {rule.rule}{claim} {rule.advice}"
@@ -279,9 +279,9 @@ class IssuerProbe:
     def _judge(self, proposal: Proposal) -> None:
         """Add what `gatepost check` says about the table."""
         for problem in problems(
-            resource=self._asked.resource,
+            resource=self._request.resource,
             issuers=[proposal.settings],
-            development=self._asked.development,
+            development=self._request.development,
             create_on_first_use=True,
         ):
             if problem.setting.startswith("issuers"):
@@ -290,19 +290,19 @@ class IssuerProbe:
                 self.findings.append(f"{problem.level} {problem.id}: {problem.message}{hint}")
 
 
-async def probe_issuer(asked: ProbeRequest) -> ProbeResult:
+async def probe_issuer(request: ProbeRequest) -> ProbeResult:
     """Return the table for the issuer at a URL; FetchError if it has no readable metadata."""
-    async with fetching(asked) as fetcher:
-        result = await IssuerProbe(asked, fetcher).run()
+    async with fetching(request) as fetcher:
+        result = await IssuerProbe(request, fetcher).run()
     return msgspec.structs.replace(
         result, findings=tuple(shown(finding) for finding in result.findings)
     )
 
 
 @asynccontextmanager
-async def fetching(asked: ProbeRequest) -> AsyncIterator[Fetcher]:
+async def fetching(request: ProbeRequest) -> AsyncIterator[Fetcher]:
     """Yield a fetcher that accepts an issuer on this machine if the URL names one."""
-    fetcher = Fetcher(development=asked.development, network=Network(ca_bundle=asked.ca_bundle))
+    fetcher = Fetcher(development=request.development, network=Network(ca_bundle=request.ca_bundle))
     try:
         yield fetcher
     finally:

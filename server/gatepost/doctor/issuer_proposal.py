@@ -214,8 +214,8 @@ def program_of(issuer: str, metadata: Mapping[str, object]) -> tuple[str, str] |
         or metadata.get("jwks_uri") == f"{base}/.well-known/jwks.json"
     ):
         return "django-oauth-toolkit", "Only django-oauth-toolkit has endpoints with such names."
-    ours = (metadata.get("introspection_endpoint"), metadata.get("revocation_endpoint"))
-    if ours == (f"{token}/introspection", f"{token}/revocation"):
+    configured = (metadata.get("introspection_endpoint"), metadata.get("revocation_endpoint"))
+    if configured == (f"{token}/introspection", f"{token}/revocation"):
         return "oidc-provider", "Only oidc-provider has endpoints with such names."
     responses = metadata.get("response_types_supported")
     if isinstance(responses, list) and {"client_credentials", "refresh_token"} <= set(responses):

@@ -88,8 +88,8 @@ class ResourceDocuments:
         second, problem = await self._fetch(appended(self.url))
         if second is None:
             self.findings.note(NAME, f"{appended(self.url)} does not answer ({problem})")
-        found = [place for place in (document, first, second) if place is not None]
-        if any(place != found[0] for place in found):
+        found = [url for url in (document, first, second) if url is not None]
+        if any(url != found[0] for url in found):
             self.findings.fail(
                 NAME,
                 "the metadata documents at the different locations differ",

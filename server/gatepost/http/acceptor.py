@@ -21,14 +21,14 @@ LAST_HANDSHAKES_S = 0.5
 How long handshakes may continue when the server stops: a client sends its request at the end of its
 handshake.
 """
-AT_ONCE = 16
+ACCEPTS_PER_TURN = 16
 """The connections that are accepted in one turn; other workers accept the rest."""
 LOOKED_UP = 256
 """The idle connections that one search through all connections finds."""
 AGAIN_S = 0.1
 IDLE_S = 1.0
 """A connection that is idle for less time may have its next request on the way."""
-GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
+CLIENT_GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
 """The errors of accept(2) for a client that has left already, and for an empty queue."""
 
 _log = logging.getLogger("gatepost.wire")
@@ -58,14 +58,14 @@ class Acceptor:
         protocol: Callable[[], asyncio.Protocol],
         connections: Collection[Any],
         *,
-        room: DescriptorLimits,
+        descriptors: DescriptorLimits,
         tls: ssl.SSLContext | None = None,
         handshake_s: float | None = None,
     ) -> None:
         self._sock = sock
         self._protocol = protocol
         self._connections: Collection[IdleConnection] = connections
-        self._room = room
+        self._descriptors = descriptors
         self._tls, self._handshake_s = tls, handshake_s
         self._loop = asyncio.get_running_loop()
         self._idle: deque[tuple[float, IdleConnection]] = deque()
@@ -99,7 +99,7 @@ class Acceptor:
 
     def _accept_queue(self) -> None:
         for _ in range(QUEUE):
-            if self._room.is_full(self._sock.fileno()):
+            if self._descriptors.is_full(self._sock.fileno()):
                 return
             try:
                 accepted, _ = self._sock.accept()
@@ -121,7 +121,7 @@ class Acceptor:
 
     def _begin(self) -> None:
         self._timer = None
-        if self._room.is_full(self._sock.fileno()) and not self._make_room():
+        if self._descriptors.is_full(self._sock.fileno()) and not self._make_room():
             self._wait("descriptors")
         else:
             self._loop.add_reader(self._sock.fileno(), self._accept)
@@ -132,24 +132,24 @@ class Acceptor:
         self._timer = self._loop.call_later(AGAIN_S, self._begin)
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, _ = self._sock.accept()
             except OSError as error:
-                if error.errno not in GONE:
+                if error.errno not in CLIENT_GONE:
                     self._loop.remove_reader(self._sock.fileno())
                     # A single descriptor would go to the next client, but files and stores need
                     # some as well.
-                    for _ in range(AT_ONCE):
+                    for _ in range(ACCEPTS_PER_TURN):
                         self._make_room()
                     self._wait(errno.errorcode.get(error.errno or 0, "unknown"))
                 return
             number = accepted.fileno()
             self._open(accepted)
-            if number < self._room.near:
+            if number < self._descriptors.near:
                 continue
             made = self._make_room()
-            if number < self._room.full:
+            if number < self._descriptors.full:
                 continue
             # An ended connection is closed after this turn, and the next one takes its place.
             if not made:

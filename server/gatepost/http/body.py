@@ -57,12 +57,12 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     raise Gone
 
 
-AT_ONCE = 32
+LARGE_BODIES = 32
 """
 The most bodies of the largest size that may arrive at once from one caller. The default burst of
 `[limits]` is smaller, so a caller within its limits is not refused.
 """
-AT_ONCE_OF_TENANT = 4 * AT_ONCE
+AT_ONCE_OF_TENANT = 4 * LARGE_BODIES
 
 _arriving = CallerBytes()
 
@@ -85,7 +85,7 @@ async def read_body_of(caller: TenantContext, receive: Receive, limit: int) -> b
             size += arrived
             _arriving.add(owner, arrived)
             of_caller, of_tenant = _arriving.of(owner)
-            if of_caller > AT_ONCE * limit or of_tenant > AT_ONCE_OF_TENANT * limit:
+            if of_caller > LARGE_BODIES * limit or of_tenant > AT_ONCE_OF_TENANT * limit:
                 raise TooManyWaiting
         return message
 
@@ -99,7 +99,7 @@ class TenantSuspended(Exception):
     """The tenant of the request's caller was suspended while it waited."""
 
 
-ENDINGS: Mapping[str | None, type[Exception]] = {
+EXCEPTION_OF_REASON: Mapping[str | None, type[Exception]] = {
     "revoked": RevokedToken,
     "suspended": TenantSuspended,
 }
@@ -158,7 +158,7 @@ class EndableRequest(Interruptible[T]):
     _running_requests: RunningRequests
 
     def raised(self) -> type[Exception]:
-        return ENDINGS.get(None if self._stop is None else self._stop.why, self.stopped)
+        return EXCEPTION_OF_REASON.get(None if self._stop is None else self._stop.why, self.stopped)
 
     def begin(self, stop: Stop) -> None:
         self._running_requests.enter(stop, self._caller)

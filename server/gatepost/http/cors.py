@@ -74,8 +74,8 @@ class Cors:
             return None
         origin = request.headers.get(ORIGIN)
         allowed = origin is not None and origin in self._origins
-        asked = request.headers.get(b"access-control-request-method")
-        if request.method == "OPTIONS" and (asked is None or origin is None):
+        requested_method = request.headers.get(b"access-control-request-method")
+        if request.method == "OPTIONS" and (requested_method is None or origin is None):
             # A normal request with a verb that no route has. A challenge would mislead the client.
             allow = ((b"allow", self._allow(request.path)),)
             raise EdgeRefusal(405, "method_not_allowed", "OPTIONS is for CORS preflights", allow)
@@ -89,10 +89,14 @@ class Cors:
         return None
 
     def _permissions(self, request: EdgeRequest) -> tuple[tuple[bytes, bytes], ...]:
-        wanted = request.headers.get(b"access-control-request-headers", b"").lower().split(b",")
+        requested_headers = (
+            request.headers.get(b"access-control-request-headers", b"").lower().split(b",")
+        )
         # The names of mirrored parameters depend on the tools, so every requested header with such
         # a name is allowed.
-        parameters = [name.strip() for name in wanted if PARAMETER_HEADER.fullmatch(name.strip())]
+        parameters = [
+            name.strip() for name in requested_headers if PARAMETER_HEADER.fullmatch(name.strip())
+        ]
         return (
             (b"access-control-allow-methods", ALLOWED_METHODS),
             (b"access-control-allow-headers", b", ".join([ALLOWED_HEADERS, *parameters[:32]])),

@@ -17,8 +17,10 @@ Fields = Iterable[tuple[bytes, bytes]]
 
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
-FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+INTERNAL_SERVER_ERROR = (
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 OK = 200
@@ -249,7 +251,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         self.logger.error(why, exc_info=error)
         if not (self.response_complete or self.disconnected):
             if not self.response_started or self._start is not None:
-                self.transport.write(BROKEN)
+                self.transport.write(INTERNAL_SERVER_ERROR)
             self.connection.hang_up()
 
     def _sent_first(self, start: Any, message: Any) -> bool:
@@ -258,7 +260,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             return False
         status, fields, body = start["status"], start.get("headers", ()), message.get("body", b"")
         if message.get("more_body"):
-            is_framed = not FRAMING.isdisjoint(name.lower() for name, _ in fields)
+            is_framed = not FRAMING_HEADERS.isdisjoint(name.lower() for name, _ in fields)
             return not is_framed and self.begin_stream(status, fields, body)
         fields = undeclared(fields, len(body))
         return fields is not None and self.send_whole(status, fields, body)
@@ -297,7 +299,7 @@ def undeclared(fields: Fields, size: int) -> list[tuple[bytes, bytes]] | None:
     kept = []
     length = None
     for field in fields:
-        if field[0] not in FRAMING:
+        if field[0] not in FRAMING_HEADERS:
             kept.append(field)
         elif field[0] == b"content-length" and length is None:
             length = field[1]

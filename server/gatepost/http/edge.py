@@ -23,7 +23,7 @@ from gatepost.http.edge_request import (
     EdgeRequest,
     Preflight,
 )
-from gatepost.http.scope import FOLDED, REQUEST_ID, RPC
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID, RPC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
@@ -42,7 +42,7 @@ pages.
 ID_BLOCK = 0x100
 """Request ids whose first digits are formatted once."""
 
-PROBED = frozenset({"GET", "HEAD"})
+PROBE_METHODS = frozenset({"GET", "HEAD"})
 """
 The methods of probes. Requests with another method (such as CONNECT) are checked like all others.
 """
@@ -64,13 +64,13 @@ OUTAGE = EdgeRefusal(
     "The server cannot reach its storage at the moment",
     ((b"retry-after", b"5"),),
 )
-EXHAUSTED = EdgeRefusal(
+NO_DESCRIPTORS = EdgeRefusal(
     503,
     "unavailable",
     "The server has too many files and connections open at the moment",
     ((b"retry-after", b"5"),),
 )
-STOPPING = EdgeRefusal(
+SERVER_STOPPING = EdgeRefusal(
     503,
     "unavailable",
     "The server is stopping; whether the request took effect is unknown.",
@@ -141,12 +141,12 @@ class Edge:
         if scope["type"] != "http":
             await self._other(scope, receive, send)
             return
-        wall, began = time.time(), time.perf_counter()
+        received_at, began = time.time(), time.perf_counter()
         request_id = scope[REQUEST_ID] = next(self._ids)
         raw, client = scope["headers"], scope.get("client")
         method, path = scope["method"], scope["path"]
-        if (headers := scope.get(FOLDED)) is None:
-            headers = scope[FOLDED] = dict(raw)
+        if (headers := scope.get(HEADERS_BY_NAME)) is None:
+            headers = scope[HEADERS_BY_NAME] = dict(raw)
         request = EdgeRequest(
             request_id,
             scope,
@@ -159,7 +159,7 @@ class Edge:
         )
         answer: Any = send if isinstance(send, Cycle) else EdgeSend(send, scope)
         try:
-            if path in self._probes and method in PROBED:
+            if path in self._probes and method in PROBE_METHODS:
                 await respond(answer, *await self._probes[path]())
                 return
             if (preflight := self.checks(request)) is not None:
@@ -171,7 +171,7 @@ class Edge:
         finally:
             self._append(
                 (
-                    wall,
+                    received_at,
                     method,
                     path,
                     answer.status,
@@ -273,14 +273,14 @@ def refusal_of(raised: BaseException, request_id: str) -> EdgeRefusal:
     if isinstance(raised, asyncio.CancelledError):
         # Only a stop cancels a request from outside, once its drain is over. A client that hangs up
         # ends the inner work. If this were raised, the answer would be a 500 in plain text.
-        return STOPPING
+        return SERVER_STOPPING
     if isinstance(raised, StoreUnavailable):
-        told = {"request_id": request_id, "reason": str(raised)}
-        _log.warning("store_unavailable", extra=told)
+        details = {"request_id": request_id, "reason": str(raised)}
+        _log.warning("store_unavailable", extra=details)
         return OUTAGE
     if isinstance(raised, OSError) and raised.errno in (errno.EMFILE, errno.ENFILE):
         _log.warning("descriptors_exhausted", extra={"request_id": request_id})
-        return EXHAUSTED
+        return NO_DESCRIPTORS
     _log.error("request_error", extra={"request_id": request_id}, exc_info=raised)
     return UNEXPECTED
 

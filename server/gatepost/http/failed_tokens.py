@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from gatepost.http.edge import peer_of
 from gatepost.http.edge_request import EdgeRefusal
-from gatepost.storage.rate_limits import WITHIN, Bucket
+from gatepost.storage.rate_limits import ROUNDING_ERROR, Bucket
 from gatepost_authz.addresses import network_of_peer
 from gatepost_authz.errors import (
     AuthError,
@@ -50,7 +50,7 @@ class FailedTokenLimit:
         wait_s = 0.0 if bucket is None else bucket.wait_s(self._monotonic())
         if not wait_s:
             return None
-        wait = max(1, math.ceil(wait_s - 2 * WITHIN))
+        wait = max(1, math.ceil(wait_s - 2 * ROUNDING_ERROR))
         return EdgeRefusal(
             429,
             "too_many_failures",

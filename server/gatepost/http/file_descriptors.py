@@ -6,7 +6,7 @@ import resource
 
 import msgspec
 
-MOST = 1 << 20
+UNLIMITED = 1 << 20
 """The limit to use where the system has none: programs that we start close every lower number."""
 LEAST_SPARE, MOST_SPARE = 16, 1000
 
@@ -14,13 +14,13 @@ LEAST_SPARE, MOST_SPARE = 16, 1000
 def raise_limit() -> int:
     """Raise the soft limit of open descriptors to the hard one, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return MOST if soft == resource.RLIM_INFINITY else soft
+    target = UNLIMITED if hard == resource.RLIM_INFINITY else min(hard, UNLIMITED)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return UNLIMITED if soft == resource.RLIM_INFINITY else soft
     # macOS reports a limit that it does not grant.
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        return target
     return soft
 
 
@@ -47,7 +47,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
     def here(cls, *, share: int = 2) -> "DescriptorLimits":
         """Return the limits for this process."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return cls.of(MOST if soft == resource.RLIM_INFINITY else soft, share=share)
+        return cls.of(UNLIMITED if soft == resource.RLIM_INFINITY else soft, share=share)
 
     def is_full(self, any_open: int) -> bool:
         """Return whether no connection fits; *any_open* is a descriptor to query the system."""

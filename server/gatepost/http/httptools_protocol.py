@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gatepost.http.cycle import NEVER_AWAITED, Cycle, length_line, lines_of
 from gatepost.http.deadlines import HeadWatch, IdleWatch, ListenConfig
 from gatepost.http.flow_control import ResponseFlow, owner_of
-from gatepost.http.scope import CALLER, FOLDED, HEAD_AT_MOST, REQUEST_ID, WHOLE_BODY
+from gatepost.http.scope import CALLER, HEAD_AT_MOST, HEADERS_BY_NAME, REQUEST_ID, WHOLE_BODY
 
 # A request of a few bytes takes kilobytes while it waits, and a packet can contain thousands.
 MOST_PIPELINED = 1000
@@ -31,14 +31,16 @@ TARGET_KEYS = ("path", "raw_path", "query_string")
 ADDED_LATER = (REQUEST_ID, CALLER, WHOLE_BODY)
 SCOPE_KEYS = (
     *("type", "asgi", "http_version", "server", "client", "scheme", "method", "root_path"),
-    *(*TARGET_KEYS, "headers", FOLDED, HEAD_AT_MOST, *ADDED_LATER),
+    *(*TARGET_KEYS, "headers", HEADERS_BY_NAME, HEAD_AT_MOST, *ADDED_LATER),
 )
 REQUEST = "request"
 """The name of every task that answers a request; otherwise asyncio would format a name for each."""
 SHORT_BYTES = 4_096
 """Up to this size, searching the whole packet costs less than finding the end of its head first."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
-NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+CONNECT_REFUSED = (
+    b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 class BadRequest(Exception):
@@ -184,7 +186,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._every_scope |= target
             self._url = self.url
         scope["headers"] = headers
-        folded = scope[FOLDED] = dict(headers)
+        folded = scope[HEADERS_BY_NAME] = dict(headers)
         before: Cycle | None = self.cycle
         keep_alive = not self._stopping and version != "1.0" and parser.should_keep_alive()
         if b"transfer-encoding" in folded and coding_of(headers) != CHUNKED:
@@ -324,7 +326,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             stop_reading(self.transport)
 
     def send_400_response(self, msg: str) -> None:
-        answer = NO_TUNNELS
+        answer = CONNECT_REFUSED
         if self.parser.get_method() != b"CONNECT":
             fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
             lines = lines_of([*self.server_state.default_headers, *fields]) or b""

@@ -71,7 +71,7 @@ class OpenStreams:
             set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))
         ]
         self._next = 0
-        self._turn = 0
+        self._position = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self.stopping = asyncio.Event()
@@ -101,8 +101,8 @@ class OpenStreams:
         # In turn, not by the time, because clients that arrived all at once must not be served all
         # at once.
         self._next = (self._next + 1) % len(self._ring)
-        place = self._open[stream] = self._ring[self._next]
-        place.add(stream)
+        group = self._open[stream] = self._ring[self._next]
+        group.add(stream)
         if self._timer is None:
             self._wait()
         if self.is_refused(stream.caller):
@@ -112,10 +112,10 @@ class OpenStreams:
 
     def leave(self, stream: OpenStream) -> None:
         """Remove a stream; a second call does nothing."""
-        place = self._open.pop(stream, None)
-        if place is None:
+        group = self._open.pop(stream, None)
+        if group is None:
             return
-        place.discard(stream)
+        group.discard(stream)
         self._to_wake.pop(stream, None)
         owner = stream.caller.principal_key
         self._of_caller[owner] -= 1
@@ -172,8 +172,8 @@ class OpenStreams:
 
     def look(self) -> None:
         """Send a heartbeat on the next few streams, or end those whose token has expired."""
-        self._turn = (self._turn + 1) % len(self._ring)
-        for stream in tuple(self._ring[self._turn]):
+        self._position = (self._position + 1) % len(self._ring)
+        for stream in tuple(self._ring[self._position]):
             if self.is_over(stream.caller):
                 stream.end()
             else:

@@ -10,7 +10,7 @@ REQUEST_ID = "gatepost.request_id"
 ANSWER_HEADERS = "gatepost.answer_headers"
 """Set by the check of CORS: pairs of bytes, headers that every answer to the request gets."""
 
-FOLDED = gatepost_authz.middleware.FOLDED
+HEADERS_BY_NAME = gatepost_authz.middleware.HEADERS_BY_NAME
 """
 Set by the connection, or else by Edge: the request's headers by name, each with its last value.
 """

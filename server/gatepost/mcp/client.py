@@ -167,7 +167,7 @@ class StreamClient(SilentClient):
             if self._token is not None:
                 # Sent every few seconds by Gatepost itself, so no rate limit holds it up.
                 reached = start + round(waited_s, 1)
-                await self._report(reached, None, waiting.told, is_limited=False)
+                await self._report(reached, None, waiting.message_with_url, is_limited=False)
             elif self.stream is not None:
                 await self.stream.sign()
 
@@ -247,12 +247,12 @@ def name_of(info: Raw | UnsetType) -> str:
     if info is UNSET:
         return ""
     try:
-        said = _decode_info(info)
+        implementation = _decode_info(info)
     except msgspec.DecodeError:
         return ""
-    told = (said.title or said.name).strip()
+    name = (implementation.title or implementation.name).strip()
     # Not cut: half a secret would not be found when the name is redacted.
-    return told if len(told) <= NAME_CHARACTERS else ""
+    return name if len(name) <= NAME_CHARACTERS else ""
 
 
 def progress_token(meta: Meta) -> Raw | None:

@@ -5,7 +5,7 @@ from collections.abc import Set
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.mcp.event_stream import EventStream
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
@@ -17,7 +17,7 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.request import (
     NO_META,
-    NONE,
+    NO_PARAMS,
     Exchange,
     Headers,
     Params,
@@ -31,11 +31,11 @@ from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, Replies
 from gatepost.mcp.revisions import MessageKind, Ruling, decide, is_modern
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.sessions.requests import (
-    LOST,
-    NO_BATCH,
-    NO_SESSION,
-    NOT_ASKED,
+    BATCH_REFUSED,
     SESSION_HEADER,
+    SESSION_ID_REQUIRED,
+    SESSION_NOT_FOUND,
+    UNEXPECTED_RESPONSE,
     SessionEndpoint,
 )
 from gatepost.mcp.sessions.sessionless import Sessionless
@@ -49,23 +49,23 @@ NOT_ALLOWED = JsonRpcError(
     legacy_status=405,
     headers=((b"allow", b"POST"),),
 )
-NO_SUCH_VERB = JsonRpcError(
+METHOD_NOT_ALLOWED = JsonRpcError(
     INVALID_REQUEST,
     "Only POST, GET and DELETE are served here",
     legacy_status=405,
     headers=((b"allow", b"GET, POST, DELETE"),),
 )
 LEGACY_REFUSALS = {
-    Ruling.NO_SESSION: NO_SESSION,
-    Ruling.SESSION: LOST,
-    Ruling.LISTEN: LOST,
-    Ruling.END: LOST,
-    Ruling.BATCH: LOST,
-    Ruling.RESPONSE: LOST,
-    Ruling.NO_BATCH: NO_BATCH,
-    Ruling.NO_RESPONSE: NOT_ASKED,
+    Ruling.NO_SESSION: SESSION_ID_REQUIRED,
+    Ruling.SESSION: SESSION_NOT_FOUND,
+    Ruling.LISTEN: SESSION_NOT_FOUND,
+    Ruling.END: SESSION_NOT_FOUND,
+    Ruling.BATCH: SESSION_NOT_FOUND,
+    Ruling.RESPONSE: SESSION_NOT_FOUND,
+    Ruling.NO_BATCH: BATCH_REFUSED,
+    Ruling.NO_RESPONSE: UNEXPECTED_RESPONSE,
 }
-DOUBLED = JsonRpcError(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+REPEATED_HEADER = JsonRpcError(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
 
 
 class Dispatch:
@@ -97,14 +97,14 @@ class Dispatch:
     ) -> ExchangeResponse | EventStream:
         """Serve GET and DELETE, which only sessions have (DE-12, DE-13)."""
         await self._server.count(scope[CALLER])
-        headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
+        headers: Headers = scope.get(HEADERS_BY_NAME) or dict(scope["headers"])
         version, session = version_in(headers), SESSION_HEADER in headers
         ruling = decide(scope["method"], header=version, session=session)
         if ruling is Ruling.NOT_ALLOWED:
             modern_one = version is not None and is_modern(version)
-            return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
+            return self._legacy.refused(None, NOT_ALLOWED if modern_one else METHOD_NOT_ALLOWED)
         if len(headers) != len(scope["headers"]) and is_doubled(scope["headers"]):
-            return self._legacy.refused(None, DOUBLED)
+            return self._legacy.refused(None, REPEATED_HEADER)
         path, request_id = scope["path"], scope.get(REQUEST_ID, "")
         exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, version)
         if exchange.caller.tenant_id in self._suspended:
@@ -178,7 +178,7 @@ class Dispatch:
         ruling = decide("POST", MessageKind.RESPONSE, header=exchange.version, session=session)
         if ruling is Ruling.RESPONSE and (channel := await self._sessions.find(exchange)):
             return await self._sessions.respond(message, channel)
-        return self._refuse(ruling, headers, None, NONE)
+        return self._refuse(ruling, headers, None, NO_PARAMS)
 
     async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
         """Serve a batch, alone or in its session."""
@@ -190,7 +190,7 @@ class Dispatch:
         if ruling is Ruling.BATCH and (channel := await self._sessions.find(exchange)):
             return await self._sessions.batch(exchange, batch, channel)
         await self._server.count(exchange.caller)
-        return self._refuse(ruling, headers, None, NONE)
+        return self._refuse(ruling, headers, None, NO_PARAMS)
 
     def _refuse(
         self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params

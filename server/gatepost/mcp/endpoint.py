@@ -9,13 +9,13 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.body import Gone, UntilDisconnect
 from gatepost.http.scope import REQUEST_ID, RPC, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
-from gatepost.mcp.dispatch import DOUBLED, Dispatch
+from gatepost.mcp.dispatch import REPEATED_HEADER, Dispatch
 from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events, release
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, is_batch, read
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.request import (
+    NO_KEYS,
     NO_META,
-    UNMARKED,
     Exchange,
     Meta,
     Params,
@@ -30,7 +30,7 @@ from gatepost.mcp.request import (
     read_whole,
 )
 from gatepost.mcp.request_wrappers import Serve, WrapRequest
-from gatepost.mcp.responses import SUSPENDED, ExchangeResponse, Replies, rate_limited
+from gatepost.mcp.responses import SUSPENDED_ERROR, ExchangeResponse, Replies, rate_limited
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.round_trips import RoundTripClient
 from gatepost.mcp.server import McpRequest, McpServer
@@ -153,10 +153,10 @@ class Endpoint:
         self, scope: Scope, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         if exchange.caller.tenant_id in self._suspended:
-            refusal = SUSPENDED
+            refusal = SUSPENDED_ERROR
         if exchange.is_doubled:
             # Readers of the first and of the last value would see different requests.
-            refusal = DOUBLED
+            refusal = REPEATED_HEADER
         usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
         if usual is None:
             return self._in_parts(scope, exchange, body, refusal)
@@ -282,17 +282,17 @@ class Stateless:
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         """Run the method of a checked request; raises JsonRpcError."""
         is_marked = exchange.is_marked or meta.idempotency_key is not UNSET
-        marks = key_and_correlation(exchange.headers, params) if is_marked else UNMARKED
+        marks = key_and_correlation(exchange.headers, params) if is_marked else NO_KEYS
         if method.handler is None:
             return self._open(exchange, identity, params, method)
         client = self._client(exchange, method, params, meta)
         caller, server = exchange.caller, self._server
         stream = encode_input = None
-        asked = NO_CLIENT
+        call_client = NO_CLIENT
         if client is not None:
-            stream, encode_input, asked = client.stream, client.encode_input, client
+            stream, encode_input, call_client = client.stream, client.encode_input, client
         ask = McpRequest(
-            caller, exchange.request_id, MODERN, params, asked, None, *marks, exchange.peer
+            caller, exchange.request_id, MODERN, params, call_client, None, *marks, exchange.peer
         )
         handled = method.handler(server, ask)
         if client is not None and stream is not None:
@@ -342,8 +342,8 @@ class Stateless:
                 )
             )
         )
-        goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
-        if not (tells or goes_on or meta.capabilities):
+        is_continued = params.input_responses is not UNSET or params.request_state is not UNSET
+        if not (tells or is_continued or meta.capabilities):
             return None
         client = RoundTripClient(
             self._server, exchange.caller, method.name, params, asks=method.asks
@@ -351,7 +351,7 @@ class Stateless:
         if tells:
             events = reads_events(exchange.headers.get(b"accept", b""))
             client.enable_messages(SseResponse(exchange.send) if events else None)
-        if goes_on and method.asks:
+        if is_continued and method.asks:
             client.remember()
         return client
 

@@ -189,7 +189,7 @@ class EventStream(ABC):
 
     def wake(self) -> None:
         """Send the new events. Call it through `OpenStreams.wake`, which spreads the work."""
-        if self._idle and self._wait is not None and (self.must_look_up or not self._said()):
+        if self._idle and self._wait is not None and (self.must_look_up or not self._send_event()):
             self._interrupt()
 
     def beat(self) -> None:
@@ -275,7 +275,7 @@ class EventStream(ABC):
             return SIGN_OF_LIFE
         return frame
 
-    def _said(self) -> bool:
+    def _send_event(self) -> bool:
         """Send all pending events; return False if the client does not accept one at once."""
         while (frame := self._next()) is not None:
             self._begun = begin(self._send(_part(frame)))

@@ -15,13 +15,13 @@ from gatepost.mcp.responses import completed
 from gatepost.mcp.revisions import MODERN
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Offer, Tool
-from gatepost.tools.app_calls import FLAT, UI, UI_RESOURCE
+from gatepost.tools.app_calls import OLDER_UI_RESOURCE, UI, UI_RESOURCE
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.registry import Registry
 from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
-SINCE = {
+ADDED_IN = {
     "title": "2025-06-18",
     "outputSchema": "2025-06-18",
     "_meta": "2025-06-18",
@@ -54,7 +54,7 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
 def known(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     """Return a definition without the members that *revision* does not know."""
     # Revisions are dates, so comparing their names compares their age.
-    late = {member for member, since in SINCE.items() if revision < since}
+    late = {member for member, since in ADDED_IN.items() if revision < since}
     if not late:
         return definition
     shown = {name: value for name, value in definition.items() if name not in late}
@@ -71,9 +71,9 @@ def with_both_spellings(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `_meta` with its user interface in both spellings, if it has either of them."""
     nested = meta.get(UI)
     uri = nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None
-    flat = meta.get(FLAT)
+    flat = meta.get(OLDER_UI_RESOURCE)
     if isinstance(uri, str) and flat is None:
-        return {**meta, FLAT: uri}
+        return {**meta, OLDER_UI_RESOURCE: uri}
     if isinstance(flat, str) and uri is None and (nested is None or isinstance(nested, Mapping)):
         return {**meta, UI: {**(nested or {}), UI_RESOURCE: flat}}
     return meta

@@ -116,9 +116,9 @@ class Pipes:
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             data, done = self._waiting.get()
-            written = self._written(data)
+            was_written = self._written(data)
             try:
-                loop.call_soon_threadsafe(_settle, done, written)
+                loop.call_soon_threadsafe(_set_result, done, was_written)
             except RuntimeError:
                 return
 
@@ -132,6 +132,6 @@ class Pipes:
         return True
 
 
-def _settle(done: "asyncio.Future[bool]", written: bool) -> None:
+def _set_result(done: "asyncio.Future[bool]", written: bool) -> None:
     if not done.done():
         done.set_result(written)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
@@ -60,13 +60,13 @@ class Exchange(msgspec.Struct, frozen=True):
 
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
-DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
+RELEVANT_HEADERS = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
 
 def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
     """Read the headers of a request that has a body; raises JsonRpcError."""
     raw = scope["headers"]
-    headers: Headers = scope.get(FOLDED) or dict(raw)
+    headers: Headers = scope.get(HEADERS_BY_NAME) or dict(raw)
     if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
         check_type(headers)
     version, client = headers.get(VERSION_HEADER), scope.get("client")
@@ -93,7 +93,7 @@ def version_in(headers: Headers) -> str | None:
 def is_doubled(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a header that decides something is repeated."""
     counted = Counter(name for name, _ in headers)
-    return any(n > 1 and name.startswith(DECIDING) for name, n in counted.items())
+    return any(n > 1 and name.startswith(RELEVANT_HEADERS) for name, n in counted.items())
 
 
 PREFIX = "io.modelcontextprotocol/"
@@ -165,7 +165,7 @@ _decode = msgspec.json.Decoder(Params).decode
 _decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_meta = msgspec.json.Decoder(OnlyMeta).decode
 
-NONE = Params()
+NO_PARAMS = Params()
 NO_META = Meta()
 
 
@@ -202,7 +202,7 @@ def read_params(raw: bytes | None) -> tuple[Params, JsonRpcError | None]:
     `_meta` is read even then, because the form of the refusal depends on the era it names.
     """
     if raw is None or raw == b"null":
-        return NONE, None
+        return NO_PARAMS, None
     try:
         return _decode(raw), None
     except msgspec.DecodeError as error:
@@ -211,7 +211,7 @@ def read_params(raw: bytes | None) -> tuple[Params, JsonRpcError | None]:
     try:
         return Params(meta=_decode_meta(raw).meta), refusal
     except msgspec.DecodeError:
-        return NONE, refusal
+        return NO_PARAMS, refusal
 
 
 def name_in(params: Params) -> str:
@@ -307,8 +307,8 @@ def check_mirrors(
     headers would judge a different request (H-08).
     """
     headers = exchange.headers
-    sent, said = headers.get(b"mcp-method", b""), method.encode()
-    if sent != said and sent.strip(b" \t") != said:
+    sent, expected = headers.get(b"mcp-method", b""), method.encode()
+    if sent != expected and sent.strip(b" \t") != expected:
         raise mismatch("Mcp-Method", "method")
     if name is None or name is UNSET:
         return
@@ -381,7 +381,7 @@ def _same(text: str | None, value: str | float) -> bool:
 
 KeyAndCorrelation = tuple[IdempotencyKey | None, str | None]
 
-UNMARKED: KeyAndCorrelation = (None, None)
+NO_KEYS: KeyAndCorrelation = (None, None)
 
 
 def key_and_correlation(headers: Mapping[bytes, bytes], params: Params) -> KeyAndCorrelation:
@@ -393,7 +393,7 @@ def key_and_correlation(headers: Mapping[bytes, bytes], params: Params) -> KeyAn
     meta = NO_META if params.meta is UNSET else params.meta
     named = None if meta.idempotency_key is UNSET else meta.idempotency_key
     if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
-        return UNMARKED  # most calls have neither, and pay only for this check
+        return NO_KEYS  # most calls have neither, and pay only for this check
     try:
         return idempotency_key_of(headers, named), correlation_of(headers)
     except BadKey as bad:

@@ -49,22 +49,22 @@ def logged(serve: Serve) -> Serve:
         params: Params,
         problem: JsonRpcError | None,
     ) -> ExchangeResponse | EventStream | None:
-        told = {
+        details = {
             "method": (message.method or "")[:SHOWN_CHARACTERS],
             "id": identity[:SHOWN_CHARACTERS].decode(errors="replace"),
             "request_id": exchange.request_id,
         }
         if params.name is not UNSET:
-            told["tool" if message.method == "tools/call" else "named"] = params.name[
+            details["tool" if message.method == "tools/call" else "named"] = params.name[
                 :SHOWN_CHARACTERS
             ]
-        log.debug("request_received", extra=told)
+        log.debug("request_received", extra=details)
         began = time.perf_counter()
         answer = await serve(exchange, message, identity, params, problem)
         duration_ms = round((time.perf_counter() - began) * 1000, 1)
         log.debug(
             "response_made",
-            extra={**told, "duration_ms": duration_ms, "outcome": outcome_of(answer)},
+            extra={**details, "duration_ms": duration_ms, "outcome": outcome_of(answer)},
         )
         return answer
 
@@ -75,15 +75,15 @@ def outcome_of(answer: ExchangeResponse | EventStream | None) -> str:
     """Return `success`, `failure` (of a tool), `error` and its code, or `streamed`."""
     if not isinstance(answer, ExchangeResponse):
         return "streamed"
-    told = _told(answer.body or b"{}")
-    if told.error is not None:
-        return f"error {told.error.code}"
-    return "failure" if told.result is not None and told.result.failed else "success"
+    response = _decode_response(answer.body or b"{}")
+    if response.error is not None:
+        return f"error {response.error.code}"
+    return "failure" if response.result is not None and response.result.failed else "success"
 
 
-KNOWN = frozenset({INITIALIZE, *(method.name for method in METHODS)})
+KNOWN_METHODS = frozenset({INITIALIZE, *(method.name for method in METHODS)})
 REVISIONS = {version.encode(): version for version in SERVED}
-OTHER = "_OTHER"
+OTHER_METHOD = "_OTHER"
 LONGEST_ID = 20
 TOOL_ERROR = "tool_error"
 
@@ -107,7 +107,7 @@ class ReportedEnd(msgspec.Struct, gc=False):
     result: Result | None = None
 
 
-_told = msgspec.json.Decoder(ReportedEnd).decode
+_decode_response = msgspec.json.Decoder(ReportedEnd).decode
 
 
 class RequestTracing:
@@ -148,10 +148,10 @@ class RequestTracing:
         self, exchange: Exchange, message: IncomingMessage, identity: bytes, params: Params
     ) -> tuple[str, dict[str, str | int]]:
         """Return the span's name and attributes."""
-        method = message.method if message.method in KNOWN else None
-        told = method or OTHER
+        method = message.method if message.method in KNOWN_METHODS else None
+        label = method or OTHER_METHOD
         attributes: dict[str, str | int] = {
-            "mcp.method.name": told,
+            "mcp.method.name": label,
             "network.transport": "tcp",
             "gatepost.request_id": exchange.request_id,
         }
@@ -161,7 +161,7 @@ class RequestTracing:
             attributes["jsonrpc.request.id"] = identity.decode()
         if self._names_tenant:
             attributes["gatepost.tenant"] = exchange.caller.tenant_id
-        return told + self._target(exchange.caller, method, params, attributes), attributes
+        return label + self._target(exchange.caller, method, params, attributes), attributes
 
     def _target(
         self,
@@ -205,9 +205,9 @@ def failure_of(answer: ExchangeResponse | EventStream | None) -> str | None:
     if not isinstance(answer, ExchangeResponse) or not answer.body:
         return None
     try:
-        told = _told(answer.body)
+        response = _decode_response(answer.body)
     except msgspec.DecodeError:
         return None
-    if told.error is not None:
-        return str(told.error.code)
-    return TOOL_ERROR if told.result is not None and told.result.failed else None
+    if response.error is not None:
+        return str(response.error.code)
+    return TOOL_ERROR if response.result is not None and response.result.failed else None

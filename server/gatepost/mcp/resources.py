@@ -68,25 +68,25 @@ async def read_document(server: McpServer, ask: McpRequest) -> bytes:
     except Unknown as unknown:
         raise unknown_document(uri, unknown.name, ask.revision).counted() from None
     if outcome.failure is not None:
-        told = server.runner.redaction.clean(ask.caller.tenant_id, uri)
+        redacted_uri = server.runner.redaction.clean(ask.caller.tenant_id, uri)
         if outcome.failure.kind == "not_found":
-            raise unknown_document(uri, told, ask.revision).counted()
-        raise failed(outcome.failure, uri=told)
+            raise unknown_document(uri, redacted_uri, ask.revision).counted()
+        raise failed(outcome.failure, uri=redacted_uri)
     body = b'"contents":' + _encode(outcome.content)
     return completed(
         body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri), source=outcome.untrusted
     )
 
 
-def unknown_document(uri: str, told: str, revision: str) -> JsonRpcError:
+def unknown_document(uri: str, redacted_uri: str, revision: str) -> JsonRpcError:
     """
     Return the refusal of a resource; it is the same if the caller cannot reach the resource.
 
-    *told* is the URI after redaction.
+    *redacted_uri* is the URI after redaction.
     """
     code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
     # Longer URIs are never looked up, so they are not repeated either.
-    data = {"uri": told} if len(uri) <= MOST_CHARACTERS else None
+    data = {"uri": redacted_uri} if len(uri) <= MOST_CHARACTERS else None
     return JsonRpcError(code, "Unknown resource", data=data)
 
 

@@ -68,7 +68,7 @@ class RequestState(msgspec.Struct, frozen=True):
 
     round: int
     until: float
-    asked: dict[str, str]
+    requested: dict[str, str]
     """The digests of the open requests for input, by key."""
     given: dict[str, InputResponse]
     pages_shown: int = 0
@@ -129,12 +129,12 @@ class RoundTripClient(StreamClient):
             return
         state = self._open(params.request_state)
         # Answers to keys that were not asked for are ignored (M-11).
-        shown = {key for key in state.asked if key.startswith(OPEN_PAGE)}
-        asked = state.asked.keys() & responses.keys() - shown
-        new = {key: InputResponse(state.asked[key], responses[key]) for key in asked}
+        shown = {key for key in state.requested if key.startswith(OPEN_PAGE)}
+        answered = state.requested.keys() & responses.keys() - shown
+        new = {key: InputResponse(state.requested[key], responses[key]) for key in answered}
         self._round, self._given = state.round, {**new, **state.given}
         self._pages_shown, self._kept = state.pages_shown, state.kept
-        self._visited = {state.asked[key]: responses.get(key) for key in shown}
+        self._visited = {state.requested[key]: responses.get(key) for key in shown}
 
     @property
     def client_name(self) -> str:
@@ -190,7 +190,7 @@ class RoundTripClient(StreamClient):
         self._given = {**kept, key: InputResponse(request_digest, given.answer)}
         return answer
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """
         Wait for a decision; a client that opens pages is shown the page and calls again.
 
@@ -243,7 +243,7 @@ class RoundTripClient(StreamClient):
             raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
-            shown += b',"inputRequests":' + _encode(_told(needed.requests))
+            shown += b',"inputRequests":' + _encode(_traced(needed.requests))
         # An approval page is shown between two runs of the tool, and the state is the tool's.
         kept = self._kept if is_page else needed.state
         state = self._seal(needed.requests, kept, is_page=is_page)
@@ -300,7 +300,7 @@ def _mark(page: InputRequest) -> str:
     return str(page.params["url"])
 
 
-def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
+def _traced(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
     """Add the trace context to the requests for input; their digests do not contain it."""
     if shared() is None:
         return requests

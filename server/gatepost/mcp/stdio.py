@@ -15,7 +15,7 @@ from msgspec import UNSET
 from starlette.types import Message as Event
 from starlette.types import Scope
 
-from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID, WHOLE_BODY
 from gatepost.mcp.body import JSON
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.jsonrpc import (
@@ -102,13 +102,15 @@ log = logging.getLogger("gatepost.stdio")
 INITIALIZED = "notifications/initialized"
 MOST_AT_ONCE = 100
 LISTEN_AGAIN_S = 5.0
-LAST_WORD_S = 2.0
-BACK_WITHIN_S = 1.0
+DRAIN_S = 2.0
+LONGEST_RETRY_S = 1.0
 """The longest delay before the rest of a stream is fetched, even if its call asks for more."""
 
-UNFORESEEN = JsonRpcError(INTERNAL_ERROR, "An unexpected error occurred; see the server's log")
+UNEXPECTED_ERROR = JsonRpcError(
+    INTERNAL_ERROR, "An unexpected error occurred; see the server's log"
+)
 TOO_MANY = JsonRpcError(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
-STOPPING = JsonRpcError(INTERNAL_ERROR, "The server is about to stop")
+SERVER_STOPPING = JsonRpcError(INTERNAL_ERROR, "The server is about to stop")
 
 WriteLine = Callable[[bytes], Awaitable[object]]
 
@@ -160,7 +162,7 @@ class Stdio:
             await asyncio.wait(calls, timeout=limit_s)
         end_streams()
         if self._listening:
-            await asyncio.wait(self._listening, timeout=LAST_WORD_S)
+            await asyncio.wait(self._listening, timeout=DRAIN_S)
         await self.stop()
 
     async def stop(self) -> None:
@@ -187,7 +189,7 @@ class Stdio:
     ) -> "asyncio.Task[None] | None":
         if self._closing or len(self._running) >= MOST_AT_ONCE:
             # Reading must go on, because the answers that running calls wait for arrive here too.
-            await self._write(error(identity, STOPPING if self._closing else TOO_MANY))
+            await self._write(error(identity, SERVER_STOPPING if self._closing else TOO_MANY))
             return None
         task = asyncio.create_task(self._exchange(line, identity, headers))
         self._running[task] = identity
@@ -199,7 +201,7 @@ class Stdio:
         failed = None if task.cancelled() else task.exception()
         if failed is not None:
             log.error("request_failed", exc_info=failed)
-            answer = asyncio.create_task(self._write(error(identity, UNFORESEEN)))
+            answer = asyncio.create_task(self._write(error(identity, UNEXPECTED_ERROR)))
             self._running[answer] = None
             answer.add_done_callback(self._running.pop)
 
@@ -236,7 +238,7 @@ class Stdio:
         while identity is not None and frames.paused and self._session is not None:
             # The server ended a stream to continue later (S-06), so fetch the rest. It does this
             # to save connections, which pipes do not need.
-            await asyncio.sleep(min(frames.retry_s, BACK_WITHIN_S))
+            await asyncio.sleep(min(frames.retry_s, LONGEST_RETRY_S))
             frames.paused = False
             resumed = {**self._headers(None), LAST_EVENT_HEADER: frames.last_event}
             await self._run("GET", b"", resumed, frames)
@@ -256,7 +258,7 @@ class Stdio:
             "method": verb,
             "path": self._path,
             "headers": list(headers.items()),
-            FOLDED: headers,
+            HEADERS_BY_NAME: headers,
             WHOLE_BODY: body,
             CALLER: self._caller,
             REQUEST_ID: f"{self._prefix}{next(self._numbers)}",

@@ -49,7 +49,7 @@ LISTS: dict[ListName, str] = {
     "resources": "resources_list_changed",
 }
 
-NO_EVENTS = JsonRpcError(
+NOT_ACCEPTABLE = JsonRpcError(
     INVALID_REQUEST, f"{LISTEN} is answered with text/event-stream", status=406
 )
 TOO_MANY = JsonRpcError(
@@ -58,7 +58,7 @@ TOO_MANY = JsonRpcError(
     status=200,
     headers=((b"retry-after", b"%d" % RETRY_AFTER_S),),
 )
-STOPPING = JsonRpcError(
+SERVER_STOPPING = JsonRpcError(
     RATE_LIMITED,
     "The server is about to stop: listen again",
     status=503,
@@ -70,20 +70,20 @@ async def listen(
     server: McpServer, exchange: Exchange, identity: bytes, params: Params
 ) -> "ListenStream":
     """Open a stream for the requested changes; raises JsonRpcError before it opens."""
-    asked = _asked(params)
-    if asked.task_ids is not UNSET and not declares_tasks(params):
+    requested = _requested(params)
+    if requested.task_ids is not UNSET and not declares_tasks(params):
         raise UNDECLARED
     if not reads_events(exchange.headers.get(b"accept", b"")):
-        raise NO_EVENTS
+        raise NOT_ACCEPTABLE
     caller = exchange.caller
-    honoured = await _honoured(server, caller, asked)
+    honoured = await _honoured(server, caller, requested)
     listener = ListenStream(server, caller, identity, honoured)
     try:
         server.streams.enter(listener)
     except TooMany:
         raise TOO_MANY from None
     except Closing:
-        raise STOPPING from None
+        raise SERVER_STOPPING from None
     with ExitStack() as undo:
         undo.callback(server.streams.leave, listener)
         listener.follow(await server.pubsub.follow(caller.tenant_id, listener.receive))
@@ -91,7 +91,7 @@ async def listen(
     return listener
 
 
-def _asked(params: Params) -> Filter:
+def _requested(params: Params) -> Filter:
     if params.notifications is UNSET:
         raise JsonRpcError(INVALID_PARAMS, "params.notifications is required")
     try:
@@ -100,7 +100,7 @@ def _asked(params: Params) -> Filter:
         raise JsonRpcError(INVALID_PARAMS, f"Invalid params.notifications: {error}") from None
 
 
-async def _honoured(server: McpServer, caller: TenantContext, asked: Filter) -> Filter:
+async def _honoured(server: McpServer, caller: TenantContext, requested: Filter) -> Filter:
     """
     Return the part of the filter that this server and the caller's scopes allow.
 
@@ -109,29 +109,31 @@ async def _honoured(server: McpServer, caller: TenantContext, asked: Filter) -> 
     offered = server.capabilities
     honoured = Filter()
     for what, member in LISTS.items():
-        if getattr(asked, member) and offered.get(what, {}).get("listChanged"):
+        if getattr(requested, member) and offered.get(what, {}).get("listChanged"):
             setattr(honoured, member, True)
     await server.registry.ready(caller)
-    if asked.resource_subscriptions is not UNSET and offered.get("resources", {}).get("subscribe"):
-        uris = dict.fromkeys(asked.resource_subscriptions)
+    if requested.resource_subscriptions is not UNSET and offered.get("resources", {}).get(
+        "subscribe"
+    ):
+        uris = dict.fromkeys(requested.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
-    if asked.task_ids is not UNSET and server.lengthy:
-        honoured.task_ids = await may_follow(server.tasks.task_store, caller, asked.task_ids)
+    if requested.task_ids is not UNSET and server.lengthy:
+        honoured.task_ids = await may_follow(server.tasks.task_store, caller, requested.task_ids)
     return honoured
 
 
-def _wanted(honoured: Filter) -> frozenset[ChangeNotification]:
+def _notifications_of(honoured: Filter) -> frozenset[ChangeNotification]:
     lists = [
         ChangeNotification(what) for what, member in LISTS.items() if getattr(honoured, member)
     ]
     uris = honoured.resource_subscriptions or ()
     tasks = honoured.task_ids or ()
-    wanted = [
+    notifications = [
         *lists,
         *(ChangeNotification("document", u) for u in uris),
         *(ChangeNotification("task", t) for t in tasks),
     ]
-    return frozenset(wanted)
+    return frozenset(notifications)
 
 
 class ListenStream(EventStream):
@@ -143,6 +145,7 @@ class ListenStream(EventStream):
     """
 
     __slots__ = (
+        "_followed",
         "_honoured",
         "_identity",
         "_interest",
@@ -150,7 +153,6 @@ class ListenStream(EventStream):
         "_new",
         "_server",
         "_shown",
-        "_wanted",
     )
 
     def __init__(
@@ -160,7 +162,7 @@ class ListenStream(EventStream):
         self._server = server
         self._identity = identity
         self._honoured = honoured
-        self._wanted = _wanted(honoured)
+        self._followed = _notifications_of(honoured)
         self._new: dict[ChangeNotification, None] = {}
         self._moved: dict[str, None] | None = None
         self._shown: bytes | None = None
@@ -172,7 +174,7 @@ class ListenStream(EventStream):
 
     def receive(self, change: ChangeNotification) -> None:
         """Queue a change if the client asked for it."""
-        if change not in self._wanted:
+        if change not in self._followed:
             return
         if change.what == "task":
             self._moved = {**(self._moved or {}), change.name: None}

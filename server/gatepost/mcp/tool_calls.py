@@ -143,12 +143,12 @@ class DetachableClient:
             self.before.answered.append((requests, answers))
         return answers
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """Turn the call into a task and wait for a decision."""
         if not self._is_task:
             self.before.unstarted = not has_tool_started()
             await self.detach()
-        await self._client.stand_by(waiting)
+        await self._client.wait_for_decision(waiting)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress to the client, or set the task's status message."""

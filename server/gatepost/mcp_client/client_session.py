@@ -105,8 +105,10 @@ class RemoteSession:
         known = era.of_discovery(outcome)
         if isinstance(known, ServerDescription):
             return known
-        body = outgoing.initialize(0, era.SPOKEN[0], {})
-        outcome, answer = await self._sent(body, outgoing.common_headers(None, era.SPOKEN[0]), 0)
+        body = outgoing.initialize(0, era.HANDSHAKE_REVISIONS[0], {})
+        outcome, answer = await self._sent(
+            body, outgoing.common_headers(None, era.HANDSHAKE_REVISIONS[0]), 0
+        )
         found = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
         if found is None:
             raise RequestFailed(_sentence("initialize", outcome, answer))
@@ -183,8 +185,10 @@ class RemoteSession:
             return None
         error, result = message.get("error"), message.get("result")
         if isinstance(error, dict):
-            code, told = error.get("code"), error.get("message")
-            return UpstreamError(code if isinstance(code, int) else 0, str(told), error.get("data"))
+            code, reason = error.get("code"), error.get("message")
+            return UpstreamError(
+                code if isinstance(code, int) else 0, str(reason), error.get("data")
+            )
         if isinstance(result, dict) and message.get("id") == identity:
             return UpstreamResult(result)
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.permissions import OTHERS, is_foreign
+from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
 
 FOLDER = "gatepost/sign-ins"
 MOST_BYTES = 262_144
@@ -21,7 +21,7 @@ MARGIN_S = 30.0
 LONGEST_S = 1e10
 """More seconds than any token is valid; without a bound, a number could exceed a float."""
 OTHERS_WRITE = 0o022
-OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
+OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class KeptTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +83,12 @@ class KeptSignIn:
         """Return the kept tokens of the server; None if there are no usable ones."""
         try:
             self._check_folder()
-            handle = os.open(self._path, os.O_RDONLY | OPEN)
+            handle = os.open(self._path, os.O_RDONLY | OPEN_FLAGS)
         except FileNotFoundError:
             return None
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
-            if is_foreign(status) or status.st_mode & OTHERS:
+            if is_foreign(status) or status.st_mode & GROUP_AND_OTHERS:
                 raise PermissionError(f"{self._path} can be read by other users; delete it")
             try:
                 kept = msgspec.json.decode(file.read(MOST_BYTES), type=KeptTokens)
@@ -102,7 +102,7 @@ class KeptSignIn:
         new = self._path.with_suffix(f".{os.getpid()}")
         new.unlink(missing_ok=True)
         try:
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.encode(kept))
             new.replace(self._path)
@@ -126,7 +126,7 @@ class KeptSignIn:
         Issuers end reused tokens, and a sign-out must not be undone by a refresh that ends later.
         """
         self._make_folder()
-        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
+        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
         try:
             await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
             yield
@@ -152,11 +152,11 @@ class KeptSignIn:
             )
 
 
-def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptTokens:
+def tokens_of(document: Mapping[str, Any], requested_scope: str, **about: str) -> KeptTokens:
     """
     Return the tokens of an answer of a token endpoint (RFC 6749 section 5.1).
 
-    *asked* are the scopes of the request, which an answer without `scope` has granted.
+    *requested_scope* are the scopes of the request, which an answer without `scope` has granted.
     """
     granted, refresh = document.get("scope"), document.get("refresh_token")
     seconds = document.get("expires_in")
@@ -166,7 +166,7 @@ def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptToke
     return KeptTokens(
         access_token=str(document["access_token"]),
         refresh_token=refresh if isinstance(refresh, str) else "",
-        scopes=tuple((granted if isinstance(granted, str) else asked).split()),
+        scopes=tuple((granted if isinstance(granted, str) else requested_scope).split()),
         expires_at=expires_at,
         **about,
     )

@@ -12,7 +12,9 @@ WITHIN_S = 300.0
 """How long a person may take to sign in."""
 HEAD_S = 5.0
 MOST_HEAD_BYTES = 16_384
-PAGE = b"<!doctype html><meta charset=utf-8><title>Gatepost</title><p>You can close this page."
+CLOSING_PAGE = (
+    b"<!doctype html><meta charset=utf-8><title>Gatepost</title><p>You can close this page."
+)
 
 
 class CallbackReceiver:
@@ -62,7 +64,7 @@ class CallbackReceiver:
             status, page = "404 Not Found", b""
             if method == "GET" and url.path == PATH and not self._answers.full():
                 self._answers.put_nowait(dict(parse_qsl(url.query)))
-                status, page = "200 OK", PAGE
+                status, page = "200 OK", CLOSING_PAGE
             fields = "content-type: text/html\r\ncache-control: no-store\r\nconnection: close"
             answer = f"HTTP/1.1 {status}\r\n{fields}\r\ncontent-length: {len(page)}\r\n\r\n"
             writer.write(answer.encode() + page)

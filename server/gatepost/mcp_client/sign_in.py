@@ -25,7 +25,14 @@ from gatepost_authz.discovery import DiscoveryLocation, IssuerMetadata, location
 from gatepost_authz.fetch import FetchError
 
 NAME = "gatepost"
-ABOUT = ("url", "resource", "issuer", "client_id", "token_endpoint", "revocation_endpoint")
+UNCHANGED_MEMBERS = (
+    "url",
+    "resource",
+    "issuer",
+    "client_id",
+    "token_endpoint",
+    "revocation_endpoint",
+)
 """The members of kept tokens that a refresh does not change."""
 JSON = {"accept": "application/json", "content-type": "application/json"}
 FORM = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
@@ -92,8 +99,8 @@ class BrowserSignIn:
             }
             if scope := _joined(self._scopes or challenge.get("scope", ""), scopes):
                 query["scope"] = scope
-            place = server.metadata.endpoint("authorization_endpoint")
-            self._show(f"{place}{'&' if '?' in place else '?'}{urlencode(query)}")
+            endpoint = server.metadata.endpoint("authorization_endpoint")
+            self._show(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}")
             answer = await receiver.answer(state)
             code = self._code_of(answer, server)
             form = {
@@ -128,36 +135,36 @@ class BrowserSignIn:
             "resource": kept.resource,
         }
         document = await self._token(kept.token_endpoint, form)
-        about = {name: getattr(kept, name) for name in ABOUT}
+        about = {name: getattr(kept, name) for name in UNCHANGED_MEMBERS}
         new = tokens_of(document, " ".join(kept.scopes), **about)
         # An issuer that does not rotate refresh tokens sends none.
         return replace(new, refresh_token=new.refresh_token or kept.refresh_token)
 
     async def revoke(self, kept: KeptTokens) -> bool:
         """Take the tokens back at their issuer (RFC 7009); return whether it did so."""
-        place = kept.revocation_endpoint
-        if not place or self._problem_of(place):
+        endpoint = kept.revocation_endpoint
+        if not endpoint or self._problem_of(endpoint):
             return False
         token = kept.refresh_token or kept.access_token
         body = urlencode({"token": token, "client_id": kept.client_id}).encode()
         try:
-            answer = await self._probe.send("POST", place, headers=FORM, body=body)
+            answer = await self._probe.send("POST", endpoint, headers=FORM, body=body)
         except Unreachable:
             return False
         return answer.status == 200
 
     async def _server(self, advertised: str) -> SignInServer:
         """Find the authorization server: RFC 9728, then RFC 8414 or OpenID Connect."""
-        for place in dict.fromkeys((advertised, inserted(self._url), appended(self._url))):
-            document = await self._document(place) if place else None
+        for document_url in dict.fromkeys((advertised, inserted(self._url), appended(self._url))):
+            document = await self._document(document_url) if document_url else None
             if document is None:
                 continue
             resource, servers = document.get("resource"), document.get("authorization_servers")
             if not isinstance(resource, str) or not covers(resource, self._url):
                 # Another server's metadata would send the sign-in, and the token, elsewhere.
-                raise SignInFailed(f"{place} is about another resource than {self._url}.")
+                raise SignInFailed(f"{document_url} is about another resource than {self._url}.")
             if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
-                raise SignInFailed(f"{place} names no authorization server. Pass --token.")
+                raise SignInFailed(f"{document_url} names no authorization server. Pass --token.")
             return await self._of_issuer(servers[0], resource)
         raise SignInFailed(
             f"{self._url} publishes no resource metadata, so its issuer is unknown. "
@@ -167,15 +174,17 @@ class BrowserSignIn:
     async def _of_issuer(self, issuer: str, resource: str) -> SignInServer:
         if problem := self._problem_of(issuer):
             raise SignInFailed(f"The authorization server {issuer} {problem}.")
-        for place in locations(issuer):
-            document = await self._document(place)
+        for document_url in locations(issuer):
+            document = await self._document(document_url)
             if document is None:
                 continue
             try:
-                found = metadata_of(DiscoveryLocation(issuer=issuer), place, document)
+                found = metadata_of(DiscoveryLocation(issuer=issuer), document_url, document)
                 found.endpoint("authorization_endpoint"), found.endpoint("token_endpoint")
             except FetchError as error:
-                raise SignInFailed(f"The metadata at {place} cannot be used: {error}.") from None
+                raise SignInFailed(
+                    f"The metadata at {document_url} cannot be used: {error}."
+                ) from None
             methods = document.get("code_challenge_methods_supported")
             if not isinstance(methods, list) or "S256" not in methods:
                 raise SignInFailed(f"{issuer} does not offer PKCE with S256. Pass --token.")
@@ -205,8 +214,8 @@ class BrowserSignIn:
 
     async def _registered(self, server: SignInServer, redirect_uri: str) -> str:
         """Register a public client (RFC 7591) and return its id."""
-        place = server.text("registration_endpoint")
-        if not place or self._problem_of(place):
+        endpoint = server.text("registration_endpoint")
+        if not endpoint or self._problem_of(endpoint):
             raise SignInFailed(
                 f"{server.metadata.issuer} does not register clients. Register one there with the "
                 "redirect address http://127.0.0.1/callback (any port), and pass --client-id."
@@ -220,11 +229,11 @@ class BrowserSignIn:
             "application_type": "native",
         }
         answer = await self._probe.send(
-            "POST", place, headers=JSON, body=msgspec.json.encode(about)
+            "POST", endpoint, headers=JSON, body=msgspec.json.encode(about)
         )
         client_id = (answer.json_object() or {}).get("client_id")
         if answer.status not in {200, 201} or not isinstance(client_id, str):
-            raise SignInFailed(_refusal("register a client", place, answer))
+            raise SignInFailed(_refusal("register a client", endpoint, answer))
         return client_id
 
     def _code_of(self, answer: Mapping[str, str], server: SignInServer) -> str:
@@ -236,25 +245,27 @@ class BrowserSignIn:
         reason = answer.get("error_description") or answer.get("error") or "no reason given"
         raise SignInFailed(f"The sign-in was refused: {reason}")
 
-    async def _token(self, place: str, form: Mapping[str, str]) -> Mapping[str, object]:
+    async def _token(self, endpoint: str, form: Mapping[str, str]) -> Mapping[str, object]:
         body = urlencode(form).encode()
-        answer = await self._probe.send("POST", place, headers=FORM, body=body)
+        answer = await self._probe.send("POST", endpoint, headers=FORM, body=body)
         document = answer.json_object() or {}
         token = document.get("access_token")
         kind = document.get("token_type")
         bearer = isinstance(kind, str) and kind.lower() == "bearer"
         if answer.status != 200 or not isinstance(token, str) or not bearer:
-            raise SignInFailed(_refusal("issue a token", place, answer))
+            raise SignInFailed(_refusal("issue a token", endpoint, answer))
         if not (token.isascii() and token.isprintable()):
             # The error of the HTTP client would show the token.
-            raise SignInFailed(f"{urlsplit(place).netloc} issued a token that no header can carry.")
+            raise SignInFailed(
+                f"{urlsplit(endpoint).netloc} issued a token that no header can carry."
+            )
         return document
 
 
-def _refusal(what: str, place: str, answer: HttpAnswer) -> str:
+def _refusal(what: str, url: str, answer: HttpAnswer) -> str:
     document = answer.json_object() or {}
     reason = document.get("error_description") or document.get("error") or answer.described
-    return f"{urlsplit(place).netloc} did not {what}: {reason}"
+    return f"{urlsplit(url).netloc} did not {what}: {reason}"
 
 
 def _joined(*scopes: str) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gatepost_authz.pinning import GuardedTransport
 
-KEPT = 64
+IDLE_POOLS = 64
 """The number of pools whose connections stay open between requests."""
 
 
@@ -47,7 +47,7 @@ class ConnectionPools:
             yield line.transport
         finally:
             line.users -= 1
-            await self._tidy()
+            await self._close_unused()
 
     @property
     def closed(self) -> bool:
@@ -57,7 +57,7 @@ class ConnectionPools:
     async def retire(self) -> None:
         """Close the unused pools now, and the others as soon as they are unused."""
         self._retired = True
-        await self._tidy()
+        await self._close_unused()
 
     async def aclose(self) -> None:
         """Close everything."""
@@ -66,8 +66,8 @@ class ConnectionPools:
         for line in lines:
             await line.transport.aclose()
 
-    async def _tidy(self) -> None:
-        over = len(self._lines) - (0 if self._retired else KEPT)
+    async def _close_unused(self) -> None:
+        over = len(self._lines) - (0 if self._retired else IDLE_POOLS)
         idle = [key for key, line in self._lines.items() if not line.users]
         # Removed from the mapping before the first await, so no request gets a closing transport.
         surplus = [self._lines.pop(key) for key in idle[: max(over, 0)]]

@@ -18,14 +18,14 @@ from gatepost.outbound import http_response as answers
 from gatepost.outbound.connections import ConnectionPools, PoolKey
 from gatepost.outbound.http_request import (
     CORRELATION,
-    OPEN,
+    HARMLESS_HEADERS,
     OutboundRequest,
     outbound_request,
     plain,
 )
-from gatepost.outbound.redirect import STATUSES, following, place
+from gatepost.outbound.redirect import STATUSES, following, host_and_port
 from gatepost.outbound.transport_errors import (
-    HARMLESS,
+    SAFE_METHODS,
     failure_of,
     refused_url,
     too_late,
@@ -52,9 +52,9 @@ a connection that closes meanwhile has an unknown outcome.
 """
 LOOKUPS = 16
 """The most DNS lookups that one tenant may have at once."""
-USUAL = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
+USUAL_PORTS = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
 """The usual ports of each scheme."""
-VISIBLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+PRINTABLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 class OutboundClient:
@@ -143,9 +143,13 @@ class Sender:
         )
         self._lookups = client.resolver_of(tenant)
         self._tenant, self._upstream = tenant, upstream
-        self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
-        if correlation is not None and VISIBLE.fullmatch(correlation):
-            self._ours[CORRELATION] = correlation
+        self._own_headers = {
+            "user-agent": AGENT,
+            "accept": "*/*",
+            "accept-encoding": "gzip, deflate",
+        }
+        if correlation is not None and PRINTABLE.fullmatch(correlation):
+            self._own_headers[CORRELATION] = correlation
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
         """Send one request with the call's correlation id, and return the answer."""
@@ -208,8 +212,8 @@ class Sender:
         """Return the client's own headers; only configured origins get the trace context."""
         parent = outgoing() if self._traced else None
         if parent is None or origin_of(httpx2.URL(url)) not in self._traced:
-            return self._ours
-        return {**self._ours, "traceparent": parent}
+            return self._own_headers
+        return {**self._own_headers, "traceparent": parent}
 
     async def _hop(
         self, outbound: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int
@@ -217,10 +221,10 @@ class Sender:
         """Send one request; return the answer, or the next request of a redirect."""
         async with self.answered(outbound, timeout_s) as answer:
             if follows and answer.status_code in STATUSES:
-                onward = following(outbound, answer, self._address_policy)
-                if onward is not None:
-                    self._judge(onward)
-                    return onward
+                redirected = following(outbound, answer, self._address_policy)
+                if redirected is not None:
+                    self._judge(redirected)
+                    return redirected
             host = outbound.where.host
             return await answers.read(answer, url=outbound.url, host=host, max_bytes=max_bytes)
 
@@ -229,13 +233,13 @@ class Sender:
         if problem := self._address_policy.problem(outbound.url):
             raise refused_url(problem)
         url = outbound.where
-        if url.scheme == "https" or self._address_policy.allows_http(*place(url)):
+        if url.scheme == "https" or self._address_policy.allows_http(*host_and_port(url)):
             return
         # An attacker on the network path can read http and can answer in the server's place.
         if (
             outbound.confidential
-            or outbound.method not in HARMLESS
-            or outbound.headers.keys() - OPEN
+            or outbound.method not in SAFE_METHODS
+            or outbound.headers.keys() - HARMLESS_HEADERS
         ):
             raise ToolFailure(
                 "denied",
@@ -279,7 +283,7 @@ async def checked_addresses(
         raise ToolFailure(
             "denied", f"http://{host} is unencrypted and is not connected to: use https."
         )
-    if port not in USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
+    if port not in USUAL_PORTS[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
         raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
     spelt = literal(host)
     try:

@@ -26,16 +26,18 @@ CORRELATION = "x-octopus-correlation-id"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 VALUE = re.compile(r"[\t\x20-\x7e]*", re.ASCII)
 CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
-BEYOND = re.compile(r"[^\x00-\x7f]+")
+NON_ASCII = re.compile(r"[^\x00-\x7f]+")
 AUTHORITY = re.compile(r"[^/?#]*//[^/?#]*")
 
-OURS = frozenset(
+MANAGED_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "expect", "host", "http2-settings"}
     | {"keep-alive", "te", "trailer", "transfer-encoding", "upgrade", CORRELATION}
 )
 """Headers that frame a message or that only this client sets (RFC 9110 section 7.6.1)."""
 
-OPEN = frozenset({"accept", "accept-language", "cache-control", "if-modified-since"}) | {
+HARMLESS_HEADERS = frozenset(
+    {"accept", "accept-language", "cache-control", "if-modified-since"}
+) | {
     "if-none-match",
     "range",
     "user-agent",
@@ -66,12 +68,12 @@ class OutboundRequest(msgspec.Struct, frozen=True):
         """Return the parts of the URL."""
         return self.parsed or httpx2.URL(self.url)
 
-    def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
-        """Build the transport's request, with the headers *ours* of every request."""
+    def request(self, own_headers: Mapping[str, str], timeout_s: float) -> httpx2.Request:
+        """Build the transport's request, with the headers *own_headers* of every request."""
         request = httpx2.Request(
             self.method,
             self.where,
-            headers={**ours, **self.body_headers, **self.headers},
+            headers={**own_headers, **self.body_headers, **self.headers},
             content=self.body or None,
         )
         if not self.body and self.method in {"POST", "PUT", "PATCH"}:
@@ -148,7 +150,7 @@ def plain(url: str) -> str:
     match = AUTHORITY.match(url)
     end = match.end() if match else 0
     try:
-        return url[:end] + BEYOND.sub(lambda found: quote(found[0]), url[end:])
+        return url[:end] + NON_ASCII.sub(lambda found: quote(found[0]), url[end:])
     except UnicodeEncodeError:
         raise refused_url("it holds half a character") from None
 
@@ -162,7 +164,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             # The value may be a secret, so the message has only the name.
             message = f"The header {name[:100]!r} is not printable ASCII, so it cannot be sent."
             raise unsent(message)
-        if lower in OURS or lower.startswith("proxy-"):
+        if lower in MANAGED_HEADERS or lower.startswith("proxy-"):
             raise unsent(f"The header {name} cannot be set: leave it out.")
         if lower in checked:
             raise unsent(f"The header {name} is given twice.")

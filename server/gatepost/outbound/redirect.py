@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import httpx2
 import msgspec
 
-from gatepost.outbound.http_request import OPEN, OutboundRequest, plain
+from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, plain
 from gatepost.outbound.transport_errors import refused_url
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
@@ -14,7 +14,7 @@ from gatepost_authz.addresses import PRINTABLE, USUAL_PORTS
 STATUSES = frozenset({301, 302, 303, 307, 308})
 
 
-def place(url: httpx2.URL) -> tuple[str, int]:
+def host_and_port(url: httpx2.URL) -> tuple[str, int]:
     """Return the host and port."""
     return url.host, url.port or USUAL_PORTS[url.scheme]
 
@@ -36,11 +36,12 @@ def following(
     after = _target(outbound.url, location, address_policy)
     if before.scheme == "https" and after.scheme == "http":
         return None
-    if address_policy.allows(*place(after)) and not address_policy.allows(*place(before)):
+    came_from_inside = address_policy.allows(*host_and_port(before))
+    if address_policy.allows(*host_and_port(after)) and not came_from_inside:
         # A public server must not choose requests to internal hosts.
         raise refused_url("a redirect leads from a public server to an internal host")
-    moved = (before.scheme, *place(before)) != (after.scheme, *place(after))
-    headers = {n: v for n, v in outbound.headers.items() if not moved or n in OPEN}
+    moved = (before.scheme, *host_and_port(before)) != (after.scheme, *host_and_port(after))
+    headers = {n: v for n, v in outbound.headers.items() if not moved or n in HARMLESS_HEADERS}
     if _becomes_get(outbound.method, answer.status_code):
         return OutboundRequest("GET", str(after), headers)
     if moved and outbound.confidential:

@@ -13,7 +13,7 @@ from gatepost.outbound.http_response import PARTS_AT_ONCE, Unpacker, coding_of
 from gatepost.outbound.transport_errors import failure_of
 from gatepost.tools.context import Sending
 
-AT_ONCE = 1_000_000
+CHUNK_BYTES = 1_000_000
 """The most bytes that one part of an answer may have after decompression."""
 
 
@@ -47,18 +47,18 @@ class StreamedReply:
                     count += 1
                     if count % PARTS_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                    room = AT_ONCE if left is None else min(AT_ONCE, left + 1)
+                    limit = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left + 1)
                     # An identity coding passes on at most as much as fits, so it comes in slices.
-                    for start in range(0, len(part), AT_ONCE):
-                        piece = unpacker.unpack(part[start : start + AT_ONCE], room)
+                    for start in range(0, len(part), CHUNK_BYTES):
+                        piece = unpacker.unpack(part[start : start + CHUNK_BYTES], limit)
                         while piece:
                             if left is not None:
                                 left -= len(piece)
                                 if left < 0:
                                     raise AnswerInvalid("sent more than is read of one answer")
-                                room = min(AT_ONCE, left + 1)
+                                limit = min(CHUNK_BYTES, left + 1)
                             yield piece
-                            piece = b"" if coding == "identity" else unpacker.unpack(b"", room)
+                            piece = b"" if coding == "identity" else unpacker.unpack(b"", limit)
             # Another request may use the connection while this answer is worked on.
             await self._answer.aclose()
         except zlib.error:

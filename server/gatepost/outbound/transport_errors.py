@@ -7,7 +7,7 @@ import httpx2
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.pinning import AddressRefused
 
-HARMLESS = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "QUERY"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "QUERY"})
 """Methods that change nothing (RFC 9110 section 9.2.1, RFC 4918, RFC 3253)."""
 
 NOT_SENT = (
@@ -33,7 +33,7 @@ def unsent(message: str, *, field: str | None = None) -> ToolFailure:
 def too_late(host: str, method: str) -> ToolFailure:
     """Return the failure for a request that took too long."""
     message = f"{host} did not answer in time."
-    if method not in HARMLESS:
+    if method not in SAFE_METHODS:
         message += " It may have done what was asked: look before you ask again."
     return ToolFailure("timeout", message)
 
@@ -59,7 +59,7 @@ def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bo
         )
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return too_late(host, method)
-    if method not in HARMLESS and (sent or not isinstance(error, NOT_SENT)):
+    if method not in SAFE_METHODS and (sent or not isinstance(error, NOT_SENT)):
         message = (
             f"The connection to {host} broke before its answer came. It may have done what was "
             "asked: look before you ask again."

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gatepost.telemetry.trace import CURRENT, Tracer
+from gatepost.telemetry.trace import CURRENT_SPAN, Tracer
 from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.stage import Next, Stage
 
@@ -17,7 +17,7 @@ class TracingStage(Stage):
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
-        if CURRENT.get() is not None and not call.depth:
+        if CURRENT_SPAN.get() is not None and not call.depth:
             return await proceed(call, offer, arguments)
         attributes: dict[str, str | int] = {"gatepost.request_id": call.request_id}
         name: str = call.kind

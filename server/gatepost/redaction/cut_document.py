@@ -32,41 +32,41 @@ _BEFORE_VALUES = (b":", b"[")
 """The characters before a string that is certainly no name."""
 
 
-def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
+def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
     """
-    Return True only if nothing to redact begins before *cut* in a long JSON document.
+    Return True only if nothing to redact begins before *cut_at* in a long JSON document.
 
     A token is recognised by its beginning. A known value lies within the bytes behind the cut if
     these hold as many in which it can go on; blanks, line breaks and names count for none, because
     a caller could hide the rest of a secret behind any number of them.
     """
-    room = cut + LONGEST_ESCAPE * redactor.longest
-    near = cut_whole(encoded, room + NEAR_BYTES)
+    limit = cut_at + LONGEST_ESCAPE * redactor.longest
+    near = cut_whole(encoded, limit + NEAR_BYTES)
     document = JsonDocument(near)
     if not (redactor.plain or is_unquoted(document.text)):
-        near = cut_whole(encoded, room + FAR_BYTES)
+        near = cut_whole(encoded, limit + FAR_BYTES)
         document = JsonDocument(near)
     if len(near) == len(encoded) or not redactor.has_no_beginning(document.text):
         return False
     if redactor.plain:
         return True
-    if _room(near, cut, document.text) < redactor.longest:
+    if _searched_size(near, cut_at, document.text) < redactor.longest:
         return False
     split = document.split(redactor)
     return not (split.strings or split.numbers or document.numbers(redactor, split))
 
 
-def _room(near: bytes, cut: int, strings: bytes) -> int:
+def _searched_size(near: bytes, cut_at: int, strings: bytes) -> int:
     """
-    Return how many bytes of a known value that begins before *cut* certainly stand behind it.
+    Return how many bytes of a known value that begins before *cut_at* certainly stand behind it.
 
     It may go on in the string that is cut, in the values behind that string, or in the quoted
     strings within it. What counts is the decoding that leaves least of it, without blanks.
     *strings* are those of the document, decoded.
     """
     is_plain = is_unquoted(strings)  # as in most texts, each mark begins or ends a string
-    before = near[:cut] if is_plain else bare(near[:cut])
-    rest = near[cut:] if is_plain else bare(near)[len(before) :]
+    before = near[:cut_at] if is_plain else bare(near[:cut_at])
+    rest = near[cut_at:] if is_plain else bare(near)[len(before) :]
     is_begun = before.count(b'"') % 2 == 1
     if b'"' in rest or not is_begun:
         views = _views(rest.partition(b'"')[2] if is_begun else rest, b'"')
@@ -123,14 +123,18 @@ def cut_whole(encoded: bytes, size: int) -> bytes:
     """
     if len(encoded) <= size:
         return encoded
-    cut = encoded[:size].decode(errors="ignore").encode()
-    at = cut.rfind(b"\\", max(len(cut) - HALF_ESCAPE, 0))
-    behind = cut[at + 1 :]
+    shortened = encoded[:size].decode(errors="ignore").encode()
+    at = shortened.rfind(b"\\", max(len(shortened) - HALF_ESCAPE, 0))
+    behind = shortened[at + 1 :]
     is_whole = behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)
-    if at >= 0 and not is_whole and _begins_escape(cut, at):
-        cut = cut[:at]
-    at = len(cut) - HALF_ESCAPE - 1
-    return cut[:at] if _FIRST_OF_PAIR.match(cut, at) and _begins_escape(cut, at) else cut
+    if at >= 0 and not is_whole and _begins_escape(shortened, at):
+        shortened = shortened[:at]
+    at = len(shortened) - HALF_ESCAPE - 1
+    return (
+        shortened[:at]
+        if _FIRST_OF_PAIR.match(shortened, at) and _begins_escape(shortened, at)
+        else shortened
+    )
 
 
 def _begins_escape(text: bytes, at: int) -> bool:

@@ -51,12 +51,12 @@ def meant_by(value: str) -> list[str]:
     found = _SCHEME.fullmatch(value)
     if found is None:
         return [value]
-    told = [value, found[1]]
+    meanings = [value, found[1]]
     try:
         user, _, password = base64.b64decode(found[1], validate=True).decode().partition(":")
     except ValueError:
-        return told
-    return [*told, password] if user and password else told
+        return meanings
+    return [*meanings, password] if user and password else meanings
 
 
 def shown(name: str) -> str:

@@ -213,12 +213,12 @@ class JsonDocument:
     def _numbers(self) -> list[list[DocumentLeaf]]:
         """Return the numbers before each string and after the last one."""
         found: list[list[DocumentLeaf]] = []
-        start, any_there = len(self._strings), False
+        start, found_any = len(self._strings), False
         for between in self._between:
             found.append([DocumentLeaf(start + n.start(), n[0]) for n in _NUMBER.finditer(between)])
-            any_there = any_there or bool(found[-1])
+            found_any = found_any or bool(found[-1])
             start += len(between) + len(SEPARATOR)
-        return found if any_there else []
+        return found if found_any else []
 
     def _stays(self, index: int) -> bool:
         if self._blocks and self._texts[index] in PROTOCOL:

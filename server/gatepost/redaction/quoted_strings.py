@@ -25,7 +25,7 @@ SEPARATOR = b"\0"
 _UNSIGNED = re.compile(rb"([0-9][0-9.eE+-]*)")
 """A number without its sign; a pattern with the sign would take three times as long."""
 MINUS, COLON = b"-:"
-SIGN = b"\1"
+MINUS_REPLACEMENT = b"\1"
 """Replaces the minus of a number, so that it differs from other ones."""
 _BLANKS = b" \t\n\r\f\v"
 _DIGITS, _SIGNS = b"0123456789", b".eE+"
@@ -35,7 +35,7 @@ _KINDS = bytes(
 )
 _NO_DIGITS, _NO_NUMBERS, _NO_MARKS = (
     {quote: bytes(set(range(256)) - set(kept + quote)) for quote in (b'"', b"'")}
-    for kept in (_DIGITS, _DIGITS + _SIGNS + b"-", SEPARATOR + SIGN)
+    for kept in (_DIGITS, _DIGITS + _SIGNS + b"-", SEPARATOR + MINUS_REPLACEMENT)
 )
 """
 The characters to delete so that quotation marks remain, and digits, characters of numbers, or
@@ -122,11 +122,13 @@ def _numbers(gaps: list[bytes], quote: bytes) -> list[bytes] | None:
         if not holds(_no_numbers, plain.translate(_KINDS)):
             return plain.translate(None, _NO_NUMBERS[quote]).split(quote)[1:-1]
     found: list[bytes] = []
-    plain = whole.replace(SEPARATOR, b"x").replace(SIGN, b"x")
+    plain = whole.replace(SEPARATOR, b"x").replace(MINUS_REPLACEMENT, b"x")
     for pieces in portions(_UNSIGNED, plain):
         # Only the quotation marks between the numbers stay, and a minus right before a number.
-        between = SEPARATOR.join([*pieces[::2], b""]).replace(b"-" + SEPARATOR, SIGN + SEPARATOR)
-        kept = between.translate(None, _NO_MARKS[quote]).replace(SIGN, b"-")
+        between = SEPARATOR.join([*pieces[::2], b""]).replace(
+            b"-" + SEPARATOR, MINUS_REPLACEMENT + SEPARATOR
+        )
+        kept = between.translate(None, _NO_MARKS[quote]).replace(MINUS_REPLACEMENT, b"-")
         pieces[::2] = kept.split(SEPARATOR)[:-1]
         found += pieces
     return b"".join(found).split(quote)[1:-1]

@@ -20,11 +20,11 @@ from gatepost.redaction.quoted_strings import (
     unmasked_escapes,
 )
 from gatepost.redaction.secret_search import (
-    AND,
+    AMPERSAND,
     BACKSLASH,
+    CARRIAGE_RETURN,
     NEWLINE,
     PERCENT,
-    RETURN,
     SCREENED_BYTES,
     Automaton,
     TooMuch,
@@ -209,7 +209,13 @@ def _marks_of(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
 
 def has_layers(text: bytes) -> bool:
     """Return whether a text may have more than one decoding."""
-    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
+    return (
+        BACKSLASH in text
+        or PERCENT in text
+        or NEWLINE in text
+        or AMPERSAND in text
+        or CARRIAGE_RETURN in text
+    )
 
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
@@ -228,7 +234,11 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
 def is_unquoted(text: bytes) -> bool:
     """Return whether nothing in a text is in quotation marks, in whatever way they are written."""
     return not (
-        QUOTE in text or APOSTROPHE in text or BACKSLASH in text or PERCENT in text or AND in text
+        QUOTE in text
+        or APOSTROPHE in text
+        or BACKSLASH in text
+        or PERCENT in text
+        or AMPERSAND in text
     )
 
 
@@ -345,7 +355,7 @@ class TenantRedactors(Protocol):
         """Return that of a tenant, which also knows the server's own secrets."""
 
 
-HERE: ContextVar[LogContext | None] = ContextVar("gatepost_call", default=None)
+CURRENT_CALL: ContextVar[LogContext | None] = ContextVar("gatepost_call", default=None)
 """The current call; threads and tasks inherit it."""
 
 _holders: WeakSet[TenantRedactors] = WeakSet()
@@ -364,9 +374,9 @@ def cleaned_for_log(text: str, tenant: str = "") -> str:
 
     Within a call, the secrets of its tenant are redacted; elsewhere of *tenant*, or of all known.
     """
-    here = HERE.get()
-    if here is not None and not here.over:
-        return cleaned_text(text, here.now())
+    call = CURRENT_CALL.get()
+    if call is not None and not call.over:
+        return cleaned_text(text, call.now())
     for holder in [*_holders]:
         for redactor in [holder.of(tenant)] if tenant else [*holder.redactors()]:
             text = cleaned_text(text, redactor)

@@ -98,9 +98,9 @@ def _pieces(windows: Collection[bytes]) -> set[bytes]:
     shorter: set[bytes] = set()
     for window in sorted(windows, key=lambda one: (len(one), one)):
         size = min(PIECE_BYTES, len(window))
-        held = [window[at : at + size] for at in range(len(window) - size + 1)]
-        if found.isdisjoint(held) and not any(piece in window for piece in shorter):
-            piece = min(held, key=common_in)
+        pieces = [window[at : at + size] for at in range(len(window) - size + 1)]
+        if found.isdisjoint(pieces) and not any(piece in window for piece in shorter):
+            piece = min(pieces, key=common_in)
             (found if size == PIECE_BYTES else shorter).add(piece)
     return found | shorter
 

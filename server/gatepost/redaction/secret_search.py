@@ -30,10 +30,10 @@ WINDOW_BYTES = 65_536
 """The number of bytes that are searched for escapes at once."""
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
-BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
-BREAKS, BLANK = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
+BACKSLASH, PERCENT, AMPERSAND, NEWLINE, CARRIAGE_RETURN = b"\\%&\n\r"
+LINE_BREAKS, BLANKS = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
 MOST_REMEMBERED = 4096
-AT_ONCE = 50_000
+MATCHES_AT_ONCE = 50_000
 """The number of matches processed at once, while no other thread runs."""
 
 MOST_DOUBT = 20_000
@@ -60,7 +60,7 @@ Bytes that are in no text. Of patterns with at most three first bytes, the libra
 bytes alone and stops at each line; of these and others, it compares both bytes at once.
 """
 _INDENTED = BytesAhoCorasick(
-    [*(b"\n" + bytes((blank,)) for blank in BLANK), *_NO_TEXT], MatchKind.LeftmostFirst
+    [*(b"\n" + bytes((blank,)) for blank in BLANKS), *_NO_TEXT], MatchKind.LeftmostFirst
 )
 _NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -83,7 +83,7 @@ def is_escaped(text: bytes) -> bool:
     # One after another: each search runs at the speed of memory, but a pattern of all of them does
     # not. The bytes are given as numbers, because Python tries a number first, and a failure costs
     # ten times as much.
-    if not (BACKSLASH in text or PERCENT in text or AND in text):
+    if not (BACKSLASH in text or PERCENT in text or AMPERSAND in text):
         return False
     return any(
         ESCAPE.search(text, start, start + WINDOW_BYTES + LONGEST)
@@ -93,13 +93,13 @@ def is_escaped(text: bytes) -> bool:
 
 def has_breaks(text: bytes) -> bool:
     """Return whether a text has line breaks."""
-    return NEWLINE in text or RETURN in text
+    return NEWLINE in text or CARRIAGE_RETURN in text
 
 
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
     found = [text]
-    if BACKSLASH in text or PERCENT in text or AND in text:
+    if BACKSLASH in text or PERCENT in text or AMPERSAND in text:
         for _ in range(DEEPEST):
             undone = unescaped(found[-1])
             if undone == found[-1]:
@@ -120,7 +120,7 @@ def portions(form: re.Pattern[bytes], text: bytes) -> Iterator[list[bytes]]:
     if form is ESCAPE:
         yield from _windows(text)
         return
-    while len(pieces := form.split(text, AT_ONCE)) > (form.groups + 1) * AT_ONCE:
+    while len(pieces := form.split(text, MATCHES_AT_ONCE)) > (form.groups + 1) * MATCHES_AT_ONCE:
         text = pieces.pop()
         yield pieces
     yield pieces
@@ -157,9 +157,9 @@ def unescaped(text: bytes) -> bytes:
 
 def unwrapped(text: bytes) -> bytes:
     """Return the text without line breaks and the indentation behind them."""
-    if RETURN not in text and not holds(_INDENTED, text):
+    if CARRIAGE_RETURN not in text and not holds(_INDENTED, text):
         return text.replace(b"\n", b"")  # true for most documents, at a quarter of the cost
-    if len(text) > 2 * AT_ONCE and text.count(b"\n") + text.count(b"\r") > AT_ONCE:
+    if len(text) > 2 * MATCHES_AT_ONCE and text.count(b"\n") + text.count(b"\r") > MATCHES_AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
     first, *others = text.splitlines() or [b""]
     return first + b"".join(map(bytes.lstrip, others))
@@ -278,7 +278,7 @@ class Automaton:
         form = Implementation.DFA if fast else Implementation.ContiguousNFA
         self._overlap = max(map(len, by_window), default=1) - 1
         self._outlasts_breaks = all(
-            BLANK.isdisjoint(window[:1]) and BREAKS.isdisjoint(window) for window in by_window
+            BLANKS.isdisjoint(window[:1]) and LINE_BREAKS.isdisjoint(window) for window in by_window
         )
         automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard, implementation=form)
         self.search = automaton.find_matches_as_indexes

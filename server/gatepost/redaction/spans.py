@@ -57,12 +57,12 @@ def placed(
     """
     starts = [0, *accumulate(length + apart for length in lengths)]
     for span in spans:
-        place = bisect_right(starts, span.start) - 1
+        index = bisect_right(starts, span.start) - 1
         pieces: list[tuple[int, SecretSpan]] = []
-        while place < len(lengths) and starts[place] < span.end:
-            start, length = starts[place], lengths[place]
+        while index < len(lengths) and starts[index] < span.end:
+            start, length = starts[index], lengths[index]
             first, last = max(span.start - start, 0), min(span.end - start, length)
             if first < last:
-                pieces.append((place, SecretSpan(first, last, span.name, span.secret)))
-            place += 1
+                pieces.append((index, SecretSpan(first, last, span.name, span.secret)))
+            index += 1
         yield pieces

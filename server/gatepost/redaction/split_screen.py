@@ -12,12 +12,12 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from gatepost.redaction.matching import Hex, KnownMatch
 from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, common_in, holds
 from gatepost.redaction.secret_search import (
-    AND,
+    AMPERSAND,
     BACKSLASH,
-    BLANK,
+    BLANKS,
+    CARRIAGE_RETURN,
     DEEPEST,
     PERCENT,
-    RETURN,
     has_breaks,
     is_escaped,
     layers,
@@ -66,7 +66,7 @@ _USUAL = _NUMBER | frozenset(b"abxy")
 
 _BEGUN_ESCAPES = {
     PERCENT: re.compile(rb"%[0-9A-Fa-f]?[\"']"),
-    AND: re.compile(rb"&#?[A-Za-z0-9]{0,32}[\"']"),
+    AMPERSAND: re.compile(rb"&#?[A-Za-z0-9]{0,32}[\"']"),
     BACKSLASH: re.compile(
         rb"\\(?:x[0-9A-Fa-f]?|u[0-9A-Fa-f]{0,3}"
         rb"|u[dD][89abAB][0-9A-Fa-f]{2}(?:\\(?:u[0-9A-Fa-f]{0,3})?)?)[\"']"
@@ -78,7 +78,7 @@ _BREAK_BEFORE = re.compile(rb"\n(?:[ \t\x0b\f]{0,63}[\"']|[ \t\x0b\f]{64})")
 _LONGEST = 65
 """The length of the longest match of these forms in bytes."""
 _blank_behind = BytesAhoCorasick(
-    [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANK], MatchKind.LeftmostFirst
+    [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANKS], MatchKind.LeftmostFirst
 )
 
 
@@ -183,10 +183,10 @@ class SplitScreen:
                 for _, start, _ in found:
                     # The mark that ends a string may also begin one, which is not found then.
                     strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
-        held = [others for string in strings for others in self._single.get(string, ())]
-        return len(held) > MOST_HELD or any(
+        others_of = [others for string in strings for others in self._single.get(string, ())]
+        return len(others_of) > MOST_HELD or any(
             all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
-            for others in held
+            for others in others_of
         )
 
     def _is_suspected(self, text: bytes, position: int) -> bool:
@@ -246,7 +246,9 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, whole = found[-2:]
-        if holds(_blank_behind, last) and (RETURN in last or _matches(_BREAK_BEFORE, last)):
+        if holds(_blank_behind, last) and (
+            CARRIAGE_RETURN in last or _matches(_BREAK_BEFORE, last)
+        ):
             return None
         if is_escaped(whole) and unescaped(whole) != whole:
             return None
@@ -313,16 +315,16 @@ def _forms(numbers: bytes) -> tuple[Sequence[PieceForm], Sequence[Sequence[int]]
     left = [_forms_of(one, numbers) for one in cuts]
     chosen: list[PieceForm] = []
     singles: list[Sequence[int]] = []
-    held = Counter(HALVES)
+    counts = Counter(HALVES)
     while left:
-        best = max(held, key=lambda form: (form.end - form.begin > 1, held[form]))
+        best = max(counts, key=lambda form: (form.end - form.begin > 1, counts[form]))
         covered = [one for one in left if best in one]
         if best.end - best.begin > 1:
             chosen.append(best)
         else:
             singles.append([form.begin for form in set.intersection(*covered)])
         left = [one for one in left if best not in one]
-        held = Counter(form for forms in left for form in forms)
+        counts = Counter(form for forms in left for form in forms)
     return chosen, singles
 
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Scope
 
 from gatepost.http.edge import peer_of
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.rest.responses import RestRefusal
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.idempotency_key import (
@@ -61,7 +61,7 @@ class TenantDiffers(RestRefusal):
 
 def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
     """Read and check the headers of an authorized request; raises RestRefusal."""
-    headers: dict[bytes, bytes] = scope.get(FOLDED) or dict(scope["headers"])
+    headers: dict[bytes, bytes] = scope.get(HEADERS_BY_NAME) or dict(scope["headers"])
     request_id = str(scope.get(REQUEST_ID, ""))
     doubled = _doubled(scope["headers"]) if len(headers) != len(scope["headers"]) else frozenset()
     claimed = headers.get(TENANT_HEADER)
@@ -90,7 +90,7 @@ def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
 
 def check_type(scope: Scope) -> None:
     """Raise RestRefusal unless the body is JSON and not compressed, which would be unbounded."""
-    headers: dict[bytes, bytes] = scope.get(FOLDED) or dict(scope["headers"])
+    headers: dict[bytes, bytes] = scope.get(HEADERS_BY_NAME) or dict(scope["headers"])
     declared = headers.get(b"content-type", b"")
     if declared.partition(b";")[0].strip().lower() != JSON:
         raise RestRefusal(415, "unsupported_media_type", "Content-Type must be application/json.")

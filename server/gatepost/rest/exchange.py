@@ -29,7 +29,7 @@ from gatepost_authz.middleware import ResourceLookup, caller_of
 
 log = logging.getLogger("gatepost.rest")
 
-OWN = frozenset({b"content-type", b"content-length"})
+CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
 NO_CONTENT = 204
 
 
@@ -54,7 +54,7 @@ class RestExchange:
         self,
         *,
         challenge: Challenge,
-        place: ResourceLookup,
+        resource_of: ResourceLookup,
         limits: RestLimits,
         requests: RequestLimits,
         suspended: Set[str] = frozenset(),
@@ -62,7 +62,7 @@ class RestExchange:
         differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
     ) -> None:
         self._challenge = challenge
-        self._locate = place.locate
+        self._locate = resource_of.locate
         self._requests = requests
         self._suspended = suspended
         self.running_requests = RunningRequests() if running_requests is None else running_requests
@@ -78,7 +78,7 @@ class RestExchange:
         except AuthError as error:
             status, headers, body = self._challenge.response(error, self._locate(scope["path"]))
             reply = RestResponse(
-                status, body, tuple(pair for pair in headers if pair[0] not in OWN)
+                status, body, tuple(pair for pair in headers if pair[0] not in CONTENT_HEADERS)
             )
         except StoreUnavailable as outage:
             log.warning(

@@ -37,7 +37,7 @@ LISTING = (400, 401, 403, 405, 409, 429, 503)
 CALLING = tuple(status for status in REFUSALS if status != UNREACHABLE)
 
 CHALLENGED = {401, 403}
-LATER = {429, 503}
+RETRYABLE = {429, 503}
 
 DESCRIPTOR = {
     "type": "object",
@@ -177,7 +177,7 @@ def _refusal(status: int) -> dict[str, Any]:
     answer = _answer(REFUSALS[status], _named("Error"))
     if status in CHALLENGED:
         answer["headers"] = {"WWW-Authenticate": _header("The challenge for another token")}
-    if status in LATER:
+    if status in RETRYABLE:
         answer["headers"] = {"Retry-After": _header("Seconds")}
     return answer
 

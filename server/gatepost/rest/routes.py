@@ -11,7 +11,7 @@ from gatepost.http.body import (
     UntilDisconnect,
 )
 from gatepost.http.edge import peer_of
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.rest import responses
 from gatepost.rest.envelope import (
     TenantDiffers,
@@ -41,7 +41,7 @@ SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."
 # The bytes that `succeeded` writes around the blocks, at most.
 AROUND_BYTES = 64
-OWN = frozenset({b"content-type", b"content-length"})
+CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
 
 ServeCall = Callable[[Scope, Receive], Awaitable[RestResponse]]
 """Serves `POST /tool/{name}/call`."""
@@ -62,7 +62,7 @@ class RestRoutes:
         registry: Registry,
         *,
         challenge: Challenge,
-        place: ResourceLookup,
+        resource_of: ResourceLookup,
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
@@ -75,7 +75,7 @@ class RestRoutes:
         self._descriptors = Descriptors(registry, runner.may)
         self._exchange = RestExchange(
             challenge=challenge,
-            place=place,
+            resource_of=resource_of,
             limits=limits,
             requests=runner.requests,
             suspended=suspended,
@@ -161,20 +161,20 @@ class RestRoutes:
             if len(reply.body) <= limit:
                 return reply
             # The blocks fit into the limit, but with the members around them they did not.
-            room = limit - AROUND_BYTES - len(outcome.content)
+            left = limit - AROUND_BYTES - len(outcome.content)
             try:
                 tool = self._registry.find(call.caller, call.name)
             except (UnknownTool, StoreUnavailable):
                 # The tenant's offers have changed during the call.
                 return responses.failed(Failure("internal", TOO_LONG))
-            outcome = fit(outcome, tool, room)
+            outcome = fit(outcome, tool, left)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)
 
 
 ROUTE = "/tool/{name}/call"
-OUR_FAULT = 500
+INTERNAL_SERVER_ERROR = 500
 
 
 class CallTracing:
@@ -197,14 +197,14 @@ class CallTracing:
                 attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
             if self._names_tenant:
                 attributes["gatepost.tenant"] = caller_of(scope).tenant_id
-            headers = scope.get(FOLDED) or dict(scope["headers"])
+            headers = scope.get(HEADERS_BY_NAME) or dict(scope["headers"])
             callers = (context_in(headers),)
             with self._tracer.span(
                 f"POST {ROUTE}", "server", callers=callers, attributes=attributes
             ) as span:
                 reply = await serve(scope, receive)
                 span.set_attribute("http.response.status_code", reply.status)
-                if reply.status >= OUR_FAULT:
+                if reply.status >= INTERNAL_SERVER_ERROR:
                     span.set_error(str(reply.status))
                 return reply
 

@@ -16,16 +16,22 @@ from gatepost_authz.caller import TenantContext
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
-ONE = {
+SCHEMA_KEYWORDS = {
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
     "unevaluatedItems", "unevaluatedProperties",
 }  # fmt: skip
 """Keywords whose value is a schema."""
 
-SEVERAL = {"allOf", "anyOf", "oneOf", "prefixItems"}
+SCHEMA_LIST_KEYWORDS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 """Keywords whose value is a list of schemas."""
 
-NAMED = {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+SCHEMA_MAP_KEYWORDS = {
+    "$defs",
+    "definitions",
+    "dependentSchemas",
+    "patternProperties",
+    "properties",
+}
 """Keywords whose value has schemas by name."""
 
 IN_PLACE = {
@@ -34,7 +40,7 @@ IN_PLACE = {
 }  # fmt: skip
 """Keywords that apply to the same value, so that what they evaluate counts as evaluated."""
 
-GONE = {
+NOT_IN_DRAFT_07 = {
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$ref", "$schema", "$vocabulary",
     "additionalItems", "contentSchema", "dependencies", "dependentRequired", "dependentSchemas",
     "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties",
@@ -68,7 +74,9 @@ def _convert(node: Any, root: Schema) -> Any:
     if "$schema" in node:
         out["$schema"] = DRAFT_07
     for keyword, value in node.items():
-        if keyword not in GONE and not (keyword == "contains" and node.get("minContains") == 0):
+        if keyword not in NOT_IN_DRAFT_07 and not (
+            keyword == "contains" and node.get("minContains") == 0
+        ):
             out[_renamed(node, keyword)] = _value(keyword, value, root)
     anchor = node.get("$anchor", node.get("$dynamicAnchor"))
     if anchor is not None:
@@ -81,11 +89,11 @@ def _convert(node: Any, root: Schema) -> Any:
 
 
 def _value(keyword: str, value: Any, root: Schema) -> Any:
-    if keyword in ONE:
+    if keyword in SCHEMA_KEYWORDS:
         return _convert(value, root)
-    if keyword in SEVERAL and isinstance(value, list | tuple):
+    if keyword in SCHEMA_LIST_KEYWORDS and isinstance(value, list | tuple):
         return [_convert(item, root) for item in value]
-    if keyword in NAMED and isinstance(value, Mapping):
+    if keyword in SCHEMA_MAP_KEYWORDS and isinstance(value, Mapping):
         return {name: _convert(item, root) for name, item in value.items()}
     return value
 
@@ -169,8 +177,8 @@ def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
     else:
         found = None
     if kind == "schema":
-        holds = name in SEVERAL or name in NAMED
-        return found, "schemas" if holds else "schema" if name in ONE else "value"
+        holds = name in SCHEMA_LIST_KEYWORDS or name in SCHEMA_MAP_KEYWORDS
+        return found, "schemas" if holds else "schema" if name in SCHEMA_KEYWORDS else "value"
     return found if isinstance(found, Mapping) else None, "schema" if kind == "schemas" else "value"
 
 

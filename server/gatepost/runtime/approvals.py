@@ -9,13 +9,7 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.policy.approvals.approval_request import (
-    IsRevoked,
-    PageUrl,
-    no_page,
-    none_revoked,
-    page_of,
-)
+from gatepost.policy.approvals.approval_request import PageUrl, no_page, page_of
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -23,9 +17,9 @@ from gatepost.policy.approvals.notifications import (
     ChannelNotifications,
     RunCall,
 )
+from gatepost.policy.approvals.policies import IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.tool_policies import TenantTools, plan_of
 from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.script_reviews.service import ScriptReviews
@@ -34,8 +28,9 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
+from gatepost.tools.registry import Registry
 
-NO_TENANT = ""
+SERVER_TENANT = ""
 """The tenant of the server's own outgoing requests; no real tenant has this id."""
 
 
@@ -55,7 +50,7 @@ class ApprovalServices:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shared_store, self._redaction = shared_store, redaction
-        self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
+        self.webhook = Webhook(lambda: outbound.of(SERVER_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
         self._notifications: ChannelNotifications | None = None
         self._clock = clock
@@ -78,7 +73,7 @@ class ApprovalServices:
         self,
         config: Config,
         tools: Iterable[Tool],
-        tenant_tools: TenantTools | None = None,
+        tenant_tools: Registry | None = None,
         run: RunCall | None = None,
     ) -> None:
         """
@@ -89,7 +84,7 @@ class ApprovalServices:
         """
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
-        self.service.apply(settings, plan_of(settings, by_name.values()), by_name, tenant_tools)
+        self.service.apply(settings, by_name, tenant_tools)
         listeners = self._listeners
         tool = by_name.get(settings.notification.tool)
         if run is not None and tool is not None:
@@ -124,7 +119,8 @@ class ApprovalServices:
         denied: Denied,
     ) -> list[ApprovalStage]:
         """Return the approval stage; nothing if no tool ever needs approval."""
-        if not self.service.plan and not self.service.policies.has_others:
+        policies = self.service.policies
+        if not policies.plan and not policies.has_others:
             return []
         return [
             ApprovalStage(

@@ -3,12 +3,13 @@
 import asyncio
 from time import perf_counter
 
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.commit import CommitFuture, committed
 from gatepost.telemetry import metric_families
-from gatepost.telemetry.access import GATHERED_S
+from gatepost.telemetry.access import COLLECTED_S
 from gatepost.telemetry.metrics import Meter
-from gatepost.telemetry.trace import CURRENT
+from gatepost.telemetry.trace import CURRENT_SPAN
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Recorder, reason_of
@@ -37,13 +38,13 @@ class CallBatch:
     def add_outcome(self, ended: CallLabels) -> list[float]:
         """Return a new list for the durations of calls with this ending."""
         if not self.seconds and not self._commits:
-            asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
+            asyncio.get_running_loop().call_later(COLLECTED_S, self.flush)
         return self.seconds.setdefault(ended, [])
 
     def committed(self, seconds: float) -> None:
         """Add the duration of a commit of audit records."""
         if not self.seconds and not self._commits:
-            asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
+            asyncio.get_running_loop().call_later(COLLECTED_S, self.flush)
         self._commits.append(seconds)
 
     def flush(self) -> None:
@@ -90,7 +91,7 @@ class CountingRecorder:
     ) -> CommitFuture:
         """Implement `Recorder`."""
         outcome = "success" if ending is None else self._outcome(ending)
-        if self._traced and not call.depth and (span := CURRENT.get()) is not None:
+        if self._traced and not call.depth and (span := CURRENT_SPAN.get()) is not None:
             span.span.set_attribute("gatepost.outcome", outcome)
         tenant = call.caller.tenant_id if self._meter.counts_tenants else None
         ended = (call.kind, call.name, outcome, tenant)
@@ -110,12 +111,12 @@ class CountingRecorder:
                 self._meter.limited(ending.limit)
             return ending.kind
         outcome = reason_of(ending).outcome
-        if outcome in LACKING:
+        if outcome in INSUFFICIENT:
             self._meter.refused(outcome)
         return outcome
 
 
-LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})
+INSUFFICIENT = frozenset({"insufficient_scope", "insufficient_authentication"})
 """The exceptions that are answered like refusals of the gate."""
 
 
@@ -127,11 +128,13 @@ class DecisionMetrics:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Count a change; implements `ApprovalListener`."""
-        request = change.request
-        if change.what == "approved" and request is not None and request.state == "waiting":
+        is_waiting = (
+            isinstance(change.changed, ApprovalRequest) and change.changed.state == "waiting"
+        )
+        if change.what == "approved" and is_waiting:
             return  # the first of two approvals
-        if change.what in ENDS:
+        if change.what in DECISIONS:
             self._meter.decided(change.what)
 
 
-ENDS = frozenset(metric_families.DECISIONS)
+DECISIONS = frozenset(metric_families.DECISIONS)

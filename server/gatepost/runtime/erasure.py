@@ -20,7 +20,7 @@ from gatepost.workspace.resolver import DIRECTORY, resolver_of
 PASSES = 5
 """Number of passes: a call that is being stopped may still write."""
 PAUSE_S = 1.0
-NOTHING = WorkspaceUsage(0, 0)
+EMPTY_USAGE = WorkspaceUsage(0, 0)
 
 ReportErased = Callable[[str], object]
 """Receives a line about each step."""
@@ -39,10 +39,10 @@ class TenantInventory(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """Return a description for people."""
-        told = counted_records(self.records)
+        found = counted_records(self.records)
         if self.files.files:
-            told.append(f"{self.files.files} files and folders, {self.files.bytes} bytes")
-        return told
+            found.append(f"{self.files.files} files and folders, {self.files.bytes} bytes")
+        return found
 
 
 def counted_records(counts: Mapping[str, int]) -> list[str]:
@@ -115,11 +115,11 @@ class TenantErasure:
 
     def _counted(self) -> WorkspaceUsage:
         size = files = 0
-        places = [self._root / PRIVATE / self.tenant]
+        workspaces = [self._root / PRIVATE / self.tenant]
         if not self._is_foreign():
-            places.append(self._root / self.tenant)
-        for place in places:
-            for folder, folders, names in os.walk(place):
+            workspaces.append(self._root / self.tenant)
+        for workspace in workspaces:
+            for folder, folders, names in os.walk(workspace):
                 files += len(folders) + len(names)
                 for name in names:
                     with suppress(OSError):
@@ -140,7 +140,7 @@ class TenantErasure:
             with closing(root.below(PRIVATE)) as private:
                 private.make(self.tenant)
                 with closing(private.below(self.tenant)) as home:
-                    gone = NOTHING if foreign else _moved_or_emptied(root, self.tenant, home)
+                    gone = EMPTY_USAGE if foreign else _moved_or_emptied(root, self.tenant, home)
                     size, files = size + gone.bytes, files + gone.files
                     gone = home.empty()
                     size, files = size + gone.bytes, files + gone.files
@@ -152,12 +152,12 @@ def _moved_or_emptied(root: "_Folder", name: str, to: "_Folder") -> WorkspaceUsa
     try:
         root.move(name, to, f"erased{partial_name()}")
     except FileNotFoundError:
-        return NOTHING
+        return EMPTY_USAGE
     except OSError:
         # A mount point, which cannot be moved or removed.
         with closing(root.below(name)) as folder:
             return folder.empty()
-    return NOTHING
+    return EMPTY_USAGE
 
 
 class _Folder:

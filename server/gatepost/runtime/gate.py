@@ -10,8 +10,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets, asks
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets, asks
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy

@@ -186,7 +186,7 @@ def accepting(
             sock,
             protocol,
             server.server_state.connections,
-            room=DescriptorLimits.here(share=share),
+            descriptors=DescriptorLimits.here(share=share),
             tls=config.ssl,
             handshake_s=config.deadlines.head_s if config.ssl else None,
         )

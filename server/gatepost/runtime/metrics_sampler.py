@@ -25,14 +25,14 @@ from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metric_families import MetricFamily
 from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.tools.redaction import Redaction
+from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import USABLE, IssuerKeySets
 
 EVERY_S = 0.5
 SELDOM = 10
 """Ticks between two ticks of stores, issuers and the process."""
 STATM, FILES = Path("/proc/self/statm"), Path("/proc/self/fd")
-PAGE = resource.getpagesize()
+PAGE_BYTES = resource.getpagesize()
 
 
 class Gauge(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class ProcessMetrics:
 def resident_bytes() -> int:
     """Return the memory in use, or its maximum if the system does not report it."""
     try:
-        return int(STATM.read_text(encoding="ascii").split()[1]) * PAGE
+        return int(STATM.read_text(encoding="ascii").split()[1]) * PAGE_BYTES
     except OSError:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
@@ -202,7 +202,7 @@ def sampler_of(parts: SampledParts) -> MetricsSampler:
         parts.meter,
         gauges=[
             Gauge(metric_families.TASKS, lambda: len(parts.task_runner)),
-            Gauge(metric_families.WAITING, lambda: approvals.waiting_calls),
+            Gauge(metric_families.APPROVALS_WAITING, lambda: approvals.waiting_calls),
             Gauge(metric_families.AUDIT_QUEUE, lambda: len(parts.audit_writer)),
             Gauge(metric_families.STREAMS, lambda: len(parts.streams)),
         ],

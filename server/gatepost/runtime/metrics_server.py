@@ -22,7 +22,7 @@ READ_WITHIN_S = 0.5
 STOP_S = 5.0
 MOST_CONNECTIONS = 100
 """`/metrics` has no authentication, so it must not use up the file descriptors."""
-ORDER = count()
+REQUEST_NUMBERS = count()
 
 
 class Connection(HttptoolsProtocol):
@@ -35,7 +35,7 @@ class Connection(HttptoolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.number = next(ORDER)
+        self.number = next(REQUEST_NUMBERS)
         if len(self.connections) > MOST_CONNECTIONS:
             oldest = min(self.connections, key=attrgetter("number"))
             # At once, because more connections may arrive before its loss is reported.

@@ -31,15 +31,15 @@ from gatepost.telemetry.metric_families import REFUSALS, TOKENS_REFUSED, TOOL_SE
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import totals_of
 from gatepost_authz.check import OPERATOR
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 
 DEPLOYMENT = "-"
 """The tenant of data that all tenants share; no real tenant has this id."""
 SUBJECT = "processes"
-EVERY_S, SOON_S = 15.0, 3.0
+EVERY_S, STARTING_S = 15.0, 3.0
 """Seconds between two reports: of a process that can serve, and of one that cannot yet."""
-LATE_S = 3 * EVERY_S
+OUTDATED_S = 3 * EVERY_S
 KEPT_S = 600.0
 """How long the report of a process is kept that ended without removing it."""
 CLOSING_S = 2.0
@@ -188,7 +188,7 @@ class ProcessReporter:
             with contextlib.suppress(StoreUnavailable):  # the stores log that themselves
                 is_ready = await self.write()
             # Random, so that replicas do not write at the same moment.
-            await asyncio.sleep((EVERY_S if is_ready else SOON_S) * RANDOM.uniform(0.8, 1.0))
+            await asyncio.sleep((EVERY_S if is_ready else STARTING_S) * RANDOM.uniform(0.8, 1.0))
 
 
 def tool_times(meter: Meter) -> tuple[ToolTimes, ...]:

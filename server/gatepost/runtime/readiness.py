@@ -8,8 +8,8 @@ import msgspec
 
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.stores import StoreState, Watch
+from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import USABLE, IssuerKeySets
 
 SERVING = "This process can answer a call with a token of a configured issuer."
 MEANINGS = {
@@ -18,7 +18,7 @@ MEANINGS = {
     "issuer_keys": "The keys of no configured issuer could be fetched; `issuers` says why.",
 }
 """The meaning of each word of `missing`."""
-STOPPING = msgspec.json.encode(
+STOPPING_RESPONSE = msgspec.json.encode(
     {
         "status": "stopping",
         "meaning": "This process got a signal to stop. It still serves; send requests elsewhere.",
@@ -62,7 +62,7 @@ def missing(
 async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple[int, bytes]:
     """Return the status and body of `/readyz`, without secrets or caller data."""
     if parts.leaving:
-        return 503, STOPPING
+        return 503, STOPPING_RESPONSE
     stores = await parts.watch.states()
     issuers = parts.issuers.issuers
     states = [(one.settings.issuer, parts.keys.state_of(one)) for one in issuers]
@@ -75,18 +75,18 @@ async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple
         # Without calls, only probes fetch the keys. Fetches are rate limited, however often probes
         # come.
         parts.warm()
-    told: dict[str, object] = {
+    report: dict[str, object] = {
         "status": "unavailable" if lacks else "ok",
         "meaning": " ".join(MEANINGS[one] for one in lacks) or SERVING,
     }
     if lacks:
-        told["missing"] = lacks
-    told["stores"] = stores
+        report["missing"] = lacks
+    report["stores"] = stores
     if insecure_dev_auth:
-        told["insecure_dev_auth"] = True
+        report["insecure_dev_auth"] = True
     if parts.tenants_apart:
         # Issuers of a template contain tenant ids, which a probe must not list.
-        told["issuers"] = Counter(state for _, state in states)
+        report["issuers"] = Counter(state for _, state in states)
     else:
-        told["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
-    return 503 if lacks else 200, msgspec.json.encode(told)
+        report["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
+    return 503 if lacks else 200, msgspec.json.encode(report)

@@ -23,7 +23,7 @@ from gatepost.storage.records import Records, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
 
 SUBJECT, KEY = "callers", "lately"
-MOST = 60
+CALLERS_PER_TENANT = 60
 """Maximum number of remembered callers of a tenant."""
 MOST_BYTES = 262_144
 """Maximum size for one tenant; beyond it the latest callers are kept."""
@@ -42,7 +42,7 @@ TRIES = 10
 """Number of attempts if other processes write at the same moment."""
 MOST_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
-AT_ONCE = 100
+TENANTS_PER_WRITE = 100
 """Tenants whose callers are written in one transaction."""
 MOST_NOTED = 256
 """
@@ -50,7 +50,7 @@ The number of callers that are noted before they are compared with the known one
 
 They are compared many at once, because requests wait while their callers are noted.
 """
-MOST_TOLD = 100_000
+MOST_WRITTEN = 100_000
 MOST_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
 CLOSING_S = 2.0
@@ -135,10 +135,10 @@ def merged(
     latest: dict[object, RecentCaller] = {}
     for one in (*before, *new):
         if one.seen_at > now - KEPT_S:
-            there = latest.get(one.key)
-            if there is None or there.seen_at <= one.seen_at:
+            known = latest.get(one.key)
+            if known is None or known.seen_at <= one.seen_at:
                 latest[one.key] = one
-    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:MOST])
+    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:CALLERS_PER_TENANT])
 
 
 class RecentCallers:
@@ -161,7 +161,7 @@ class RecentCallers:
         self._is_refused, self._is_out = is_refused, is_out
         self._noted: list[tuple[TenantContext, float]] = []
         """The callers of the last verdicts, and when each was made."""
-        self._told: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
+        self._written: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
         """The last written state of each caller, and when."""
         self._waiting: dict[str, dict[RecentCallerKey, tuple[TenantContext, float]]] = {}
         self._writing = asyncio.Lock()
@@ -181,28 +181,32 @@ class RecentCallers:
         noted, self._noted = self._noted, []
         for caller, seen_at in noted:
             key = (*caller.principal_key, caller.client_id or "")
-            told = self._told.get(key)
-            if told is not None and seen_at < told[1] + AGAIN_S and _is_alike(told[0], caller):
+            written = self._written.get(key)
+            if (
+                written is not None
+                and seen_at < written[1] + AGAIN_S
+                and _is_alike(written[0], caller)
+            ):
                 continue
             if self._is_refused(caller):
                 continue
-            theirs = self._waiting.get(caller.tenant_id)
-            if theirs is None:
+            of_tenant = self._waiting.get(caller.tenant_id)
+            if of_tenant is None:
                 if len(self._waiting) >= MOST_TENANTS:
                     continue
-                theirs = self._waiting[caller.tenant_id] = {}
-            theirs.pop(key, None)
-            theirs[key] = caller, seen_at
-            if len(theirs) > MOST:
-                del theirs[next(iter(theirs))]
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            self._told[key] = caller, seen_at
+                of_tenant = self._waiting[caller.tenant_id] = {}
+            of_tenant.pop(key, None)
+            of_tenant[key] = caller, seen_at
+            if len(of_tenant) > CALLERS_PER_TENANT:
+                del of_tenant[next(iter(of_tenant))]
+            if len(self._written) >= MOST_WRITTEN:
+                self._written.clear()
+            self._written[key] = caller, seen_at
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Forget these callers; a caller with another token is noted again."""
         self._take_up()
-        for kept in (self._told, *self._waiting.values()):
+        for kept in (self._written, *self._waiting.values()):
             for key in [key for key, (caller, _) in kept.items() if which(caller)]:
                 del kept[key]
 
@@ -225,8 +229,8 @@ class RecentCallers:
         await self.write()
         found: list[tuple[str, RecentCaller]] = []
         for tenant, entry in await self._records.latest(SUBJECT, KEY, MOST_ENTRIES):
-            theirs = merged(_read(entry), (), self._clock())[:most]
-            found += [(tenant, one) for one in theirs if not self._is_out(context(tenant, one))]
+            of_tenant = merged(_read(entry), (), self._clock())[:most]
+            found += [(tenant, one) for one in of_tenant if not self._is_out(context(tenant, one))]
         return sorted(found, key=lambda one: -one[1].seen_at)[:most]
 
     @asynccontextmanager
@@ -244,8 +248,8 @@ class RecentCallers:
         """Write noted callers; raises StoreUnavailable, and the rest is kept."""
         self._take_up()
         tenants = [*self._waiting]
-        for at in range(0, len(tenants), AT_ONCE):
-            await self._write(tenants[at : at + AT_ONCE])
+        for at in range(0, len(tenants), TENANTS_PER_WRITE):
+            await self._write(tenants[at : at + TENANTS_PER_WRITE])
 
     async def _always(self) -> None:
         while True:
@@ -300,12 +304,12 @@ async def forget_person(records: TenantRecords, issuer: str, subject: str) -> in
     """
     gone = 0
 
-    def theirs(one: RecentCaller) -> bool:
+    def is_person(one: RecentCaller) -> bool:
         return one.issuer == issuer and subject in (one.subject, one.actor)
 
     def without(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
         nonlocal gone
-        left = tuple(one for one in before if not theirs(one))
+        left = tuple(one for one in before if not is_person(one))
         gone = len(before) - len(left)
         return left
 

@@ -18,7 +18,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.metric_families import GATE_REASONS
 from gatepost.telemetry.metrics import Meter
 from gatepost_authz.errors import AuthError, MissingToken
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 WINDOW_S = 60.0
 MOST_PER_PEER, MOST_EVENTS = 5, 100
@@ -55,13 +55,13 @@ class RefusedTokens:
     def by_gate(self, scope: Scope, error: AuthError) -> None:
         """Report a refused request."""
         self._meter.refused(GATE_REASONS.get(type(error).__name__, ""))
-        self._heard(scope, error, "gate")
+        self._report(scope, error, "gate")
 
     def by_sign_in(self, scope: Scope, error: AuthError) -> None:
         """Report a refused sign-in to the dashboard."""
-        self._heard(scope, error, "sign_in")
+        self._report(scope, error, "sign_in")
 
-    def _heard(self, scope: Scope, error: AuthError, at: str) -> None:
+    def _report(self, scope: Scope, error: AuthError, at: str) -> None:
         self._failed_tokens.failed(scope, error)
         if isinstance(error, MissingToken):
             return  # the first request of each client, which has no token
@@ -73,8 +73,8 @@ class RefusedTokens:
             self._leave_out(error.reason)
 
     def _log(self, scope: Scope, error: AuthError, at: str, peer: str) -> None:
-        rule = RULES.get(error.reason, NO_RULE)
-        said = {
+        rule = RULES.get(error.reason, UNKNOWN_REASON)
+        details = {
             "claim": error.claim or rule.claim,
             "rule": rule.rule,
             "setting": rule.setting,
@@ -85,7 +85,7 @@ class RefusedTokens:
             "token_refused",
             extra={
                 "reason": error.reason,
-                **{name: value for name, value in said.items() if value},
+                **{name: value for name, value in details.items() if value},
                 "at": at,
                 "peer": peer,
                 "request_id": scope.get(REQUEST_ID),

@@ -57,12 +57,12 @@ from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import TokenVerifier, Verifiers
 
-SETTLE_S = 1.0
+PROPAGATION_S = 1.0
 """How long clients are notified of a reload after it, so that all processes have reloaded."""
 
 
@@ -232,8 +232,8 @@ class Services:
             credentials=self.upstreams,
             run=self._run,
         )
-        limits, beside = config.limits, None if registry.source is None else registry
-        self.reviews.apply(config, registry.tools.values(), beside, self._run)
+        limits, dynamic_tools = config.limits, None if registry.source is None else registry
+        self.reviews.apply(config, registry.tools.values(), dynamic_tools, self._run)
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
@@ -277,7 +277,7 @@ class Services:
         if changed := lists_changed(self.registry, registry):
             # Delayed until the other processes have reloaded as well, because a client may list at
             # any of them.
-            asyncio.get_running_loop().call_later(SETTLE_S, self.pubsub.relisted, changed)
+            asyncio.get_running_loop().call_later(PROPAGATION_S, self.pubsub.relisted, changed)
             if "resources" in changed:
                 # They were checked against the old resources; their clients subscribe again.
                 self.streams.end_watching()

@@ -22,7 +22,7 @@ RANDOM = random.SystemRandom()
 SWEEP_EVERY_S = 60.0
 PROBE_S = 2.0
 """How long a store may take to answer a probe."""
-FRESH_S = 1.0
+CACHED_S = 1.0
 """How long the result of a probe is cached: public probes must not load the stores."""
 
 log = logging.getLogger("gatepost.storage")
@@ -100,20 +100,20 @@ class Watch:
         self._pings = {"database": records.ping, "shared": shared_store.ping}
         self._records, self._takes_nothing, self._clock = records, takes_nothing, clock
         self._checking = asyncio.Lock()
-        self._told: dict[str, StoreState] = {}
+        self._reported: dict[str, StoreState] = {}
         self._until = 0.0
 
     async def states(self) -> dict[str, StoreState]:
         """Return the state of each store by its setting."""
         async with self._checking:
-            if not self._told or self._clock() >= self._until:
+            if not self._reported or self._clock() >= self._until:
                 states = await asyncio.gather(*map(_state, self._pings.values()))
-                self._told = dict(zip(self._pings, states, strict=True))
-                self._until = self._clock() + FRESH_S
+                self._reported = dict(zip(self._pings, states, strict=True))
+                self._until = self._clock() + CACHED_S
             # Not cached, because the check is free.
             if self._takes_nothing() or self._records.audit.is_failing:
-                return self._told | {"database": "unavailable"}
-            return self._told
+                return self._reported | {"database": "unavailable"}
+            return self._reported
 
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> StoreState:

@@ -85,18 +85,23 @@ class TenantToolServices:
             # The name is not repeated, because it could be the secret itself after the prefix.
             message = "That is no name of a secret; one looks like API_KEY: secret:API_KEY."
             raise ToolFailure("validation", message, field=field)
-        held = await opened(self._secrets, tenant, name, field)
-        if held is None:
+        bound_secret = await opened(self._secrets, tenant, name, field)
+        if bound_secret is None:
             raise await missing(
                 self._secrets, tenant, name, field, binds=to is not None and not fixed
             )
-        place = None if to is None else self._place(to, name, field)
-        told = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
-        if reason := withheld(held, tenant, name, place, fixed=fixed):
-            log.warning("secret_withheld", extra=told)
+        destination = None if to is None else self._place(to, name, field)
+        details = {
+            "tenant": tenant,
+            "secret": name,
+            "host": destination,
+            "request_id": ctx.request_id,
+        }
+        if reason := withheld(bound_secret, tenant, name, destination, fixed=fixed):
+            log.warning("secret_withheld", extra=details)
             raise ToolFailure("denied", reason, field=field)
-        log.info("secret_used", extra=told)
-        return held.value
+        log.info("secret_used", extra=details)
+        return bound_secret.value
 
     async def signed_headers(
         self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
@@ -164,8 +169,8 @@ class TenantSealedStore:
 
     async def get(self, name: str) -> str | None:
         """Implement `SealedStore`."""
-        held = await opened(self._secrets, self._tenant, inner(name))
-        return None if held is None else held.value
+        bound_secret = await opened(self._secrets, self._tenant, inner(name))
+        return None if bound_secret is None else bound_secret.value
 
     async def delete(self, name: str) -> bool:
         """Implement `SealedStore`."""
@@ -194,29 +199,30 @@ async def opened(
 
 
 def withheld(
-    held: BoundSecret, tenant: str, name: str, place: str | None, *, fixed: bool
+    bound_secret: BoundSecret, tenant: str, name: str, destination: str | None, *, fixed: bool
 ) -> str | None:
-    """Return a sentence for the agent why a secret is not sent to *place*, or None."""
-    bound = " and ".join(held.hosts)
-    if place is None:
-        if not held.hosts:
+    """Return a sentence for the agent why a secret is not sent to *destination*, or None."""
+    bound = " and ".join(bound_secret.hosts)
+    if destination is None:
+        if not bound_secret.hosts:
             return None
         return (
             f"The secret {name} is bound to {bound}, and it cannot be told where this tool would "
             "send it. An operator sets another one for it, without --host."
         )
-    if place in held.hosts or (fixed and not held.hosts):
+    if destination in bound_secret.hosts or (fixed and not bound_secret.hosts):
         return None
     command = f"gatepost secrets bind {name} --tenant {tenant} --host"
-    if held.hosts:
+    if bound_secret.hosts:
         # The command does not name the host, because an attacker may have chosen it.
         return (
-            f"The secret {name} is bound to {bound} and is not sent to {place}. Call it there. "
-            f"Only an operator can bind it to other hosts: {command} HOST"
+            f"The secret {name} is bound to {bound} and is not sent to {destination}. Call it "
+            f"there. Only an operator can bind it to other hosts: {command} HOST"
         )
     return (
         f"The secret {name} is bound to no host, so it is not sent to one that a caller chooses. "
-        f"If {place} is the server it was made for, an operator binds it: {command} {place}"
+        f"If {destination} is the server it was made for, an operator binds it: "
+        f"{command} {destination}"
     )
 
 

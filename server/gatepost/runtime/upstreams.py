@@ -135,7 +135,7 @@ class UpstreamServices:
         self.calls = self._upstream_calls()
         health = self.calls.health
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
-        self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
+        self.offers = UpstreamOffers(self.store, self._watch, self.calls, in_use=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
         audit = ManagementAudit(parts.audit_writer)
         self.administration = self._administration(audit)
@@ -178,17 +178,17 @@ class UpstreamServices:
         """Return the headers of a `[credentials]` table for a tool; raises ToolFailure."""
         tenant = ctx.caller.tenant_id
         credential = self.registry.for_tool(tenant, name, url)
-        told = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
+        details = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
         try:
             if refused is not None:
                 await credential.refused(refused)
             headers = await credential.headers(ctx.caller.principal_key)
         except CredentialDenied as denied:
-            log.warning("credential_withheld", extra=told)
+            log.warning("credential_withheld", extra=details)
             raise ToolFailure("denied", str(denied)) from None
         except CredentialUnavailable as problem:
             raise ToolFailure("upstream_unavailable", str(problem)) from None
-        log.info("credential_used", extra=told)
+        log.info("credential_used", extra=details)
         return headers
 
     @asynccontextmanager
@@ -256,10 +256,10 @@ class UpstreamServices:
 
     async def _secret(self, tenant: str, name: str) -> str | None:
         try:
-            held = await self._parts.secrets.value(tenant, name)
+            secret = await self._parts.secrets.value(tenant, name)
         except SecretUnreadable:
             return None
-        return None if held is None else held.value
+        return None if secret is None else secret.value
 
     def _redacted(self, tenant: str, text: str) -> str:
         return self._redaction.of(tenant).clean(text)

@@ -44,7 +44,7 @@ class Watchdog:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the running loop during a block."""
-        self._turn()
+        self._watch_loop()
         threading.Thread(target=self._watch, name="gatepost-watchdog", daemon=True).start()
         try:
             yield
@@ -53,17 +53,17 @@ class Watchdog:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _turn(self) -> None:
+    def _watch_loop(self) -> None:
         self._turned_at = time.monotonic()
-        self._timer = self._loop.call_later(EVERY_S, self._turn, context=Context())
+        self._timer = self._loop.call_later(EVERY_S, self._watch_loop, context=Context())
 
     def _watch(self) -> None:
-        told_at = 0.0
+        logged_at = 0.0
         while not self._ended.wait(EVERY_S):
             turned_at = self._turned_at
             blocked_s = time.monotonic() - turned_at
-            if blocked_s > self._blocked_s + EVERY_S and turned_at != told_at:
-                told_at = turned_at  # once per blockage
+            if blocked_s > self._blocked_s + EVERY_S and turned_at != logged_at:
+                logged_at = turned_at  # once per blockage
                 log.warning(
                     "loop_blocked",
                     extra={

@@ -86,9 +86,9 @@ class CapturedOutput:
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
                 self._on_part(part)
-            room = self._most - len(self.data)
-            self.data += part[:room]
-            self.cut = self.cut or len(part) > room
+            left = self._most - len(self.data)
+            self.data += part[:left]
+            self.cut = self.cut or len(part) > left
 
 
 def confines() -> bool:
@@ -134,13 +134,13 @@ async def run(
 async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Process:
     """Start a program in its own process group; with *given*, its standard input is a pipe."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
+        *(sys.executable, "-I", "-S", LAUNCHER, *_launch_arguments(program)),
         stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
         start_new_session=True,
-        pass_fds=[ours for ours, _ in program.handles],
+        pass_fds=[descriptor for descriptor, _ in program.handles],
         close_fds=True,
     )
 
@@ -154,12 +154,12 @@ async def _write_input(stream: asyncio.StreamWriter | None, given: bytes) -> Non
     stream.close()
 
 
-def _told(program: Confined) -> list[str]:
+def _launch_arguments(program: Confined) -> list[str]:
     """Return the arguments for `launch`, without the environment, which others must not see."""
-    told = {
+    arguments = {
         "root": (program.root,),
         "folder": program.folder,
-        "handles": (f"{ours}:{known_as}" for ours, known_as in program.handles),
+        "handles": (f"{descriptor}:{known_as}" for descriptor, known_as in program.handles),
         "limits": (f"{name}:{most}" for name, most in program.limits.items()),
         "runs": program.runs,
         "reads": (*ANSWERS, *program.reads),
@@ -170,7 +170,7 @@ def _told(program: Confined) -> list[str]:
         "offline": ("",) * program.offline,
         "confine": ("",) * confines(),
     }
-    words = [f"{name}={value}" for name, values in told.items() for value in values]
+    words = [f"{name}={value}" for name, values in arguments.items() for value in values]
     return [*words, "--", *program.argv]
 
 

@@ -132,7 +132,7 @@ class ConfinedService:
 
 def _marked(mark: int) -> Iterator[int]:
     """Yield the processes that have a mark among their limits (`launch.MARK_LIMIT`)."""
-    wanted = str(mark).encode()
+    limit = str(mark).encode()
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -140,7 +140,7 @@ def _marked(mark: int) -> Iterator[int]:
     for name in filter(str.isdigit, names):
         try:
             with open(f"/proc/{name}/limits", "rb") as limits:
-                if wanted in limits.read().split():
+                if limit in limits.read().split():
                     yield int(name)
         except OSError:
             continue  # it is gone

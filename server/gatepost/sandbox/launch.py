@@ -30,14 +30,16 @@ REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 FIRST = (1 << 13) - 1
 """All rights of the first version, including those for devices, sockets, pipes and links."""
-SINCE = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
+ADDED_RIGHTS = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
 BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
 ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-READS = READ_FILE | READ_DIR
-RUNS = READS | EXECUTE
-WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+READ_RIGHTS = READ_FILE | READ_DIR
+RUN_RIGHTS = READ_RIGHTS | EXECUTE
+WRITES = (
+    READ_RIGHTS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+)
 """Without links and devices, and without the right to execute what was written."""
 
 NOT_STARTED = 126
@@ -60,7 +62,7 @@ CALLS = {
 }
 SETUP_OF_URING, OTHER_CALLS = 425, 0x40000000
 """io_uring makes sockets too, and x86-64 has a second number for each call (x32)."""
-LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+LOAD, EQUALS, GREATER_OR_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
 CALL, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOWED, MISSING = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 DENIED, FORBIDDEN = 0x00050000 | errno.EACCES, 0x00050000 | errno.EPERM
@@ -86,7 +88,7 @@ def _libc() -> ctypes.CDLL:
 def handled(version: int) -> tuple[int, int, int]:
     """Return what a version can restrict: files, TCP ports, and access beyond the sandbox."""
     files = FIRST
-    for since, right in SINCE.items():
+    for since, right in ADDED_RIGHTS.items():
         files |= right if version >= since else 0
     net = BIND_TCP | CONNECT_TCP if version >= 4 else 0
     scoped = ABSTRACT_SOCKETS | SIGNALS if version >= 6 else 0
@@ -104,8 +106,8 @@ def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int] | None) -> 
     files, net, scoped = handled(version)
     net = 0 if ports is None else net
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    wanted = b"".join(_number(word) for word in (files, net, scoped))
-    rules = _call(CREATE_RULESET, wanted[:size], size, 0)
+    handled_rights = b"".join(_number(word) for word in (files, net, scoped))
+    rules = _call(CREATE_RULESET, handled_rights[:size], size, 0)
     for rights, below in paths.items():
         for path in below:
             _allow(rules, path, rights & files)
@@ -185,7 +187,7 @@ def filter_calls(*, offline: bool) -> None:
         (EQUALS, 1, 0, ARCHITECTURES[machine]),
         (RETURN, 0, 0, MISSING),
         (LOAD, 0, 0, CALL),
-        (AT_LEAST, 0, 1, OTHER_CALLS),
+        (GREATER_OR_EQUAL, 0, 1, OTHER_CALLS),
         (RETURN, 0, 0, MISSING),
     ]
     # Argument 0 is which process or group; of those with two, 0 is whether it is a whole user.
@@ -263,33 +265,33 @@ def main(words: Sequence[str]) -> None:
     The names are those of `Confined`; values of `handles` and `limits` contain a colon.
     """
     own = list(words).index("--")
-    told: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for word in words[:own]:
         name, _, value = word.partition("=")
-        told.setdefault(name, []).append(value)
+        settings.setdefault(name, []).append(value)
     os.umask(0o077)
-    for ours, known_as in _pairs(told.get("handles", ())):
-        if ours != known_as:
-            os.dup2(int(ours), int(known_as))
-            os.close(int(ours))
-    _go(told["root"][0], told.get("folder", ()))
-    _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
+    for descriptor, known_as in _pairs(settings.get("handles", ())):
+        if descriptor != known_as:
+            os.dup2(int(descriptor), int(known_as))
+            os.close(int(descriptor))
+    _go(settings["root"][0], settings.get("folder", ()))
+    _limit({name: int(most) for name, most in _pairs(settings.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.
     _libc().signal(SIGPIPE, None)
-    if "offline" in told:
+    if "offline" in settings:
         leave_network()
     end_first()
     forbid_new_rights()
-    filter_calls(offline="offline" in told)
-    if "confine" in told:
+    filter_calls(offline="offline" in settings)
+    if "confine" in settings:
         paths = {
-            RUNS: told.get("runs", ()),
-            READS: told.get("reads", ()),
-            WRITES: told.get("writes", ()),
-            READ_FILE | WRITE_FILE: told.get("devices", ()),
+            RUN_RIGHTS: settings.get("runs", ()),
+            READ_RIGHTS: settings.get("reads", ()),
+            WRITES: settings.get("writes", ()),
+            READ_FILE | WRITE_FILE: settings.get("devices", ()),
         }
-        ports = [int(port) for port in told.get("ports", ())]
-        confine(paths, None if "network" in told else ports)
+        ports = [int(port) for port in settings.get("ports", ())]
+        confine(paths, None if "network" in settings else ports)
     argv = list(words[own + 1 :])
     os.execv(argv[0], argv)  # noqa: S606 - there is no shell to leave out
 

@@ -14,22 +14,22 @@ from gatepost.secrets.names import MOST_BYTES, SecretRefused
 from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
 
-FRESH_S = 60.0
+CACHED_S = 60.0
 """The cache lifetime in seconds without a detected change."""
 AHEAD_S = 10.0
 """How long before its end a tenant's reading is renewed, if the tenant is in use."""
 SEARCH_S = 5.0
 """The interval between searches for readings that end soon: each goes through all tenants."""
-AT_ONCE = 200
+TENANTS_PER_READ = 200
 """The number of tenants whose secrets are read by one statement."""
 RETRY_S = 1.0
 """How long cached secrets are used while the database is unavailable, in seconds."""
-GONE_S = 3600.0
+REPLACED_S = 3600.0
 """How long a replaced or deleted value is still redacted, in seconds."""
 IDLE_S = 86_400.0
 """How long a tenant's secrets stay in memory after the last use, in seconds."""
-PAST = float("-inf")
-OWN = "GATEPOST"
+ALREADY_EXPIRED = float("-inf")
+SERVER_NAME = "GATEPOST"
 """The name under which Gatepost's own secrets are redacted."""
 
 log = logging.getLogger("gatepost.secrets")
@@ -60,9 +60,9 @@ class SecretCache:
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
-        self._no_secrets = self._told({})
+        self._no_secrets = self._secrets_of({})
         self._change = 0
-        self._searched_at = PAST
+        self._searched_at = ALREADY_EXPIRED
         self.version = next(self._versions)
         """Changes whenever any cached value changes."""
 
@@ -103,7 +103,7 @@ class SecretCache:
             except StoreUnavailable:
                 if not cached.read:
                     raise
-                cached.fresh_until = now + RETRY_S if change == self._change else PAST
+                cached.fresh_until = now + RETRY_S if change == self._change else ALREADY_EXPIRED
                 return cached.known
             self._keep(cached, values, now, change)
             return cached.known
@@ -116,16 +116,16 @@ class SecretCache:
         async with cached.lock:
             cached.used_at = self._clock()
             try:
-                held = await self._vault.get(tenant, name)
+                secret = await self._vault.get(tenant, name)
             except SecretUnreadable as failure:
                 log.error(
                     "secret_unreadable",
                     extra={"tenant": tenant, "secret": name, "reason": failure.reason},
                 )
                 raise
-            hidden = held is not None and not held.username
-            self._put(cached, name, held.value if held is not None and hidden else None)
-            return held
+            hidden = secret is not None and not secret.username
+            self._put(cached, name, secret.value if secret is not None and hidden else None)
+            return secret
 
     async def names(self, tenant: str) -> list[str]:
         """Return the names of the secrets that a tenant's operator set."""
@@ -157,9 +157,9 @@ class SecretCache:
         """Delete a secret of a pack; return whether it existed."""
         cached = self._cache_of(tenant)
         async with cached.lock:
-            there = await self._vault.delete(tenant, name)
+            existed = await self._vault.delete(tenant, name)
             self._put(cached, name, None)
-            return there
+            return existed
 
     async def take_up(self, change: int) -> None:
         """
@@ -174,7 +174,7 @@ class SecretCache:
         if self._tenants and change != self._change:
             self._change = change
             for cached in self._tenants.values():
-                cached.fresh_until = PAST
+                cached.fresh_until = ALREADY_EXPIRED
         elif now < self._searched_at + SEARCH_S:
             return
         self._searched_at = now
@@ -187,8 +187,8 @@ class SecretCache:
             for tenant, cached in self._tenants.items()
             if cached.is_used and cached.read and cached.fresh_until <= soon
         ]
-        for at in range(0, len(due), AT_ONCE):
-            await self._read_again(due[at : at + AT_ONCE])
+        for at in range(0, len(due), TENANTS_PER_READ):
+            await self._read_again(due[at : at + TENANTS_PER_READ])
 
     async def _read_again(self, tenants: Sequence[str]) -> None:
         """Read the secrets of these tenants, unless others read or change them meanwhile."""
@@ -209,7 +209,7 @@ class SecretCache:
     ) -> None:
         """Take up a reading that began at this time, when this was the last change."""
         # A change that was seen meanwhile may or may not be in this reading.
-        cached.fresh_until = now + FRESH_S if change == self._change else PAST
+        cached.fresh_until = now + CACHED_S if change == self._change else ALREADY_EXPIRED
         cached.read, cached.is_used = True, False
         if cached.replace(values, now):
             self._tell(cached)
@@ -229,19 +229,19 @@ class SecretCache:
 
     def _tell_all(self) -> None:
         self._keys = self._vault.keyring.keys
-        self._no_secrets = self._told({})
+        self._no_secrets = self._secrets_of({})
         for cached in self._tenants.values():
             self._tell(cached)
         self.version = next(self._versions)
 
     def _tell(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
-        cached.known = self._told(values) if (values := cached.all()) else self._no_secrets
+        cached.known = self._secrets_of(values) if (values := cached.all()) else self._no_secrets
         # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 
-    def _told(self, values: Mapping[str, str]) -> TenantSecrets:
-        keys = {f"{OWN}.{key.id}": key.text for key in self._keys}
+    def _secrets_of(self, values: Mapping[str, str]) -> TenantSecrets:
+        keys = {f"{SERVER_NAME}.{key.id}": key.text for key in self._keys}
         return TenantSecrets(
             next(self._versions), MappingProxyType({**keys, **self._own, **values})
         )
@@ -261,7 +261,7 @@ class _TenantCache:
         """How often values were replaced."""
         self.is_used = False
         """Whether the values were asked for since they were read."""
-        self.fresh_until = PAST
+        self.fresh_until = ALREADY_EXPIRED
         """The time until which the values are recent; a detected change ends it."""
         self.used_at = now
 
@@ -269,8 +269,8 @@ class _TenantCache:
         """Replace the values; return whether the redacted values changed."""
         before = self.all()
         self.readings += 1
-        went = [(n, v, now + GONE_S) for n, v in self.values.items() if values.get(n) != v]
-        self.gone = (*(one for one in self.gone if one[2] > now), *went)
+        replaced = [(n, v, now + REPLACED_S) for n, v in self.values.items() if values.get(n) != v]
+        self.gone = (*(one for one in self.gone if one[2] > now), *replaced)
         self.values = values
         return self.all() != before
 

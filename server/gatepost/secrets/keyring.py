@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gatepost.permissions import GROUP_READ, OTHERS, is_foreign
+from gatepost.permissions import GROUP_AND_OTHERS, GROUP_READ, is_foreign
 
 SECRET_BYTES = 32
 MAC_BYTES = 32
@@ -205,9 +205,9 @@ class KeyRing:
         With *group_read*, the group of the file may read it. A ring from the environment stays as
         it is until the process ends.
         """
-        kind, _, place = reference.partition(":")
-        if kind == "env" and place:
-            return cls(_to_keys(_of_environment(place)), lasting=True)
+        kind, _, file_path = reference.partition(":")
+        if kind == "env" and file_path:
+            return cls(_to_keys(_of_environment(file_path)), lasting=True)
         path = path_of(reference)
         ring = _read(path, group_read=group_read)
         return cls(_to_keys(ring), path=path, group_read=group_read)
@@ -290,10 +290,10 @@ def _read(path: Path, *, group_read: bool = False) -> _StoredRing:
         raise KeyRingError(
             f"{path} belongs to another user (uid {status.st_uid}), who can read and change it."
         )
-    if status.st_mode & (OTHERS & ~GROUP_READ if group_read else OTHERS):
+    if status.st_mode & (GROUP_AND_OTHERS & ~GROUP_READ if group_read else GROUP_AND_OTHERS):
         hint = (
             " A Secret volume with fsGroup needs keys.group_read = true and mode 0440."
-            if not group_read and status.st_mode & OTHERS == GROUP_READ
+            if not group_read and status.st_mode & GROUP_AND_OTHERS == GROUP_READ
             else ""
         )
         raise KeyRingError(

@@ -10,7 +10,7 @@ import msgspec
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import MOST_SECRETS, NAME, SecretRefused
-from gatepost.storage.entries import CHANGES, NO_TENANT, Entry
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry
 from gatepost.storage.records import Records
 
 SUBJECT = "secrets"
@@ -91,8 +91,8 @@ class SecretStore:
         """Bind a secret to other hosts durably; return whether it exists. Raises Unreadable."""
         entries = self._records.of(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
-            held = msgspec.structs.replace(self._opened(tenant, entry), hosts=hosts)
-            sealed = self._sealed(tenant, name, held)
+            secret = msgspec.structs.replace(self._opened(tenant, entry), hosts=hosts)
+            sealed = self._sealed(tenant, name, secret)
             # A value that is set at the same time must not be overwritten with the old one.
             if await entries.put(name, sealed, now=self._clock(), revision=entry.revision):
                 await self._tell()
@@ -101,10 +101,10 @@ class SecretStore:
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Delete a secret durably; return whether it existed."""
-        there = await self._records.of(tenant).entries(SUBJECT).delete(name)
-        if there:
+        existed = await self._records.of(tenant).entries(SUBJECT).delete(name)
+        if existed:
             await self._tell()
-        return there
+        return existed
 
     async def get(self, tenant: str, name: str) -> BoundSecret | None:
         """Return the current value of the secret; raise Unreadable."""
@@ -124,12 +124,12 @@ class SecretStore:
         found: dict[str, str] = {}
         for entry in entries:
             try:
-                held = self._opened(tenant, entry)
+                secret = self._opened(tenant, entry)
             except SecretUnreadable:
                 # An unreadable value cannot appear in a response; `get` reports the problem.
                 continue
-            if not held.username:
-                found[entry.key] = held.value
+            if not secret.username:
+                found[entry.key] = secret.value
         return found
 
     async def rows(self, tenant: str) -> list[SecretDescription]:
@@ -161,10 +161,10 @@ class SecretStore:
     async def _resealed(self, tenant: str, name: str) -> bool:
         entries = self._records.of(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
-            held = self._opened(tenant, entry)
+            secret = self._opened(tenant, entry)
             if _key_id(entry) == self.keyring.current.id:
                 return False
-            sealed = self._sealed(tenant, name, held)
+            sealed = self._sealed(tenant, name, secret)
             # A value that is set at the same time must not be overwritten with the old one.
             if await entries.put(name, sealed, now=entry.updated_at, revision=entry.revision):
                 return True
@@ -172,19 +172,19 @@ class SecretStore:
 
     async def _tell(self) -> None:
         entries = self._records.of(NO_TENANT).entries(SUBJECT)
-        await entries.put(CHANGES, b"", now=self._clock())
+        await entries.put(CHANGE_COUNTER, b"", now=self._clock())
 
     def _rows(self, tenant: str, entries: list[Entry]) -> Iterator[SecretDescription]:
         for entry in entries:
             if not NAME.fullmatch(entry.key):
                 continue
             try:
-                held, reason = self._opened(tenant, entry), None
+                secret, reason = self._opened(tenant, entry), None
             except SecretUnreadable as failure:
-                held, reason = BoundSecret(""), failure.reason
+                secret, reason = BoundSecret(""), failure.reason
             key_id = _key_id(entry)
             yield SecretDescription(
-                entry.key, entry.updated_at, key_id, held.hosts, reason, held.username
+                entry.key, entry.updated_at, key_id, secret.hosts, reason, secret.username
             )
 
     def _hosts(self, tenant: str, entry: Entry | None) -> tuple[str, ...]:
@@ -193,8 +193,8 @@ class SecretStore:
         except SecretUnreadable:
             return ()  # setting it again reports that it has no hosts
 
-    def _sealed(self, tenant: str, name: str, held: BoundSecret) -> bytes:
-        payload = msgspec.msgpack.encode(held)
+    def _sealed(self, tenant: str, name: str, secret: BoundSecret) -> bytes:
+        payload = msgspec.msgpack.encode(secret)
         return self.keyring.seal(PURPOSE, payload, context=_context(tenant, name)).encode()
 
     def _opened(self, tenant: str, entry: Entry) -> BoundSecret:

@@ -330,11 +330,14 @@ class AuditStore(Protocol):
         """
         Let records be linked with *linker* after `write` has returned, if that is faster.
 
-        `settle` links them, and so does whatever reads or changes records. Without a linker,
+        Call it once, after the store is opened and before its first `write` or read: who opens the
+        store may not have the keys yet. A further call replaces the linker.
+
+        `link_pending` links them, and so does whatever reads or changes records. Without a linker,
         records of other processes that are not linked yet cannot be read.
         """
 
-    async def settle(self) -> None:
+    async def link_pending(self) -> None:
         """Link all records that were written; raises StoreUnavailable."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:

@@ -88,7 +88,7 @@ class _RecordCaller(msgspec.Struct):
 _encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
 _element = msgspec.json.Decoder(_Element).decode
-_said = msgspec.json.Decoder(_RecordTexts).decode
+_members = msgspec.json.Decoder(_RecordTexts).decode
 _side = msgspec.json.Decoder(_Side).decode
 _caller = msgspec.json.Decoder(_RecordCaller).decode
 _counts = msgspec.json.Decoder(list[tuple[str | int, ...]]).decode
@@ -243,7 +243,7 @@ def rows_of(segment: Segment) -> list[AuditRow]:
 
 def _row(number: int, one: _Element) -> AuditRow:
     body = bytes(one.record)
-    said = _said(body)
+    members = _members(body)
     side = subject = None
     if one.side is not UNSET:
         data = bytes(one.side)
@@ -252,17 +252,17 @@ def _row(number: int, one: _Element) -> AuditRow:
         side = data.decode()
     return AuditRow(
         number,
-        said.at,
-        said.kind,
-        said.tool,
-        said.outcome,
+        members.at,
+        members.kind,
+        members.tool,
+        members.outcome,
         subject,
         body.decode(),
         side,
         bytes.fromhex(one.hash),
-        said.writer,
-        said.limit,
-        said.times,
+        members.writer,
+        members.limit,
+        members.times,
     )
 
 

@@ -24,7 +24,7 @@ class CommitFuture(msgspec.Struct, eq=False):
     """Why it failed."""
     waiting: list["asyncio.Future[None]"] = []
 
-    def settle(self, reason: str | None = None) -> None:
+    def resolve(self, reason: str | None = None) -> None:
         """Mark the commit as durable, or as failed for a reason; wake all waiters in order."""
         self.kept, self.reason = reason is None, reason
         waiting, self.waiting = self.waiting, []

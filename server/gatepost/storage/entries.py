@@ -9,7 +9,7 @@ MOST_VALUE = 64_000_000
 
 NO_TENANT = ""
 """The tenant of entries that belong to no tenant; no real tenant has this id."""
-CHANGES = "changes"
+CHANGE_COUNTER = "changes"
 """The key of a subject's change counter, which belongs to no tenant; its revision is the count."""
 
 MOST_KEY = 256

@@ -2,17 +2,27 @@
 
 import asyncio
 import contextlib
+import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import count
+from typing import Any, Protocol, TypeVar
 
+from gatepost.background import during
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
 T = TypeVar("T")
 
 SUBJECT = "leases"
+NUMBER_LEASE_S = 15.0
+"""How long the number of a killed process stays in use."""
+RELEASE_S = 1.0
+"""How long a stop waits for a database that does not answer, to release the number."""
+OF_SERVERS = ""
+"""The tenant of leases that belong to no tenant."""
+RANDOM = random.SystemRandom()
 
 
 class LeaseLost(Exception):
@@ -84,3 +94,61 @@ class Leases:
             except StoreUnavailable:
                 if self._clock() >= until:
                     return
+
+
+class NumberHolder(Protocol):
+    """What has the number that a `NumberLease` holds for it."""
+
+    number: int
+
+
+class NumberLease:
+    """
+    Hold the lowest free number for *holder*, so that each process has one of its own.
+
+    A process moves to a lower number when it becomes free, so there are as many numbers as there
+    were processes at one time. Two processes may use one number if a lease expires too early.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        name: str,
+        holder: NumberHolder,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._leases = Leases(records, clock=clock)
+        self._name, self._holder = name, holder
+
+    async def take(self) -> None:
+        """Take the lowest free number, or renew it; raises StoreUnavailable."""
+        taken = await self._leases.taken(OF_SERVERS)
+        number = next(number for number in count(1) if self._named(number) not in taken)
+        while not await self._leases.take(OF_SERVERS, self._named(number), NUMBER_LEASE_S):
+            number += 1
+        before, self._holder.number = self._holder.number, number
+        if before != number:
+            await self._leases.release(OF_SERVERS, self._named(before))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold a number during a block."""
+        with contextlib.suppress(StoreUnavailable):  # the lease is tried again
+            await self.take()
+        try:
+            async with during(self._name, self._renew):
+                yield
+        finally:
+            with contextlib.suppress(TimeoutError):  # the lease expires by itself
+                async with asyncio.timeout(RELEASE_S):
+                    await self._leases.release(OF_SERVERS, self._named(self._holder.number))
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(NUMBER_LEASE_S / 3 * RANDOM.uniform(0.7, 1.0))
+            with contextlib.suppress(StoreUnavailable):
+                await self.take()
+
+    def _named(self, number: int) -> str:
+        return f"{self._name}_{number}"

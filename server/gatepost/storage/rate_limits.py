@@ -13,7 +13,7 @@ The `Retry-After` of a concurrency limit, because the end of a running call cann
 """
 LEASE_S = 10.0
 """How long the running calls of a process count without a renewal."""
-WITHIN = 1e-9
+ROUNDING_ERROR = 1e-9
 """The rounding error that is tolerated."""
 
 
@@ -70,7 +70,7 @@ class Bucket(msgspec.Struct, gc=False):
     @classmethod
     def of(cls, rate: float, burst: float, now: float) -> "Bucket":
         """Return a full bucket that gains *rate* tokens a second and holds *burst*."""
-        return cls(now, 1 / rate, (burst - 1) / rate + WITHIN)
+        return cls(now, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
 
     def spend(self, now: float) -> bool:
         """Take a token if there is one; return whether there was."""
@@ -84,7 +84,7 @@ class Bucket(msgspec.Struct, gc=False):
     def wait_s(self, now: float) -> float:
         """Return the seconds until there is a token; 0 if there is one."""
         missing = self.full_at - now - self.slack_s
-        return missing + WITHIN if missing > 0 else 0.0
+        return missing + ROUNDING_ERROR if missing > 0 else 0.0
 
     def take(self, now: float) -> None:
         """Take a token without checking that there is one."""
@@ -97,7 +97,7 @@ class Bucket(msgspec.Struct, gc=False):
 
     def forgive(self, now: float) -> None:
         """Forgive what the bucket owes: it is empty at most."""
-        self.full_at = min(self.full_at, now + self.slack_s - WITHIN + self.each_s)
+        self.full_at = min(self.full_at, now + self.slack_s - ROUNDING_ERROR + self.each_s)
 
     def empty(self, now: float, wait_s: float) -> None:
         """Have no token for *wait_s* seconds, because all processes together have used them up."""
@@ -122,13 +122,13 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def these(self, wanted: Sequence[BucketRate], now: float) -> list[Bucket]:
+    def these(self, rates: Sequence[BucketRate], now: float) -> list[Bucket]:
         """Return the buckets with these names, and apply these rates to them."""
-        if len(self._kept) + len(wanted) > self._most:
-            self._make_room(now, sum(name not in self._kept for name, _, _ in wanted))
+        if len(self._kept) + len(rates) > self._most:
+            self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
         found = []
-        for name, each_s, room_s in wanted:
-            bucket, slack_s = self._kept.get(name), room_s - each_s + WITHIN
+        for name, each_s, room_s in rates:
+            bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
                 bucket = self._kept[name] = Bucket(now, each_s, slack_s)
             else:
@@ -143,7 +143,7 @@ class Buckets:
         return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
 
     def spend_all(
-        self, wanted: Sequence[BucketRate], now: float, *, take: bool = True
+        self, rates: Sequence[BucketRate], now: float, *, take: bool = True
     ) -> tuple[float, int]:
         """
         Take one token from each of several buckets, or none from any.
@@ -151,7 +151,7 @@ class Buckets:
         Return the longest wait in seconds and the index of its bucket; the wait is 0 if the tokens
         were taken. If *take* is false, nothing is taken.
         """
-        found = self.these(wanted, now)
+        found = self.these(rates, now)
         waits = [bucket.wait_s(now) for bucket in found]
         longest = max(waits, default=0.0)
         if longest:
@@ -166,12 +166,12 @@ class Buckets:
         kept = self._kept.get(bucket)
         return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
 
-    def _make_room(self, now: float, places: int) -> None:
-        if len(self._kept) + places <= self._most:
+    def _make_room(self, now: float, needed: int) -> None:
+        if len(self._kept) + needed <= self._most:
             return
         self._forgetting()
         # Drop more than the one that is needed now, because each search looks through all buckets.
-        excess = len(self._kept) + max(places, self._most // 10) - self._most
+        excess = len(self._kept) + max(needed, self._most // 10) - self._most
         # All are in use at once. Drop those that will be full first; new buckets replace them. A
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.

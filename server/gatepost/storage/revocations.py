@@ -6,9 +6,9 @@ import msgspec
 
 SUBJECT = "revocations"
 """The subject of their change counter (`Records.changes`), which grows with every change."""
-HOLD = "hold-"
+HOLD_PREFIX = "hold-"
 """The prefix of a hold's id."""
-FOR_EVER = 253_402_300_799.0
+NEVER_EXPIRES = 253_402_300_799.0
 """The end of the year 9999."""
 
 
@@ -42,7 +42,7 @@ class RevocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_hold(self) -> bool:
         """Return whether it is a hold, which refuses calls but not tokens."""
-        return self.id.startswith(HOLD)
+        return self.id.startswith(HOLD_PREFIX)
 
 
 class RevocationStore(Protocol):
@@ -51,7 +51,7 @@ class RevocationStore(Protocol):
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""
 
-    async def put(self, cut: RevocationRecord) -> bool:
+    async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:

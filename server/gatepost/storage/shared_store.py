@@ -277,14 +277,14 @@ class MemoryTenantSharedStore:
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
         full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
-        wanted = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        rates = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
         if full:
-            wait, at = self._buckets.spend_all(wanted, now, take=False)
+            wait, at = self._buckets.spend_all(rates, now, take=False)
             if wait > CONCURRENCY_WAIT_S:
                 return Denial(at, wait)
             return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
-        wait, at = self._buckets.spend_all(wanted, now)
+        wait, at = self._buckets.spend_all(rates, now)
         if wait:
             return Denial(at, wait)
         self.hold(concurrency)
@@ -304,10 +304,10 @@ class MemoryTenantSharedStore:
     ) -> list[float]:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
-        held = [
+        tokens = [
             self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
         ]
-        return [*held, *(self._taken[limit.name] for limit in concurrency)]
+        return [*tokens, *(self._taken[limit.name] for limit in concurrency)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""

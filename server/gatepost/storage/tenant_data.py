@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-APART = ("audit", "revocations")
+NOT_CLEARED = ("audit", "revocations")
 """
 The prefixes of kinds that `clear` keeps: audit records outlive the tenant, and revocations stay in
 force.
@@ -28,13 +28,13 @@ class TenantDataStore(Protocol):
         """Return the tenants that have records of these kinds, or of any kind, sorted."""
 
     async def count(self, tenant: str) -> Mapping[str, int]:
-        """Return the number of records of each kind that has any, except those of `APART`."""
+        """Return the number of records of each kind that has any, except those of `NOT_CLEARED`."""
 
     async def clear(self, tenant: str) -> int:
         """
         Remove some records durably and return their number; 0 means that none is left.
 
-        Few at once, so that other callers do not wait. The kinds of `APART` stay.
+        Few at once, so that other callers do not wait. The kinds of `NOT_CLEARED` stay.
         """
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> Mapping[str, int]:

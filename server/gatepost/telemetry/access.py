@@ -28,7 +28,7 @@ class LoggedCaller(Protocol):
 RpcTarget = tuple[str, str | UnsetType, str | UnsetType]
 """A JSON-RPC request: its method, and its parameters `name` and `uri`."""
 
-NO_RPC = UNSET, UNSET, UNSET
+NOT_RPC = UNSET, UNSET, UNSET
 
 AccessRow = tuple[
     float, str, str, int, float, str, LoggedCaller | None, str, bytes | None, RpcTarget | None
@@ -51,7 +51,7 @@ BY_URI = "resources/"
 """The methods whose target is a URI; all others have a `name`."""
 
 BAD_REQUEST = 400
-GATHERED_S = 0.02
+COLLECTED_S = 0.02
 """
 The maximum time in seconds until collected rows are processed on the loop.
 
@@ -92,7 +92,7 @@ def as_json(rows: Iterable[AccessRow]) -> bytes:
             # millisecond.
             since = int(at * 1000) / 1000
             until, clock = since + 0.001, timestamp(at)
-        rpc_method, name, uri = NO_RPC if rpc is None else rpc
+        rpc_method, name, uri = NOT_RPC if rpc is None else rpc
         lines.append(
             AccessLine(
                 clock,
@@ -137,8 +137,8 @@ def rpc_text(rpc: RpcTarget | None) -> str:
     if rpc is None:
         return ""
     method, name, uri = rpc
-    told = name if uri is UNSET else uri
-    return f" {word(method)}" + ("" if told is UNSET else f" {word(told)}")
+    target = name if uri is UNSET else uri
+    return f" {word(method)}" + ("" if target is UNSET else f" {word(target)}")
 
 
 def word(text: str) -> str:
@@ -169,8 +169,8 @@ def without(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -
     tenant = None if caller is None else caller.tenant_id
     if correlation is not None:
         # Redacted before it is cut, because half a secret would not be found.
-        said = clean(tenant, correlation.decode("ascii", "backslashreplace"))
-        correlation = said.encode("ascii", "backslashreplace")
+        text = clean(tenant, correlation.decode("ascii", "backslashreplace"))
+        correlation = text.encode("ascii", "backslashreplace")
     method, path = clean(tenant, method), clean(tenant, path)
     if rpc is not None:
         rpc = _without(rpc, partial(clean, tenant), names)
@@ -248,7 +248,7 @@ class AccessLog:
         """Add the row; it is counted and written within a fraction of a second."""
         self._rows.append(row)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GATHERED_S, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(COLLECTED_S, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
@@ -263,7 +263,7 @@ class AccessLog:
                 self._dropped += excess
                 self.dropped += excess
                 del self._unwritten[:excess]
-            self._timer = asyncio.get_running_loop().call_later(GATHERED_S, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(COLLECTED_S, self._flush)
             return
         if batch := self._batch():
             loop = asyncio.get_running_loop()

@@ -18,22 +18,22 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.types import Receive, Scope, Send
 
-from gatepost.telemetry.access import GATHERED_S
+from gatepost.telemetry.access import COLLECTED_S
 from gatepost.telemetry.metric_families import BUILD, FAMILIES, MetricFamily
 from gatepost.telemetry.shared_memory import SharedMetrics, totals_of
 
-FRESH_S = 0.2
+CACHED_S = 0.2
 """The time in seconds for which a response is reused, which bounds the cost of frequent scrapes."""
-NO_SITE = b"none"
+TYPED_ADDRESS = b"none"
 """The `Sec-Fetch-Site` value of an address that the user typed."""
 
-OPEN, PLAIN = "application/openmetrics-text", "text/plain"
+OPENMETRICS, PLAIN_TEXT = "application/openmetrics-text", "text/plain"
 FORMATS: dict[str, tuple[str, Callable[[CollectorRegistry], bytes]]] = {
-    OPEN: (
+    OPENMETRICS: (
         "application/openmetrics-text; version=1.0.0; charset=utf-8",
         openmetrics.generate_latest,
     ),
-    PLAIN: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest),
+    PLAIN_TEXT: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest),
 }
 
 NANOSECOND = 1e-9
@@ -73,7 +73,7 @@ class Exposition:
 
     async def _answer(self, scope: Scope) -> tuple[int, bytes, PageHeaders]:
         headers = dict(scope["headers"])
-        if b"origin" in headers or headers.get(b"sec-fetch-site", NO_SITE) != NO_SITE:
+        if b"origin" in headers or headers.get(b"sec-fetch-site", TYPED_ADDRESS) != TYPED_ADDRESS:
             return 403, b"Pages of other sites may not read this.\n", TEXT
         if scope["path"] not in ("/metrics", "/health"):
             return 404, b"Only /metrics and /health are served here.\n", TEXT
@@ -86,12 +86,12 @@ class Exposition:
     async def _metrics(self, accept: str) -> tuple[bytes, PageHeaders]:
         # The library's own choice is not used, because it repeats what the client wrote, and may
         # fail at it.
-        kind = OPEN if OPEN in accept else PLAIN
+        kind = OPENMETRICS if OPENMETRICS in accept else PLAIN_TEXT
         async with self._making:
             made = self._made.get(kind)
-            if made is None or self._clock() - made[0] >= FRESH_S:
+            if made is None or self._clock() - made[0] >= CACHED_S:
                 # The response includes everything that ended before the scrape, in any worker.
-                await asyncio.sleep(2 * GATHERED_S)
+                await asyncio.sleep(2 * COLLECTED_S)
                 made = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
         return made[1], ((b"content-type", FORMATS[kind][0].encode()),)
 

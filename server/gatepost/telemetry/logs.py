@@ -13,7 +13,7 @@ import msgspec
 
 from gatepost.config.telemetry import LogFormat, LogLevel
 from gatepost.redaction.redactor import cleaned_for_log
-from gatepost.telemetry.trace import CURRENT
+from gatepost.telemetry.trace import CURRENT_SPAN
 
 # A JWT, or the text after "Bearer": exception messages and headers can quote what a client sent.
 _SECRETS = re.compile(
@@ -27,7 +27,7 @@ _ENCODER = msgspec.json.Encoder()
 OWN_LOGGERS = ("gatepost", "gatepost_authz", "gatepost_keys")
 """The loggers that log below `info`."""
 
-UNSEEN = re.compile(
+INVISIBLE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
@@ -123,7 +123,7 @@ class JsonFormatter(logging.Formatter):
             "event": scrub(record.getMessage(), tenant),
             "logger": record.name,
         }
-        if (span := CURRENT.get()) is not None:
+        if (span := CURRENT_SPAN.get()) is not None:
             event |= {"trace_id": span.trace_id, "span_id": span.span_id}
         for name, value in details(record).items():
             shown = _plain(value, tenant)
@@ -144,7 +144,7 @@ class ConsoleFormatter(logging.Formatter):
         line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage(), tenant))}"
         for name, value in details(record).items():
             line += f" {name}={printable(str(_plain(value, tenant)))}"
-        if (span := CURRENT.get()) is not None:
+        if (span := CURRENT_SPAN.get()) is not None:
             line += f" trace_id={span.trace_id}"
         if record.exc_info:
             line += f"\n{in_lines(frames(record.exc_info).rstrip())}"
@@ -172,7 +172,7 @@ def in_json(text: str) -> str:
     """Return the JSON text with such characters as `\\uXXXX`; its values do not change."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return UNSEEN.sub(_escape, text)
+    return INVISIBLE.sub(_escape, text)
 
 
 def in_line(text: str) -> str:

@@ -207,10 +207,10 @@ LIMITED = MetricFamily(
     "Calls and other requests that a limit refused, by limit.",
     (FixedLabel("limit", LIMITS),),
 )
-WAITING = MetricFamily(
+APPROVALS_WAITING = MetricFamily(
     "gatepost_approvals_waiting", "gauge", "Calls in this server that wait for an approval."
 )
-DECIDED = MetricFamily(
+APPROVALS_DECIDED = MetricFamily(
     "gatepost_approvals_total",
     "counter",
     "Approval requests that were closed at this server, by result.",
@@ -335,7 +335,15 @@ BUILD = MetricFamily(
 
 FAMILIES = (
     *(TOOL_CALLS, TOOL_SECONDS, OFFER_CALLS, TENANT_CALLS, REQUESTS, REQUEST_SECONDS, REFUSALS),
-    *(TOKENS_REFUSED, LIMITED, WAITING, DECIDED, WEBHOOK_MESSAGES, TASKS, STREAMS),
+    *(
+        TOKENS_REFUSED,
+        LIMITED,
+        APPROVALS_WAITING,
+        APPROVALS_DECIDED,
+        WEBHOOK_MESSAGES,
+        TASKS,
+        STREAMS,
+    ),
     *(AUDIT_QUEUE, AUDIT_SECONDS, REDACTIONS),
     *(KEY_FETCHES, KEY_AGE, ISSUERS, STORE_UP, OUTAGES, LAG, LINES_DROPPED, EXPORT_DROPPED),
     *(UPSTREAM_CALLS, UPSTREAM_CIRCUITS, UPSTREAM_FAILING),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from gatepost.telemetry.metric_families import (
-    DECIDED,
+    APPROVALS_DECIDED,
     FAMILIES,
     LIMITED,
     OFFER_CALLS,
@@ -148,7 +148,7 @@ class Meter:
 
     def decided(self, result: str) -> None:
         """Count a closed approval request: `approved`, `rejected`, `expired`, …"""
-        self.inc(DECIDED, 1, result)
+        self.inc(APPROVALS_DECIDED, 1, result)
 
     def inc(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Increase a counter or a gauge, by seconds if the family counts seconds."""

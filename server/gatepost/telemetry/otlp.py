@@ -37,7 +37,7 @@ from gatepost.config.telemetry import TelemetrySettings
 from gatepost.storage.audit import AuditRow
 from gatepost.telemetry.logs import details, frames, printable, scrub
 from gatepost.telemetry.otlp_http import LogExporter, SpanExporter, session_of
-from gatepost.telemetry.trace import CURRENT, CurrentSpan, Span, SpanAttributes, TraceContext
+from gatepost.telemetry.trace import CURRENT_SPAN, CurrentSpan, Span, SpanAttributes, TraceContext
 
 QUEUE, BATCH, EVERY_MS = 4096, 512, 1000
 CLOSING_S = 3.0
@@ -45,7 +45,7 @@ EXPORTER_LOGGERS = ("opentelemetry", "httpx2", "httpcore2")
 """Loggers of the exporter, whose events are not exported."""
 MOST_CHARACTERS = 1000
 
-KINDS: Mapping[str, SpanKind] = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
+SPAN_KINDS: Mapping[str, SpanKind] = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SEVERITIES = {
     "DEBUG": SeverityNumber.DEBUG,
     "INFO": SeverityNumber.INFO,
@@ -88,12 +88,12 @@ class OtelSpan:
             self._span.set_status(Status(StatusCode.ERROR))
 
     def __enter__(self) -> Span:
-        outer = CURRENT.get()
+        outer = CURRENT_SPAN.get()
         shared = self._shared or (outer is not None and outer.shared)
         own = self._span.get_span_context()
         trace_id, span_id = f"{own.trace_id:032x}", f"{own.span_id:016x}"
         current = CurrentSpan(trace_id, span_id, own.trace_flags.sampled, self, shared)
-        self._outer = CURRENT.set(current)
+        self._outer = CURRENT_SPAN.set(current)
         self._token = contexts.attach(set_span_in_context(self._span))
         return self
 
@@ -107,7 +107,7 @@ class OtelSpan:
             # Only its class or JSON-RPC code: its message may contain text of a caller.
             self.set_error(str(getattr(error, "code", None) or type(error).__name__))
         contexts.detach(self._token)
-        CURRENT.reset(self._outer)
+        CURRENT_SPAN.reset(self._outer)
         self._span.end()
 
 
@@ -135,7 +135,7 @@ class OtelTracer:
         span = self._tracer.start_span(
             name,
             context=parent,
-            kind=KINDS[kind],
+            kind=SPAN_KINDS[kind],
             attributes=dict(attributes or {}),
             links=[Link(one) for one in links],
             record_exception=False,

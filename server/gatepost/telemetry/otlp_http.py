@@ -18,7 +18,7 @@ BATCH_S = 10.0
 """The time in seconds for all attempts to send one batch, after which it is dropped."""
 QUIET_S = 60.0
 """The minimum interval in seconds between two log events about a failing collector."""
-PASSED_ON = ("content-type", "user-agent")
+SENT_HEADERS = ("content-type", "user-agent")
 
 
 class NetworkAdapter(requests.adapters.BaseAdapter):
@@ -44,7 +44,7 @@ class NetworkAdapter(requests.adapters.BaseAdapter):
         proxies: object = None,
     ) -> requests.Response:
         """Send the request; raise `RequestException` without the text of the error."""
-        passed_on = {name: str(request.headers[name]) for name in PASSED_ON}
+        passed_on = {name: str(request.headers[name]) for name in SENT_HEADERS}
         try:
             answer = self._client.post(
                 str(request.url),

@@ -99,19 +99,19 @@ class CurrentSpan(msgspec.Struct, frozen=True):
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02}"
 
 
-CURRENT: ContextVar[CurrentSpan | None] = ContextVar("gatepost.trace", default=None)
+CURRENT_SPAN: ContextVar[CurrentSpan | None] = ContextVar("gatepost.trace", default=None)
 """None if the request is not traced."""
 
 
 def outgoing() -> str | None:
     """Return the `traceparent` for an outgoing request of this call, or None."""
-    span = CURRENT.get()
+    span = CURRENT_SPAN.get()
     return None if span is None else span.traceparent
 
 
 def shared() -> str | None:
     """Return the `traceparent` for the caller if it takes part in tracing, or None."""
-    span = CURRENT.get()
+    span = CURRENT_SPAN.get()
     return None if span is None or not span.shared else span.traceparent
 
 

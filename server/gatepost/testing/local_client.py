@@ -39,8 +39,8 @@ class CallRefused(Exception):
         self.code: int | None = error.get("code") if isinstance(error.get("code"), int) else None
         self.data = error.get("data")
         self.challenge = answer.headers.get("www-authenticate", "")
-        asked = self.challenge.partition('scope="')[2].partition('"')[0]
-        self.scopes = frozenset(asked.split())
+        scope = self.challenge.partition('scope="')[2].partition('"')[0]
+        self.scopes = frozenset(scope.split())
         super().__init__(f"{self.status} {error.get('message') or error.get('error') or ''}")
 
 
@@ -218,8 +218,8 @@ class LocalClient:
         kind = (
             {"type": "ref/resource", "uri": of} if "{" in of else {"type": "ref/prompt", "name": of}
         )
-        asked = {"ref": kind, "argument": {"name": argument, "value": value}}
-        shown = await self.ask("completion/complete", {**asked, "context": {"arguments": given}})
+        params = {"ref": kind, "argument": {"name": argument, "value": value}}
+        shown = await self.ask("completion/complete", {**params, "context": {"arguments": given}})
         values: list[str] = shown["completion"]["values"]
         return values
 
@@ -232,12 +232,14 @@ class LocalClient:
         return {key: await self._answered(request) for key, request in requests.items()}
 
     def _capabilities(self, *, tasks: bool) -> dict[str, Any]:
-        asked: dict[str, Any] = {
+        capabilities: dict[str, Any] = {
             "elicitation": {"form": {}, "url": {}},
             "sampling": {},
             "roots": {},
         }
-        return (asked if self._answer else {}) | ({"extensions": {TASKS: {}}} if tasks else {})
+        return (capabilities if self._answer else {}) | (
+            {"extensions": {TASKS: {}}} if tasks else {}
+        )
 
     async def _rounds(
         self, method: str, params: Mapping[str, Any], *, tasks: bool = False
@@ -247,10 +249,10 @@ class LocalClient:
         logs: list[Any] = []
         more: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
-            shown, told = await self.connection.ask(
+            shown, notifications = await self.connection.ask(
                 method, {**params, **more}, self._capabilities(tasks=tasks)
             )
-            for one in told:
+            for one in notifications:
                 if one["method"] == "notifications/progress":
                     report = one["params"]
                     progress.append({k: v for k, v in report.items() if k != "progressToken"})
@@ -291,13 +293,13 @@ def _read(answer: httpx2.Response) -> tuple[Mapping[str, Any], list[Mapping[str,
     kind = answer.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):
         lines = (line for line in answer.text.split("\n") if line.startswith("data: {"))
-        *told, last = [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
+        *notifications, last = [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
     else:
-        told, last = [], msgspec.json.decode(answer.content)
+        notifications, last = [], msgspec.json.decode(answer.content)
     if "result" not in last:
         error = last.get("error")
         raise CallRefused(answer, error if isinstance(error, Mapping) else last)
-    return last["result"], told
+    return last["result"], notifications
 
 
 def _result_of(

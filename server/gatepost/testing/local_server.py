@@ -16,7 +16,7 @@ from gatepost.app import build_app
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
-from gatepost.dev.composition import IssuerHabits, dev_config
+from gatepost.dev.composition import IssuerOptions, dev_config
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator, Undecidable
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
@@ -26,8 +26,8 @@ from gatepost.tools.pack import Pack
 from gatepost_authz.config import Resource
 from gatepost_authz.fetch import FetchedDocument, Fetcher
 from gatepost_keys.generate import new_key
-from gatepost_keys.jwks import public_set
 from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, sign
+from gatepost_keys.public_keys import public_set
 from gatepost_keys.subject import TokenSubject
 
 PORT = 8000
@@ -228,8 +228,8 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
         toolbox = _toolbox(packs, config)
         found = [one for one in problems(config, toolbox) if one.level == "error"]
         if found := [*toolbox.problems, *found]:
-            told = "; ".join(f"{one.id} {one.setting}: {one.message}" for one in found)
-            raise ValueError(f"the server cannot start: {told}")
+            reasons = "; ".join(f"{one.id} {one.setting}: {one.message}" for one in found)
+            raise ValueError(f"the server cannot start: {reasons}")
         clock = LocalClock()
         async with opened(
             config,
@@ -243,7 +243,7 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
 
 def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     """Return the configuration of `gatepost dev`, in memory and with these tables on top."""
-    base = dev_config(PORT, tools=(), state=folder, habits=IssuerHabits())
+    base = dev_config(PORT, tools=(), state=folder, issuer_options=IssuerOptions())
     usual: dict[str, dict[str, Any]] = {
         "tenancy": {"create_on_first_use": True},
         "storage": {"database": "memory:"},

@@ -10,7 +10,7 @@ from gatepost.storage.entries import Entries
 from gatepost.tools.client import LEVELS, NO_CLIENT, Client, LoggingLevel, lacking
 from gatepost.tools.content import Icon
 from gatepost.tools.context import (
-    UNHEARD,
+    NO_SUBSCRIBERS,
     Changes,
     Outbound,
     SealedStore,
@@ -36,7 +36,7 @@ from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
 from gatepost.tools.header_arguments import Routed
-from gatepost.tools.origin import Origin as Origin
+from gatepost.tools.offer_origin import Origin as Origin
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.secret import SecretPath
 from gatepost_authz.caller import TenantContext
@@ -55,7 +55,7 @@ WORDS: Mapping[OfferKind, str] = {
     "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
-OFF_RECORD: frozenset[OfferKind] = frozenset({"completion", "listing"})
+NOT_AUDITED: frozenset[OfferKind] = frozenset({"completion", "listing"})
 """Kinds without audit records: they only read, and clients call them with every keystroke."""
 
 
@@ -118,7 +118,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Workspace
     client: Client = NO_CLIENT
     """The client: its capabilities, and how to reach it; the methods below are shorter."""
-    changes: Changes = UNHEARD
+    changes: Changes = NO_SUBSCRIBERS
     asked: list[str] = []
     """The keys of the requests that this run has sent so far."""
     correlation: str | None = None

@@ -13,7 +13,7 @@ from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.tenant_offers import OwnedOffer
 
 APP_SCHEME = "ui://"
-UI, UI_RESOURCE, FLAT = "ui", "resourceUri", "ui/resourceUri"
+UI, UI_RESOURCE, OLDER_UI_RESOURCE = "ui", "resourceUri", "ui/resourceUri"
 """The places of the page in the `_meta` of a tool: two members, or an older one."""
 
 
@@ -52,7 +52,7 @@ def with_own_pages(
         named = [uri for uri in _pages(tool.meta) if {*owners_of(uri)} - {tool.origin.server_id}]
         if not named:
             return entry
-        meta = {name: value for name, value in tool.meta.items() if name != FLAT}
+        meta = {name: value for name, value in tool.meta.items() if name != OLDER_UI_RESOURCE}
         if isinstance(nested := meta.get(UI), Mapping):
             meta[UI] = {name: value for name, value in nested.items() if name != UI_RESOURCE}
         shown = msgspec.structs.replace(tool, meta=meta)
@@ -63,5 +63,8 @@ def with_own_pages(
 
 def _pages(meta: Mapping[str, object]) -> list[str]:
     nested = meta.get(UI)
-    named = (meta.get(FLAT), nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None)
+    named = (
+        meta.get(OLDER_UI_RESOURCE),
+        nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None,
+    )
     return [uri for uri in named if isinstance(uri, str)]

@@ -183,17 +183,17 @@ class Bounds:
         self._names = frozenset(_names_in(schema))
         self._validator: Any = None
         self._harmless = min(
-            self._room(branching.members[-1]),
+            self._share(branching.members[-1]),
             MOST_STEPS // branching.steps[-1],
             MOST_EXTREME if self._divides else MOST_STEPS,
         )
         self.harmless_bytes = 2 * self._harmless
         """A document of this length cannot have too many values: each takes two bytes."""
 
-    def _room(self, members: int) -> int:
+    def _share(self, members: int) -> int:
         """Return how many values a document may have if all its validation errors are built."""
-        room = self._most_errors // members
-        return min(room, isqrt(MOST_COPIED // members)) if self._copying else room
+        share = self._most_errors // members
+        return min(share, isqrt(MOST_COPIED // members)) if self._copying else share
 
     def hidden(self, arguments: bytes) -> Hidden:
         """Return what messages about these arguments must not show."""
@@ -217,7 +217,7 @@ class Bounds:
         values, depth = _size(value)
         subschemas, members, steps = self._branching.at(depth)
         self._bound(value, values, subschemas, steps)
-        if not is_long and values <= self._room(members):
+        if not is_long and values <= self._share(members):
             return False
         if not self.validator.is_valid(value):
             raise self._explained(value, subschemas, members, self.hidden(arguments))
@@ -269,9 +269,9 @@ class Bounds:
         name.
         """
         for most in SHOWN_ITEMS:
-            room = [self._room(members)]
+            budget = [self._share(members)]
             with suppress(_TooLong):
-                beginning = _beginning(value, most, self._names, room)
+                beginning = _beginning(value, most, self._names, budget)
                 if failure := self._explain(beginning, hidden):
                     return failure
         return None
@@ -329,13 +329,13 @@ def _names_in(schema: Any) -> Iterator[str]:
             yield from (name for name in required if isinstance(name, str))
 
 
-def _beginning(value: Any, most: int, names: frozenset[str], room: list[int]) -> Any:
+def _beginning(value: Any, most: int, names: frozenset[str], budget: list[int]) -> Any:
     """Return the first items of each list, and the known and some other members of each object."""
-    room[0] -= 1
-    if room[0] < 0:
+    budget[0] -= 1
+    if budget[0] < 0:
         raise _TooLong
     if isinstance(value, list):
-        return [_beginning(item, most, names, room) for item in value[:most]]
+        return [_beginning(item, most, names, budget) for item in value[:most]]
     if isinstance(value, str):
         return value[:SHOWN_CHARACTERS]
     if not isinstance(value, dict):
@@ -347,4 +347,4 @@ def _beginning(value: Any, most: int, names: frozenset[str], room: list[int]) ->
         elif others:
             others -= 1
             kept.append(name)
-    return {name: _beginning(value[name], most, names, room) for name in kept}
+    return {name: _beginning(value[name], most, names, budget) for name in kept}

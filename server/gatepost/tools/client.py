@@ -127,7 +127,7 @@ class Waiting(Protocol):
     """The text for the client: what waits, until when, and what repeating the call does."""
     url: str
     """The approval page, which requires a sign-in; empty if there is none."""
-    told: str
+    message_with_url: str
     """The text with the URL, for a client that cannot be shown the page."""
     retry_after_s: float
     """The number of seconds after which to call again."""
@@ -138,7 +138,7 @@ class Waiting(Protocol):
 
 def pending(waiting: Waiting) -> Pending:
     """Return the exception for a client that stops waiting before the decision."""
-    return Pending(waiting.told, waiting.retry_after_s)
+    return Pending(waiting.message_with_url, waiting.retry_after_s)
 
 
 class Pausable(Protocol):
@@ -192,7 +192,7 @@ class Client(Protocol):
         InputNeeded, which must not be caught.
         """
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """
         Wait for an approver's decision, in the way that this client can wait.
 
@@ -250,7 +250,7 @@ class SilentClient:
         """Raise MissingCapability, because this client cannot answer."""
         raise MissingCapability(required_by(requests))
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """Raise Pending, because this client cannot wait and has to call again."""
         raise pending(waiting)
 

@@ -198,7 +198,7 @@ class NoSubscribers:
         """Do nothing."""
 
 
-UNHEARD = NoSubscribers()
+NO_SUBSCRIBERS = NoSubscribers()
 
 
 class SealedStore(Protocol):

@@ -54,28 +54,28 @@ class ThreadQueue:
         callers = self._tenants.get(caller[0])
         return 0 if callers is None else len(callers.get(caller, ()))
 
-    def add(self, caller: WaitingCaller, turn: Admission) -> None:
+    def add(self, caller: WaitingCaller, admission: Admission) -> None:
         """Add a computation behind the others of its caller, whose first element is its tenant."""
         callers = self._tenants.setdefault(caller[0], OrderedDict())
-        callers.setdefault(caller, deque()).append(turn)
+        callers.setdefault(caller, deque()).append(admission)
 
     def next(self) -> Admission | None:
         """Remove and return the computation whose turn it is; None if no computation waits."""
         if not self._tenants:
             return None
         tenant, callers = next(iter(self._tenants.items()))
-        caller, turns = next(iter(callers.items()))
-        turn = turns.popleft()
+        caller, admissions = next(iter(callers.items()))
+        admission = admissions.popleft()
         self._tenants.move_to_end(tenant)
         callers.move_to_end(caller)
         self._clear(caller)
-        return turn
+        return admission
 
-    def remove(self, caller: WaitingCaller, turn: Admission) -> None:
+    def remove(self, caller: WaitingCaller, admission: Admission) -> None:
         """Remove a computation, if it still waits."""
         callers = self._tenants.get(caller[0])
-        if callers is not None and turn in callers.get(caller, ()):
-            callers[caller].remove(turn)
+        if callers is not None and admission in callers.get(caller, ()):
+            callers[caller].remove(admission)
             self._clear(caller)
 
     def _clear(self, caller: WaitingCaller) -> None:
@@ -93,28 +93,28 @@ class CpuThread:
         self.queue = ThreadQueue()
         self.busy = False
 
-    async def wait_turn(self, caller: WaitingCaller, *, bounded: bool) -> None:
+    async def wait_for_admission(self, caller: WaitingCaller, *, bounded: bool) -> None:
         """Wait for the thread; raises TooManyWaiting."""
         if not self.busy:
             self.busy = True
             return
         if bounded and self.queue.waiting(caller) >= MOST_WAITING:
             raise TooManyWaiting
-        turn: Admission = asyncio.get_running_loop().create_future()
-        self.queue.add(caller, turn)
+        admission: Admission = asyncio.get_running_loop().create_future()
+        self.queue.add(caller, admission)
         try:
-            await turn
+            await admission
         except asyncio.CancelledError:
-            self.queue.remove(caller, turn)
-            if turn.done() and not turn.cancelled():
+            self.queue.remove(caller, admission)
+            if admission.done() and not admission.cancelled():
                 self.leave()  # it was this computation's turn, but the call ended before it resumed
             raise
 
     def leave(self) -> None:
         """Hand the thread to the next computation."""
-        while (turn := self.queue.next()) is not None:
-            if not turn.done():  # else cancelled, and not resumed yet
-                turn.set_result(None)
+        while (admission := self.queue.next()) is not None:
+            if not admission.done():  # else cancelled, and not resumed yet
+                admission.set_result(None)
                 return
         self.busy = False
 
@@ -136,7 +136,7 @@ async def in_cpu_thread(
     thread = _uses.get(loop)
     if thread is None:
         thread = _uses[loop] = CpuThread()
-    await thread.wait_turn(caller.principal_key, bounded=bounded)
+    await thread.wait_for_admission(caller.principal_key, bounded=bounded)
 
     def ended(_: Future[T]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no computation waits

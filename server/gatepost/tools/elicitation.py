@@ -20,7 +20,7 @@ Action = Literal["accept", "decline", "cancel"]
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 # The most requests that a user or a client should get at once.
-AT_ONCE = 32
+REQUESTS_AT_ONCE = 32
 MOST_ROOTS = 1000
 MOST_CHARACTERS = 10_000
 
@@ -144,9 +144,9 @@ async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -
 
     Raises the exceptions of Client.request, Misanswered, and ValueError for invalid keys.
     """
-    if not 0 < len(requests) <= AT_ONCE or not all(KEY.fullmatch(key) for key in requests):
+    if not 0 < len(requests) <= REQUESTS_AT_ONCE or not all(KEY.fullmatch(key) for key in requests):
         raise ValueError(
-            f"1 to {AT_ONCE} forms are asked at once, by keys of 1 to 64 letters, digits, "
+            f"1 to {REQUESTS_AT_ONCE} forms are asked at once, by keys of 1 to 64 letters, digits, "
             "`_`, `.` and `-`"
         )
     answers = await client.request({key: one.request for key, one in requests.items()})

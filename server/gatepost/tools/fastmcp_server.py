@@ -202,13 +202,13 @@ def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAcce
         answer = await server.answer(ctx, lambda client: client.call_tool_mcp(tool.name, arguments))
         content = tuple(map(_block, answer.content))
         if answer.is_error:
-            told = " ".join(block["text"] for block in content if block["type"] == "text")
-            raise ToolFailure("tool_error", told or "The tool failed.")
+            text = " ".join(block["text"] for block in content if block["type"] == "text")
+            raise ToolFailure("tool_error", text or "The tool failed.")
         structured = answer.structured_content
         return Outcome(content) if structured is None else Outcome(content, structured)
 
     hints = tool.annotations
-    told = {
+    options = {
         "read_only": getattr(hints, "read_only_hint", None),
         "destructive": getattr(hints, "destructive_hint", None),
         "idempotent": getattr(hints, "idempotent_hint", None),
@@ -223,7 +223,7 @@ def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAcce
         title=tool.title,
         scopes=access.scopes_of(tool.name),
         approval=access.needs_approval(tool.name),
-        **{hint: value for hint, value in told.items() if value is not None},
+        **{hint: value for hint, value in options.items() if value is not None},
     )
 
 

@@ -11,9 +11,9 @@ from pydantic import PydanticUserError, TypeAdapter
 FormSchema = dict[str, Any]
 
 NAMING = {"type", "title", "description", "default"}
-CHOICE = {"enum", "oneOf", "enumNames"}
+CHOICE_KEYWORDS = {"enum", "oneOf", "enumNames"}
 SHAPES: Mapping[str, set[str]] = {
-    "string": NAMING | CHOICE | {"minLength", "maxLength", "format"},
+    "string": NAMING | CHOICE_KEYWORDS | {"minLength", "maxLength", "format"},
     "number": NAMING | {"minimum", "maximum"},
     "integer": NAMING | {"minimum", "maximum"},
     "boolean": NAMING,
@@ -109,7 +109,7 @@ def _check_words(name: str, shape: FormSchema) -> None:
         )
     if shape["type"] == "array":
         _check_items(name, shape.get("items"))
-    elif CHOICE & shape.keys():
+    elif CHOICE_KEYWORDS & shape.keys():
         _check_choice(name, shape)
     if _LINK.search(f"{shape.get('title')} {shape.get('description')}"):
         # A link that looks like part of the client would allow phishing (E-07).

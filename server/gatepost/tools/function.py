@@ -109,8 +109,8 @@ SUPPORT = get_args(TaskSupport)
 
 TEXT: OptionType = (_is_text, "a text")
 TEXTS: OptionType = (_are(_is_text), "a collection of texts")
-YES_OR_NO: OptionType = (lambda value: isinstance(value, bool), "True or False")
-WHOLE: OptionType = (_is_whole, "a whole number from 0")
+BOOLEAN: OptionType = (lambda value: isinstance(value, bool), "True or False")
+WHOLE_NUMBER: OptionType = (_is_whole, "a whole number from 0")
 
 EXPECTED: Mapping[str, OptionType] = {
     "name": TEXT,
@@ -120,23 +120,23 @@ EXPECTED: Mapping[str, OptionType] = {
     "scopes": TEXTS,
     "timeout_s": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "acr_values": TEXTS,
-    "max_age_s": WHOLE,
-    "read_only": YES_OR_NO,
-    "destructive": YES_OR_NO,
-    "idempotent": YES_OR_NO,
-    "open_world": YES_OR_NO,
+    "max_age_s": WHOLE_NUMBER,
+    "read_only": BOOLEAN,
+    "destructive": BOOLEAN,
+    "idempotent": BOOLEAN,
+    "open_world": BOOLEAN,
     "effects": (lambda value: isinstance(value, Effects), "an Effects"),
     "task_support": (lambda value: value in SUPPORT, f"one of {', '.join(SUPPORT)}"),
-    "detaches": YES_OR_NO,
+    "detaches": BOOLEAN,
     "read_only_form": (callable, "a function"),
     "writes": (lambda value: isinstance(value, FileWrite), "a FileWrite"),
     "untrusted": (
         lambda value: _is_text(value) and bool(value.strip()),
         "a text that is not empty",
     ),
-    "approval": YES_OR_NO,
+    "approval": BOOLEAN,
     "mime_type": TEXT,
-    "size": WHOLE,
+    "size": WHOLE_NUMBER,
     "audience": TEXTS,
     "priority": (_is_number, "a number"),
     "last_modified": (lambda value: isinstance(value, datetime), "a datetime"),
@@ -144,7 +144,7 @@ EXPECTED: Mapping[str, OptionType] = {
 }
 """The expected type of each option; no other code checks them when a pack loads."""
 
-LEFT_OUT = frozenset(EXPECTED) - {"scopes", "acr_values", "approval", "detaches", "task_support"}
+NULLABLE = frozenset(EXPECTED) - {"scopes", "acr_values", "approval", "detaches", "task_support"}
 """Options that may be None, which is the same as omitting them."""
 
 
@@ -160,16 +160,16 @@ def check_options(owner: str, options: Mapping[str, Any], known: frozenset[str])
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(sorted(known))}"
             raise TypeError(f"{owner}: there is no option {name!r}; {hint}")
-        fits, wanted = EXPECTED[name]
-        if not fits(value) and not (value is None and name in LEFT_OUT):
-            raise TypeError(f"{owner}: {name} must be {wanted}, not {_shown(value)}")
+        fits, expected = EXPECTED[name]
+        if not fits(value) and not (value is None and name in NULLABLE):
+            raise TypeError(f"{owner}: {name} must be {expected}, not {_shown(value)}")
 
 
 def owner_of(pack: str, kind: str, function: Callable[..., Any]) -> str:
     """Describe a function so that its author finds it: its pack, name, file and line."""
     code = getattr(unwrap(function), "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return f"pack {pack}, {kind} {getattr(function, '__name__', function)}{place}"
+    location = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"pack {pack}, {kind} {getattr(function, '__name__', function)}{location}"
 
 
 def check_function(owner: str, function: Any, written: str) -> None:

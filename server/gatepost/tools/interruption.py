@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextvars import Context, copy_context
 from typing import Any, ClassVar, Generic, TypeVar
 
-from gatepost.redaction.redactor import HERE
+from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.tools.redacted_call import RedactedCall
 
 T = TypeVar("T")
 
 log = logging.getLogger("gatepost.runner")
 
-PLAIN = asyncio.Future
+FUTURE = asyncio.Future
 """A future that learns of a cancellation at once."""
 HUNG_UP = "hung up"
 """
@@ -31,7 +31,7 @@ The reason for the end of a request whose connection broke; its client may still
 class Stop:
     """A way to cancel the task that made it, and to tell that cancellation from any other."""
 
-    __slots__ = ("_before", "_pulled", "_task", "abandoned", "insisted", "why")
+    __slots__ = ("_before", "_pulled", "_task", "abandoned", "cancelled_again", "why")
 
     def __init__(self) -> None:
         self.why: str | None = None
@@ -39,7 +39,7 @@ class Stop:
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
         self._pulled = False
-        self.insisted = False
+        self.cancelled_again = False
         """Whether the task was cancelled once more because it went on."""
         self.abandoned = False
         """Whether work that did not stop was left unfinished."""
@@ -49,10 +49,10 @@ class Stop:
         """Return whether the task is being cancelled, by this or by other code."""
         return self._task is not None and self._task.cancelling() > self._before
 
-    def insist(self) -> None:
+    def cancel_again(self) -> None:
         """Cancel the task once more if it still is to stop."""
         if self._task is not None and self.is_cancelling:
-            self.insisted = True
+            self.cancelled_again = True
             self._task.cancel()
 
     def pull(self, why: str | None = None) -> None:
@@ -62,10 +62,10 @@ class Stop:
             self.why = why
             self._task.cancel(why)
 
-    def settle(self) -> bool:
+    def finish(self) -> bool:
         """End it; return True if this stop alone has cancelled the task."""
         task, self._task = self._task, None
-        if task is not None and self.insisted:
+        if task is not None and self.cancelled_again:
             task.uncancel()
         if task is None or not self._pulled:
             return False
@@ -141,7 +141,7 @@ class Interruptible(ABC, Generic[T]):
                 waiting = self._work.throw(*error) if error else next(self._work)
                 over = False
             except asyncio.CancelledError:
-                if stop.settle():
+                if stop.finish():
                     raise self.raised() from None
                 raise
             except GeneratorExit as raised:
@@ -149,9 +149,9 @@ class Interruptible(ABC, Generic[T]):
             finally:
                 if over:
                     del error  # as in `throw`
-                    stop.settle()
+                    stop.finish()
                     self.end()
-        if waiting is None or type(waiting) is PLAIN:
+        if waiting is None or type(waiting) is FUTURE:
             return waiting  # the rest of a turn, or a future that learns of a cancellation at once
         return self.endable(stop, waiting)
 
@@ -172,7 +172,7 @@ class Interruptible(ABC, Generic[T]):
         """Close the work, as a generator."""
         self._work.close()
         if self._stop is not None:
-            self._stop.settle()
+            self._stop.finish()
             self.end()
 
 
@@ -195,7 +195,7 @@ class TokenExpired(DeadlinePassed):
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
+def _without_log() -> Iterator[None]:
     """Suppress Python's message about work that ignores even GeneratorExit."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -256,15 +256,15 @@ class ToolDeadline(Interruptible[T]):
         """Stop the clock for the time of a block; of several at once the last one starts it."""
         self._holds += 1
         if self._holds == 1:
-            self._turn()
+            self._restart()
         try:
             yield
         finally:
             self._holds -= 1
             if self._holds == 0:
-                self._turn()
+                self._restart()
 
-    def _turn(self) -> None:
+    def _restart(self) -> None:
         """Stop the clock, or let it go on; it does not run before the tool first waits."""
         stop = self._stop
         if stop is not None and self._timer is not None:
@@ -289,11 +289,11 @@ class ToolDeadline(Interruptible[T]):
     def be_patient(self, stop: Stop) -> None:
         """Let a stopped tool continue for `abandon_s` and no longer."""
         if self._abandon_timer is None:
-            self._abandon_timer = timer(self.abandon_s, self._insist, stop)
+            self._abandon_timer = timer(self.abandon_s, self._cancel_again, stop)
 
-    def _insist(self, stop: Stop) -> None:
+    def _cancel_again(self, stop: Stop) -> None:
         self._abandon_timer = None
-        stop.insist()
+        stop.cancel_again()
 
     def throw(self, *error: Any) -> Any:
         try:
@@ -303,7 +303,7 @@ class ToolDeadline(Interruptible[T]):
         stop = self._stop
         if stop is None:
             return waiting
-        if stop.insisted:
+        if stop.cancelled_again:
             self._abandon(stop)
         if stop.is_cancelling:
             self.be_patient(stop)
@@ -317,23 +317,23 @@ class ToolDeadline(Interruptible[T]):
 
     def abandoned(self) -> None:
         """Log which tool goes on although it was cancelled."""
-        here = HERE.get()
-        if isinstance(here, RedactedCall):
-            name, request_id = here.call.name, here.call.request_id
+        call = CURRENT_CALL.get()
+        if isinstance(call, RedactedCall):
+            name, request_id = call.call.name, call.call.request_id
             log.warning(
                 "tool_abandoned",
                 extra={"tool": name, "request_id": request_id, "after_s": self.abandon_s},
             )
 
     def _abandon(self, stop: Stop) -> None:
-        is_ours = stop.settle()
+        is_own = stop.finish()
         self.end()
-        with _unheard(), contextlib.suppress(BaseException):  # no code waits for what it raises
+        with _without_log(), contextlib.suppress(BaseException):  # no code waits for what it raises
             self._work.close()
-        with _unheard():
+        with _without_log():
             del self._work
         self.leave(stop)
-        raise self.raised() if is_ours else asyncio.CancelledError
+        raise self.raised() if is_own else asyncio.CancelledError
 
 
 class WaitForTask(asyncio.Future[None]):
@@ -362,7 +362,7 @@ class WaitForTask(asyncio.Future[None]):
         """Cancel, as a future; the task is cancelled first."""
         if self.done():
             return False
-        if not self._stop.insisted:
+        if not self._stop.cancelled_again:
             self._work.be_patient(self._stop)
             return self._task.cancel(msg)
         self._task.remove_done_callback(self._over)

@@ -211,11 +211,11 @@ def too_deep(body: bytes, most: int = NESTING) -> bool:
         # pieces.
         brackets = brackets.replace(b"[]", b"")
     level = 0
-    for hill in brackets.split(b"]["):
-        up = len(hill.rstrip(b"]"))
+    for segment in brackets.split(b"]["):
+        up = len(segment.rstrip(b"]"))
         if level + up > most - SHALLOW:
             return True
-        level += 2 * up - len(hill)
+        level += 2 * up - len(segment)
     return False
 
 

@@ -13,9 +13,9 @@ from pydantic_core import to_jsonable_python
 from gatepost.tools.content import Audio, Contents, File, Image, block_of
 from gatepost.tools.failure import ToolFailure
 
-CONTENT = (Image, Audio, File, Contents, bytes)
+CONTENT_TYPES = (Image, Audio, File, Contents, bytes)
 """The types of values that become content blocks of their own."""
-AROUND = frozenset(
+WRAPPERS = frozenset(
     {
         Annotated,
         Union,
@@ -36,16 +36,16 @@ BYTES_NAME = "result.bin"
 
 def holds_content(hint: Any) -> bool:
     """Return whether a return annotation names content: `Image`, `list[str | Image]`, `bytes`."""
-    if get_origin(hint) in AROUND:
+    if get_origin(hint) in WRAPPERS:
         return any(map(holds_content, get_args(hint)))
-    return isinstance(hint, type) and issubclass(hint, CONTENT)
+    return isinstance(hint, type) and issubclass(hint, CONTENT_TYPES)
 
 
 def is_content(value: Any) -> bool:
     """Return whether a returned value is content, or a list or tuple with some."""
     if isinstance(value, list | tuple):
-        return any(isinstance(one, CONTENT) for one in value)
-    return isinstance(value, CONTENT)
+        return any(isinstance(one, CONTENT_TYPES) for one in value)
+    return isinstance(value, CONTENT_TYPES)
 
 
 def blocks(value: Any) -> tuple[Mapping[str, Any], ...]:

@@ -40,7 +40,7 @@ from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
 from gatepost.tools.tool_methods import marked_methods
 from gatepost.tools.tool_options import (
-    COMMON,
+    COMMON_OPTIONS,
     OF_PROMPTS,
     OF_RESOURCES,
     OF_TOOLS,
@@ -181,8 +181,8 @@ class Pack:
         """
 
         def register(function: Function) -> Function:
-            said = {**options, "name": name, "output_schema": output_schema}
-            check_options(owner_of(self.name, "tool", function), said, OF_TOOLS)
+            given = {**options, "name": name, "output_schema": output_schema}
+            check_options(owner_of(self.name, "tool", function), given, OF_TOOLS)
             arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
                 self.tools,
@@ -221,8 +221,8 @@ class Pack:
             )
 
         def register(function: Callable[P, R]) -> ResourceFunction[P, R]:
-            said = {**options, "name": name}
-            check_options(owner_of(self.name, "resource", function), said, OF_RESOURCES)
+            given = {**options, "name": name}
+            check_options(owner_of(self.name, "resource", function), given, OF_RESOURCES)
             offer = document(function, uri, name, self.name, options)
             if isinstance(offer, ResourceOffer):
                 self._add(self.documents, offer)
@@ -257,8 +257,8 @@ class Pack:
         """
 
         def register(function: Callable[P, R]) -> PromptFunction[P, R]:
-            said = {**options, "name": name}
-            check_options(owner_of(self.name, "prompt", function), said, OF_PROMPTS)
+            given = {**options, "name": name}
+            check_options(owner_of(self.name, "prompt", function), given, OF_PROMPTS)
             offer = self._add(self.prompts, prompt(function, name, self.name, options))
             return PromptFunction(function, offer, self._keep_prompt)
 
@@ -272,7 +272,7 @@ class Pack:
         It is read now; later changes take effect after a restart. Raises ValueError if the skill
         is invalid.
         """
-        check_options(f"pack {self.name}, skill {folder}", options, COMMON)
+        check_options(f"pack {self.name}, skill {folder}", options, COMMON_OPTIONS)
         read = read_skill(Path(folder), authority=self.name)
         offer, documents = offers_of(read, self.name, options)
         for file in documents:
@@ -333,8 +333,8 @@ class Pack:
         Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
         outside itself, is too large, or (for arguments) is not an object.
         """
-        said = {**options, "output_schema": output_schema}
-        check_options(f"pack {self.name}, tool {name}", said, OF_TOOLS)
+        given = {**options, "output_schema": output_schema}
+        check_options(f"pack {self.name}, tool {name}", given, OF_TOOLS)
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(

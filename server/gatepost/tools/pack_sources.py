@@ -12,7 +12,7 @@ from gatepost.config.pack_registration import registrations
 from gatepost.tools.api import Tool
 from gatepost_authz.challenge import words
 
-EVERYTHING_ELSE = "*"
+ALL_OFFERS = "*"
 """The key of the scopes of all offers that are not named."""
 NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -80,7 +80,7 @@ class GivenAccess:
         """Return the scopes of the offer with that name or URI."""
         if not isinstance(self._scopes, Mapping):
             return frozenset(self._scopes)
-        return frozenset(self._scopes.get(key, self._scopes.get(EVERYTHING_ELSE, ())))
+        return frozenset(self._scopes.get(key, self._scopes.get(ALL_OFFERS, ())))
 
     def needs_approval(self, tool: str) -> bool:
         """Return whether each call of the tool needs an approval."""
@@ -103,15 +103,15 @@ class GivenAccess:
         known_tools = {*tools}
         known = {*known_tools, *others}
         named = {*self._scopes} if isinstance(self._scopes, Mapping) else known
-        if unknown := {*self._approval} - known_tools | named - known - {EVERYTHING_ELSE}:
+        if unknown := {*self._approval} - known_tools | named - known - {ALL_OFFERS}:
             raise ValueError(
                 f"pack {self._pack}: there is no {', '.join(sorted(unknown))}; "
                 f"it has {', '.join(sorted(known))}"
             )
-        if EVERYTHING_ELSE not in named and (left_out := known - named):
+        if ALL_OFFERS not in named and (left_out := known - named):
             raise ValueError(
                 f"pack {self._pack}: scopes leaves out {', '.join(sorted(left_out))}; name each, "
-                f'or all others as "{EVERYTHING_ELSE}"; () is for every caller'
+                f'or all others as "{ALL_OFFERS}"; () is for every caller'
             )
 
 
@@ -134,7 +134,7 @@ def title_of(document: Mapping[str, Any] | Path | str) -> object:
 def openapi_maker(function: str) -> Any:
     """Return a function of the pack that makes packs in code; RuntimeError if there is none."""
     registered = (pack.registration.in_code for pack in registrations().packs.values())
-    place = next(filter(None, registered), None)
-    if place is None:
+    entry_point = next(filter(None, registered), None)
+    if entry_point is None:
         raise RuntimeError("no installed distribution registers a pack that makes packs in code")
-    return getattr(import_module(place), function)
+    return getattr(import_module(entry_point), function)

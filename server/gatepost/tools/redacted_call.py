@@ -10,7 +10,13 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import json_document
-from gatepost.redaction.redactor import HERE, PROMPT_BYTES, Redactor, cleaned_text, is_prompt
+from gatepost.redaction.redactor import (
+    CURRENT_CALL,
+    PROMPT_BYTES,
+    Redactor,
+    cleaned_text,
+    is_prompt,
+)
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
@@ -24,7 +30,7 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.redaction import (
-    PLAIN,
+    ONLY_TOKENS,
     Redaction,
     answer_without,
     failure_without,
@@ -64,7 +70,7 @@ class RedactedCall(msgspec.Struct):
     redaction: Redaction
     call: Call
     offer: Offer
-    redactor: Redactor = PLAIN
+    redactor: Redactor = ONLY_TOKENS
     """The redactor for `version`; `now` replaces it when the version changes."""
     version: int = -1
     checked: bool = False
@@ -139,12 +145,12 @@ class RedactedCall(msgspec.Struct):
         text = outcome.content[0].get("text") if len(outcome.content) == 1 else None
         if isinstance(text, str) and len(text) > PROMPT_BYTES:
             return None  # it is too long in any form, so it need not be encoded
-        said = _encode(outcome.content)
+        encoded = _encode(outcome.content)
         if outcome.structured is not UNSET:
-            said += _encode(outcome.structured)
+            encoded += _encode(outcome.structured)
         if outcome.failure is not None:
-            said += str(outcome.failure.message).encode(errors="surrogatepass")
-        is_short = is_prompt(said, of_caller=self.redactor.of_caller)
+            encoded += str(outcome.failure.message).encode(errors="surrogatepass")
+        is_short = is_prompt(encoded, of_caller=self.redactor.of_caller)
         return self.outcome(outcome) if is_short else None
 
     def outcome(self, outcome: Outcome) -> Outcome:
@@ -218,12 +224,12 @@ class RedactedCall(msgspec.Struct):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
         if isinstance(message, str):
-            said = self.reported
-            if said is None:
-                said = self.reported = RedactedStream()
-            if not said.passes(message, self.now()):
+            reported = self.reported
+            if reported is None:
+                reported = self.reported = RedactedStream()
+            if not reported.passes(message, self.now()):
                 plain = message.encode(errors="surrogatepass")
-                message = await self._search(plain, said.text, message)
+                message = await self._search(plain, reported.text, message)
         elif message is not None:
             raise TypeError("the message of a progress report is text")  # only text is searched
         if type(progress) not in NUMBERS:
@@ -274,10 +280,10 @@ class RedactedCall(msgspec.Struct):
             return clean(message, redactor)
         return await in_cpu_thread(self.call.caller, clean, message, redactor, bounded=False)
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
         with self._suspended():
-            await self.call.client.stand_by(waiting)
+            await self.call.client.wait_for_decision(waiting)
 
     @contextmanager
     def _suspended(self) -> Iterator[None]:
@@ -317,21 +323,21 @@ def _shown(value: Any) -> str:
 
 def remark(name: str, value: str) -> None:
     """Add a remark to the record of the call that this code runs for."""
-    here = HERE.get()
-    if isinstance(here, RedactedCall):
-        here.remarks = {**(here.remarks or {}), name: value}
+    current = CURRENT_CALL.get()
+    if isinstance(current, RedactedCall):
+        current.remarks = {**(current.remarks or {}), name: value}
 
 
 def has_tool_started() -> bool:
     """Return whether the current call has started its tool, or is nested in one that has."""
-    here = HERE.get()
-    return isinstance(here, RedactedCall) and (here.begun or here.call.depth > 0)
+    current = CURRENT_CALL.get()
+    return isinstance(current, RedactedCall) and (current.begun or current.call.depth > 0)
 
 
 def peer_here() -> str:
     """Return the address of the current call's client; empty outside of calls."""
-    here = HERE.get()
-    return here.call.peer if isinstance(here, RedactedCall) else ""
+    current = CURRENT_CALL.get()
+    return current.call.peer if isinstance(current, RedactedCall) else ""
 
 
 def _double(number: float) -> float:

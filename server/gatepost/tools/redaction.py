@@ -34,7 +34,7 @@ Each value can take up to five microseconds."""
 SHORT_BYTES = 2 * MANY_VALUES
 """Arguments up to this size hold fewer values: each takes two bytes."""
 
-MANY = 100
+MANY_SECRETS = 100
 """From this number of secrets on, a redactor is made in a thread; each takes 0.2 ms."""
 MOST_MADE = 1_000
 """The number of cached redactors."""
@@ -44,7 +44,7 @@ _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 
 
-PLAIN = Redactor({})
+ONLY_TOKENS = Redactor({})
 """Redacts only tokens, which it recognizes by their form."""
 
 
@@ -120,7 +120,7 @@ class Redaction:
         known = self.secrets.loaded(tenant)
         if known is None:
             return None
-        return self._made.get(known.version) if known.values else PLAIN
+        return self._made.get(known.version) if known.values else ONLY_TOKENS
 
     async def ready(self, tenant: str) -> None:
         """Make the redactor for the tenant's current secrets; raises StoreUnavailable."""
@@ -128,7 +128,7 @@ class Redaction:
             known = self.secrets.loaded(tenant) or await self.secrets.load(tenant)
             if known.version in self._made or not known.values:
                 return
-            if len(known.values) < MANY:
+            if len(known.values) < MANY_SECRETS:
                 fast = known.version == self.secrets.known(None).version
                 self._keep(tenant, known, Redactor(known.values, fast=fast))
             else:
@@ -138,7 +138,7 @@ class Redaction:
         """Return the redactor for all secrets known now, including those added during the call."""
         known = self.secrets.known(tenant)
         if not known.values:
-            return PLAIN
+            return ONLY_TOKENS
         redactor = self._made.get(known.version)
         if redactor is None:
             redactor = Redactor(known.values, fast=tenant is None)
@@ -260,9 +260,9 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     if clean is None and structured is None:
         return outcome
     content = list(outcome.content) if clean is None else _decode(clean)
-    told = encoded if structured is None else structured
+    shown = encoded if structured is None else structured
     for at in copies:
-        content[at] = {"type": "text", "text": told.decode()}
+        content[at] = {"type": "text", "text": shown.decode()}
     value = outcome.structured if structured is None else Raw(structured)
     return _replace(outcome, content=tuple(content), structured=value)
 

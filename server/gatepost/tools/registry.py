@@ -150,8 +150,8 @@ class Registry:
         """
         tool = self.tools.get(name)
         if tool is None and self.source is not None:
-            beside = self.source.at_hand(caller)
-            return None if beside is None else self._visible_to(beside).tool(name)
+            tenant_offers = self.source.at_hand(caller)
+            return None if tenant_offers is None else self._visible_to(tenant_offers).tool(name)
         return tool
 
     def known_tools(self, caller: TenantContext) -> list[Tool]:
@@ -170,13 +170,13 @@ class Registry:
         """Return what this caller can see; the same object for the same permissions."""
         if self.source is not None:
             return self._visible_to(self._at_hand(caller)).visible(caller)
-        held = caller.scopes & self._deciding
-        visible = self._visible.get(held)
+        scopes = caller.scopes & self._deciding
+        visible = self._visible.get(scopes)
         if visible is None:
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
-            visible = Visible(offer for offer, required in self._all if required <= held)
-            self._visible[held] = visible
+            visible = Visible(offer for offer, required in self._all if required <= scopes)
+            self._visible[scopes] = visible
         return visible
 
     def searchable(self, caller: TenantContext) -> Visible:
@@ -190,17 +190,17 @@ class Registry:
         return found
 
     def _at_hand(self, caller: TenantContext) -> TenantOffers:
-        beside = None if self.source is None else self.source.at_hand(caller)
-        if beside is None:
+        tenant_offers = None if self.source is None else self.source.at_hand(caller)
+        if tenant_offers is None:
             # Without the tenant's agents, the caller could see what it must not.
             raise StoreUnavailable("the tenant's offers are not loaded")
-        return beside
+        return tenant_offers
 
-    def _visible_to(self, beside: TenantOffers) -> VisibleOffers:
-        visible = self._visible_offers.get(beside)
+    def _visible_to(self, tenant_offers: TenantOffers) -> VisibleOffers:
+        visible = self._visible_offers.get(tenant_offers)
         if visible is None:
-            visible = self._visible_offers[beside] = VisibleOffers(
-                self._enabled, beside, search=self._search, obtainable=self._limited
+            visible = self._visible_offers[tenant_offers] = VisibleOffers(
+                self._enabled, tenant_offers, search=self._search, obtainable=self._limited
             )
         return visible
 

@@ -114,9 +114,9 @@ class ResourceFunction(Generic[P, R]):
 
         return register
 
-    def _template(self, wanted: str) -> Template:
+    def _template(self, purpose: str) -> Template:
         if not isinstance(self._offer, Template):
-            raise TypeError(f"{self._offer.key} has no variables, so there is nothing to {wanted}")
+            raise TypeError(f"{self._offer.key} has no variables, so there is nothing to {purpose}")
         return self._offer
 
     def _put(self, **more: Any) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gatepost.redaction.redactor import HERE
+from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.storage.commit import CommitFailed, CommitFuture, committed
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (
-    OFF_RECORD,
+    NOT_AUDITED,
     WORDS,
     Call,
     CallContext,
@@ -50,10 +50,10 @@ GRACE_S = 45.0
 """How long a call may outlive its token: longer than most calls take, but below a minute."""
 LONGEST_NAME = 8_192
 """The longest name that is looked up and redacted; a longer one could take long."""
-FOREVER_S = 1e8
+NO_LIMIT_S = 1e8
 """Three years, because the loops' timers know no infinity."""
 
-OURS = (InputNeeded, Unaccepted, GeneratorExit)
+NOT_FAILURES = (InputNeeded, Unaccepted, GeneratorExit)
 """
 The exceptions that are no failure of a tool. With GeneratorExit Python closes a coroutine; one that
 a tool raises itself arrives as another error (`failed_with`). All others are failures: a library
@@ -191,7 +191,7 @@ class Runner:
         if self.registry.source is not None:
             await self.registry.ready(call.caller)
         recorder = self.recorder
-        if recorder is None or call.kind in OFF_RECORD:
+        if recorder is None or call.kind in NOT_AUDITED:
             return await self._proceed(call, []), NO_RECORD
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
@@ -236,8 +236,10 @@ class Runner:
         known = -1 if offer.secret_arguments else redaction.secrets.version
         redacted = RedactedCall(redaction, call, offer, redactor, known)
         redacted_calls.append(redacted)
-        outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
-        HERE.set(redacted)
+        outer = (
+            CURRENT_CALL.get()
+        )  # a tool may call others, and has its own secrets again afterwards
+        CURRENT_CALL.set(redacted)
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
@@ -252,17 +254,17 @@ class Runner:
             clean = redacted.promptly(outcome) or await redacted.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
-            if _is_ours():
+            if _is_cancelled():
                 raise
             # The tool awaited what other code cancelled: the tool's fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
-        except OURS:
+        except NOT_FAILURES:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
             outcome = outcome_of(redacted.error(error), call, offer.timeout_s or self.timeout_s)
         finally:
             redacted.over = True
-            HERE.set(outer)
+            CURRENT_CALL.set(outer)
         clean = redacted.promptly(outcome) or await redacted.apart(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
@@ -298,21 +300,21 @@ class Runner:
             caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
-        redacted: Any = HERE.get()  # of this call
+        redacted: Any = CURRENT_CALL.get()  # of this call
         redacted.begun = True
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
         if call.client is NO_CLIENT:
             # All tokens are valid for the time of grace.
-            allowed_s = FOREVER_S if limit <= self.grace_s else self._call_s(call)
+            allowed_s = NO_LIMIT_S if limit <= self.grace_s else self._call_s(call)
             return ToolDeadline(limit, allowed_s, work)
         deadline = ToolDeadline(limit, self._call_s(call), work)
         redacted.suspend_while_waiting(deadline)
         return deadline
 
     def _call_s(self, call: Call) -> float:
-        return FOREVER_S if call.lasting else self.allowed_s(call.caller)
+        return NO_LIMIT_S if call.lasting else self.allowed_s(call.caller)
 
     def allowed_s(self, caller: TenantContext) -> float:
         """
@@ -350,7 +352,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     return Outcome(failure=Failure("internal", message))
 
 
-def _is_ours() -> bool:
+def _is_cancelled() -> bool:
     """Return whether the running task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -362,7 +364,7 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     proceed = composed(stages[len(early) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
-        redacted: Any = HERE.get()  # set by the runner for this call
+        redacted: Any = CURRENT_CALL.get()  # set by the runner for this call
         if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
             if is_large(call.arguments, reads_texts=offer.reads_texts):
                 return apart(call, offer, redacted)

@@ -64,9 +64,9 @@ MOST_LISTED = 1_000
 SHORTENED = frozenset({"too_short", "string_too_short", "string_pattern_mismatch"})
 
 # pydantic names the value by its type ("Input should", "String should"); here it has a name.
-SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
+PYDANTIC_SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
 
-SILENT = frozenset(
+WITHOUT_VALUE = frozenset(
     {
         "bool_type",
         "dict_type",
@@ -259,8 +259,8 @@ def _adapter(
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or not _takes_context(parameters[0], hints.get(parameters[0].name)):
         # The function would silently get the context in place of an argument.
-        wanted = "its first parameter is the call's context: write `ctx: CallContext`"
-        raise TypeError(f"{function.__name__}: {wanted}")
+        expected = "its first parameter is the call's context: write `ctx: CallContext`"
+        raise TypeError(f"{function.__name__}: {expected}")
     parameters = [p for p in parameters[1:] if dependency_of(hints.get(p.name)) is None]
     make: Any = TypedDict  # its fields have only just become known
     shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
@@ -383,8 +383,8 @@ def _sentence(detail: ErrorDetails, names: str, hidden: Hidden) -> str:
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
     secret = hidden.holds(detail["loc"])
-    if secret and detail["type"] not in SILENT:
+    if secret and detail["type"] not in WITHOUT_VALUE:
         return f"{subject}: the value is not valid."
-    if rest := SHOULD.match(message):
+    if rest := PYDANTIC_SHOULD.match(message):
         return f"{subject} should {rest[1]}{'' if secret else got(detail['input'])}."
     return f"{subject}: {message}."

@@ -33,7 +33,7 @@ RANGES = {
 }
 BACKTRACKING_STEPS = 16_000
 """The cost of a pattern that is not searched in linear time."""
-FULL = 10**7
+MOST_STEPS_COUNTED = 10**7
 """The upper bound of all counts; a document with so many steps is never checked."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
@@ -83,10 +83,10 @@ def branching_of(schema: Mapping[str, Any], *, discriminated: bool = False) -> B
     graph = _Graph(schema, discriminated=discriminated)
     subschemas = graph.most(lambda node: 1)
     steps = subschemas if discriminated else graph.most(_steps)
-    return Branching(subschemas, graph.most(_asked), steps)
+    return Branching(subschemas, graph.most(_named_members), steps)
 
 
-def _asked(node: Mapping[str, Any]) -> int:
+def _named_members(node: Mapping[str, Any]) -> int:
     names: set[str] = set()
     if isinstance(properties := node.get("properties"), Mapping):
         names.update(properties)
@@ -167,7 +167,10 @@ class _Graph:
         return tuple(found)
 
     def _weigh(self, level: CheckCounts, weight: Callable[[Any], int]) -> int:
-        return min(sum(times * weight(self._nodes[node]) for node, times in level.items()), FULL)
+        return min(
+            sum(times * weight(self._nodes[node]) for node, times in level.items()),
+            MOST_STEPS_COUNTED,
+        )
 
     def _reached(self) -> list[int]:
         """Return all nodes where the check of some value starts."""
@@ -193,7 +196,7 @@ class _Graph:
         if node in inside:
             raise ValueError("the schema refers to itself without going into a member")
         found: Counter[int] = Counter({node: 1})
-        for others in self._beside(self._nodes[node]):
+        for others in self._same_value(self._nodes[node]):
             if not others:
                 continue
             levels = {other: self._at(other, (*inside, node)) for other in others}
@@ -205,7 +208,7 @@ class _Graph:
         self._here[node] = found
         return found
 
-    def _beside(self, node: Mapping[str, Any]) -> Iterator[list[int]]:
+    def _same_value(self, node: Mapping[str, Any]) -> Iterator[list[int]]:
         """Yield the nodes that check the same value; in a group of several, only one does."""
         for keyword in ("$ref", "$dynamicRef"):
             if isinstance(reference := node.get(keyword), str):
@@ -268,12 +271,12 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         yield from properties.items()
     if isinstance(patterns := schema.get("patternProperties"), Mapping):
         yield from ((None, one) for one in patterns.values())
-    if isinstance(places := schema.get("prefixItems"), list):
-        yield from enumerate(places)
+    if isinstance(items := schema.get("prefixItems"), list):
+        yield from enumerate(items)
     for keyword in _ANY:
         value = schema.get(keyword)
         yield from ((None, one) for one in (value if isinstance(value, list) else [value]))
 
 
 def _sum(level: CheckCounts, worth: Mapping[int, int]) -> int:
-    return min(sum(times * worth[node] for node, times in level.items()), FULL)
+    return min(sum(times * worth[node] for node, times in level.items()), MOST_STEPS_COUNTED)

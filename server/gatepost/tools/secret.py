@@ -151,10 +151,10 @@ def _parts(node: Any, *, named: bool = False) -> Iterator[Mapping[str, Any]]:
 
 def with_hints(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema with a hint for the agent at each secret."""
-    return {key: _hinted(key, value) for key, value in _told(schema).items()}
+    return {key: _hinted(key, value) for key, value in _with_hint(schema).items()}
 
 
-def _told(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_hint(node: Mapping[str, Any]) -> Mapping[str, Any]:
     if node.get(KEYWORD) is not True or HINT in node.get("description", ""):
         return node
     return {**node, "description": " ".join(filter(None, [node.get("description"), HINT]))}
@@ -184,7 +184,9 @@ def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
         value = json.loads(arguments, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         return []
-    texts = [text for path in paths for place in _at(value, path) for text in _texts(place)]
+    texts = [
+        text for path in paths for found_value in _at(value, path) for text in _texts(found_value)
+    ]
     return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE_PREFIX)]
 
 

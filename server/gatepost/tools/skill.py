@@ -78,7 +78,7 @@ class SkillFolder(msgspec.Struct, frozen=True):
                 folder, _, name = uri.rpartition("/")
                 found.setdefault(folder, {})[uri] = {"uri": uri, "name": name, "mimeType": kind}
                 uri, kind = folder, DIRECTORY_TYPE
-        return {folder: [held[uri] for uri in sorted(held)] for folder, held in found.items()}
+        return {folder: [files[uri] for uri in sorted(files)] for folder, files in found.items()}
 
 
 def offers_of(

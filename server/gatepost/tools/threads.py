@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-MOST = 64
+THREADS_AT_ONCE = 64
 """The most plain functions that run at once in a process; others wait."""
 
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -21,8 +21,8 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     users of the pool. They would also keep the process from ending, which waits for the pool.
     """
     loop = asyncio.get_running_loop()
-    places = _places.setdefault(loop, asyncio.Semaphore(MOST))
-    await places.acquire()
+    threads = _threads.setdefault(loop, asyncio.Semaphore(THREADS_AT_ONCE))
+    await threads.acquire()
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
@@ -33,25 +33,25 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         except BaseException as raised:  # noqa: BLE001  # passed on to the awaiting caller
             error = raised
         try:
-            loop.call_soon_threadsafe(_tell, places, answer, result, error)
+            loop.call_soon_threadsafe(_tell, threads, answer, result, error)
         except RuntimeError:
             return  # the loop is closed, so nothing awaits the result
 
     try:
         threading.Thread(target=work, name="gatepost-tool", daemon=True).start()
     except RuntimeError:
-        places.release()
+        threads.release()
         raise
     return await answer
 
 
 def _tell(
-    places: asyncio.Semaphore,
+    threads: asyncio.Semaphore,
     answer: asyncio.Future[Any],
     result: Any,
     error: BaseException | None,
 ) -> None:
-    places.release()
+    threads.release()
     if answer.done():
         return  # the call was cancelled
     if error is None:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MARK = "__gatepost_tool__"
+TOOL_ATTRIBUTE = "__gatepost_tool__"
 
 
 def tool_method(function: Function | None = None, /, **options: Any) -> Any:
@@ -16,7 +16,7 @@ def tool_method(function: Function | None = None, /, **options: Any) -> Any:
     """
 
     def mark(method: Function) -> Function:
-        setattr(method, MARK, options)
+        setattr(method, TOOL_ATTRIBUTE, options)
         return method
 
     return mark if function is None else mark(function)
@@ -29,7 +29,7 @@ def marked_methods(value: object) -> Iterator[tuple[Callable[..., Any], dict[str
         for name in vars(kind):
             # A subclass that overrides a method says by its own mark whether it is a tool.
             method = getattr(value, name, None) if name not in seen else None
-            options = getattr(method, MARK, None)
+            options = getattr(method, TOOL_ATTRIBUTE, None)
             if callable(method) and isinstance(options, dict):
                 seen.add(name)
                 yield method, options

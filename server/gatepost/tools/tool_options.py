@@ -49,8 +49,8 @@ class ToolOptions(CommonOptions, total=False):
     """
 
 
-COMMON = frozenset(get_type_hints(CommonOptions))
-OF_PROMPTS = COMMON | {"name"}
+COMMON_OPTIONS = frozenset(get_type_hints(CommonOptions))
+OF_PROMPTS = COMMON_OPTIONS | {"name"}
 OF_TOOLS = frozenset(get_type_hints(ToolOptions)) | {"name", "output_schema"}
 OF_RESOURCES = frozenset(get_type_hints(ResourceOptions)) | {"name"}
 """The names of all options; any other name is refused when the pack loads."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.redaction.redactor import HERE
+from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.tools.api import Annotations, CallContext, Effects, Outcome, Tool, ToolFailure
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.raw_schema import checker
@@ -22,7 +22,7 @@ FIND, CALL = "find_tools", "call_tool"
 SEARCH_TOOLS = frozenset({FIND, CALL})
 """Exist only for agents with the mode `search`."""
 
-MOST_FOUND, USUAL = 50, 10
+MOST_FOUND, DEFAULT_FOUND = 50, 10
 MOST_QUERY = 500
 DESCRIPTION_CHARACTERS = 500
 """The first characters of a description, in which words are searched."""
@@ -45,8 +45,8 @@ class ToolIndex:
         for number, tool in enumerate(tools):
             for text, weight in _texts(tool):
                 for word in WORD.findall(text.lower()):
-                    places = self._found.setdefault(word, {})
-                    places[number] = max(weight, places.get(number, 0))
+                    positions = self._found.setdefault(word, {})
+                    positions[number] = max(weight, positions.get(number, 0))
         self._words = sorted(self._found)
 
     def best(self, query: str, limit: int) -> tuple[list[Tool], int]:
@@ -100,7 +100,7 @@ FIND_SCHEMA: Mapping[str, Any] = {
             "maxLength": MOST_QUERY,
             "description": "What the tool should do, in a few words; empty lists all tools.",
         },
-        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": USUAL},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": DEFAULT_FOUND},
     },
     "required": ["query"],
     "additionalProperties": False,
@@ -133,7 +133,7 @@ def _find_tool(reachable: Reachable) -> Tool:
             # It takes milliseconds for hundreds of tools.
             visible.index = await in_cpu_thread(ctx.caller, ToolIndex, visible.tools)
         index: ToolIndex = visible.index
-        found, total = index.best(arguments["query"], arguments.get("limit", USUAL))
+        found, total = index.best(arguments["query"], arguments.get("limit", DEFAULT_FOUND))
         shown = [
             {"name": one.name, "description": one.description, "inputSchema": one.input_schema}
             for one in found
@@ -194,10 +194,10 @@ def _call_tool(reachable: Reachable) -> Tool:
 
     def reads(arguments: CallToolArguments) -> bool:
         """Return whether the called tool only reads, so that no answer is stored for retries."""
-        here = HERE.get()
-        if not isinstance(here, RedactedCall):
+        current = CURRENT_CALL.get()
+        if not isinstance(current, RedactedCall):
             return False
-        tools = reachable(here.call.caller).tools
+        tools = reachable(current.call.caller).tools
         return any(one.effects.read_only for one in tools if one.name == arguments.name)
 
     return Tool(

@@ -53,8 +53,8 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     if not isinstance(offer, Tool):
         return _too_large(f"The {WORDS[offer.kind]}", sum(sizes), limit)
     if _follows_text(outcome, offer):
-        cut = tuple(_cut(outcome.content, sizes, limit))
-        return replace(outcome, content=cut, structured=msgspec.UNSET)
+        shortened = tuple(_cut(outcome.content, sizes, limit))
+        return replace(outcome, content=shortened, structured=msgspec.UNSET)
     if extra + LEAST_BYTES > limit:
         who = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
         return _too_large(who, extra, limit, again=not _may_change(offer))
@@ -134,41 +134,41 @@ def _shorten_failure(failure: Failure, limit: int) -> Outcome:
 def _cut(
     content: tuple[Mapping[str, Any], ...], sizes: list[int], limit: int
 ) -> list[Mapping[str, Any]]:
-    room = limit - NOTE_BYTES
+    left = limit - NOTE_BYTES
     kept: list[Mapping[str, Any]] = []
     left_out = 0
     for block, size in zip(content, sizes, strict=True):
-        if size <= room:
+        if size <= left:
             kept.append(block)
-            room -= size
-        elif isinstance(block.get("text"), str) and room > NOTE_BYTES:
-            kept.append({**block, "text": _prefix(block["text"], room - NOTE_BYTES)})
-            room = 0
+            left -= size
+        elif isinstance(block.get("text"), str) and left > NOTE_BYTES:
+            kept.append({**block, "text": _prefix(block["text"], left - NOTE_BYTES)})
+            left = 0
         else:
             left_out += 1
-            room = min(room, 0) if isinstance(block.get("text"), str) else room
+            left = min(left, 0) if isinstance(block.get("text"), str) else left
     note = f"[The answer was cut: it had {sum(sizes)} bytes, and {limit} are allowed."
     note += f" {left_out} parts were omitted.]" if left_out else "]"
     return [*kept, {"type": "text", "text": note}]
 
 
-def _prefix(text: str, room: int) -> str:
-    """Return the longest prefix of *text* whose JSON has at most *room* bytes."""
-    room -= 2  # the quotation marks
+def _prefix(text: str, left: int) -> str:
+    """Return the longest prefix of *text* whose JSON has at most *left* bytes."""
+    left -= 2  # the quotation marks
     for start in range(0, len(text), PIECE_CHARACTERS):
         piece = text[start : start + PIECE_CHARACTERS]
         size = len(_encode(piece)) - 2
-        if size > room:
-            return text[: start + _fitting_characters(piece, room)]
-        room -= size
+        if size > left:
+            return text[: start + _fitting_characters(piece, left)]
+        left -= size
     return text
 
 
-def _fitting_characters(piece: str, room: int) -> int:
-    low, high = 0, min(len(piece), max(room, 0))
+def _fitting_characters(piece: str, left: int) -> int:
+    low, high = 0, min(len(piece), max(left, 0))
     while low < high:
         middle = (low + high + 1) // 2
-        if len(_encode(piece[:middle])) - 2 <= room:
+        if len(_encode(piece[:middle])) - 2 <= left:
             low = middle
         else:
             high = middle - 1

@@ -70,7 +70,7 @@ class VisibleOffers:
     def __init__(
         self,
         enabled: OfferIndex,
-        beside: TenantOffers,
+        tenant_offers: TenantOffers,
         *,
         search: Mapping[str, Tool],
         obtainable: frozenset[str] | None,
@@ -78,15 +78,15 @@ class VisibleOffers:
         self._enabled, self._search, self._obtainable = enabled, search, obtainable
         own = OfferIndex(
             one
-            for one in beside.entries
+            for one in tenant_offers.entries
             if not enabled.takes(one.owner)
             and not (isinstance(one.offer, Tool) and one.offer.name in search)
         )
         entries = with_own_pages(own.entries, lambda uri: owners(uri, enabled, own))
         self._own = own if entries == own.entries else OfferIndex(entries)
         self._apps = app_tools(self._own.entries)
-        self._agents, self._ttl_ms = beside.agents, beside.ttl_ms
-        self._instructions = beside.instructions
+        self._agents, self._ttl_ms = tenant_offers.agents, tenant_offers.ttl_ms
+        self._instructions = tenant_offers.instructions
         self._all = sorted(
             (*enabled.entries, *self._own.entries), key=lambda entry: entry.offer.key
         )

@@ -23,7 +23,7 @@ INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(
     r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?", re.ASCII
 )
-NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 LONGEST_NUMBER = 40
 """Characters; anything longer is text."""
 LARGEST = 1 << 63
@@ -288,6 +288,6 @@ def _meant(text: str, inexact: Inexact) -> Any:
                 return float(number)
         elif NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
             return number
-    if inexact == "refused" and (NUMBER.fullmatch(text) or NO_NUMBER.fullmatch(text)):
+    if inexact == "refused" and (NUMBER.fullmatch(text) or NOT_FINITE.fullmatch(text)):
         raise YamlError(f"holds {text[:40]}, which JSON cannot express")
     return text

@@ -203,8 +203,8 @@ class UpstreamAdministration:
         actor: ManagementActor,
         details: dict[str, str] | None = None,
     ) -> None:
-        told = {"server": server.name, "id": server.id, **(details or {})}
-        await self._audit.note(server.tenant, "upstream", outcome, actor, told)
+        recorded = {"server": server.name, "id": server.id, **(details or {})}
+        await self._audit.note(server.tenant, "upstream", outcome, actor, recorded)
 
 
 def taken(name: str) -> Conflict:

@@ -117,8 +117,8 @@ class AgentAdministration:
         return references
 
     async def _note(self, outcome: str, agent: AgentRegistration, actor: ManagementActor) -> None:
-        told = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
-        await self._audit.note(agent.tenant, "agent", outcome, actor, told)
+        recorded = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
+        await self._audit.note(agent.tenant, "agent", outcome, actor, recorded)
 
 
 def taken(agent: AgentRegistration) -> Conflict:

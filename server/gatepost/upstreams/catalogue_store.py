@@ -61,15 +61,15 @@ class CatalogueStore:
         catalogue: Catalogue,
         principal: tuple[str, ...] | None = None,
         *,
-        told: bool = True,
+        notify: bool = True,
     ) -> None:
         """
         Store a catalogue in place of the one before; raises CatalogueTooLarge.
 
-        Replicas are *told* to read it, unless only the time of the fetch is new.
+        Replicas are *notify* to read it, unless only the time of the fetch is new.
         """
         await self._put(tenant, catalogue_key(catalogue.server_id, principal), catalogue)
-        if told:
+        if notify:
             await self._counter.changed(tenant)
 
     async def pins(self, tenant: str, server_id: str) -> tuple[Pins, int]:

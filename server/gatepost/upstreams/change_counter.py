@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from gatepost.storage.change_poller import notify
-from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 
@@ -22,7 +22,7 @@ class ChangeCounter:
     async def changed(self, tenant: str) -> None:
         """Count a change of a tenant, and wake the replicas."""
         for one in (tenant, NO_TENANT):
-            await self._records.of(one).entries(SUBJECT).put(CHANGES, b"", now=self._clock())
+            await self._records.of(one).entries(SUBJECT).put(CHANGE_COUNTER, b"", now=self._clock())
         await notify(self._shared_store)
 
     async def of(self, tenant: str) -> int:

@@ -19,7 +19,9 @@ MOST_SHOWN = 200
 
 TEXTS = {"title": MOST_TITLE, "description": MOST_SCHEMA_TEXT, "$comment": MOST_SCHEMA_TEXT}
 """The keywords of a schema that only describe, with their most characters."""
-NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+SCHEMA_MAP_KEYWORDS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
 """Keywords whose value is an object of schemas by names that the tool's author chose."""
 
 # Default-ignorable characters that are not format characters, and blanks that are invisible.
@@ -134,7 +136,7 @@ def _schema(node: Any, report: set[str]) -> Any:
         elif key in DATA:
             check_exact(value, f"`{key}` of its schema")
             made[key] = value
-        elif key in NAMED and isinstance(value, Mapping):
+        elif key in SCHEMA_MAP_KEYWORDS and isinstance(value, Mapping):
             for name in value:
                 _check_key(name, "a name in its schema")
             made[key] = {name: _schema(inner, report) for name, inner in value.items()}

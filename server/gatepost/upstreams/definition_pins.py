@@ -83,10 +83,10 @@ def review(pin: Pin, pins: Pins, found: Collection[Found], whole: Collection[Sec
     for one in found:
         pinned = pins.get(one.section, one.key)
         before = pinned or renamed.get((one.section, one.key))
-        room = pins.count + len(fresh) < MOST_PINNED
+        may_pin = pins.count + len(fresh) < MOST_PINNED
         if pinned is not None and pinned.digest == one.digest:
             offered.append(one)
-        elif before is None and pin == "first" and room:
+        elif before is None and pin == "first" and may_pin:
             fresh.append((one.section, one.key, PinnedDefinition(one.digest, one.value)))
             offered.append(one)
         else:
@@ -176,12 +176,12 @@ def _gone_digest(pinned: PinnedDefinition) -> str:
 def _gone(
     pins: Pins, found: Collection[Found], whole: Collection[Section]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
-    there = {(one.section, one.key) for one in found}
+    present = {(one.section, one.key) for one in found}
     return {
         (section, key): one
         for section in whole
         for key, one in pins.pinned.get(section, {}).items()
-        if (section, key) not in there
+        if (section, key) not in present
     }
 
 

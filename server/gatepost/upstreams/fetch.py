@@ -174,11 +174,11 @@ class _Listing:
 
 def _stop(section: Section, listed: ListedSection, reason: str) -> None:
     listed.whole = False
-    told = f"{reason}; only the first {len(listed.items):,} are offered"
-    listed.left_out = (LeftOut(section=section, key="", reason=told),)
+    sentence = f"{reason}; only the first {len(listed.items):,} are offered"
+    listed.left_out = (LeftOut(section=section, key="", reason=sentence),)
 
 
 def _ttl_ms(result: Mapping[str, Any]) -> int:
-    told = result.get("ttlMs")
-    is_number = isinstance(told, int) and not isinstance(told, bool)
-    return max(0, min(told, DAY_MS)) if is_number and told is not None else DAY_MS
+    ttl = result.get("ttlMs")
+    is_number = isinstance(ttl, int) and not isinstance(ttl, bool)
+    return max(0, min(ttl, DAY_MS)) if is_number and ttl is not None else DAY_MS

@@ -16,7 +16,7 @@ MOST_HEADER_BYTES = 32_768
 PATTERN = re.compile(r"!?[A-Za-z0-9_.*/-]{1,200}", re.ASCII)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 
-OURS = frozenset(
+RESERVED_HEADERS = frozenset(
     {"accept", "accept-encoding", "connection", "cookie", "expect", "forwarded", "host"}
     | {"idempotency-key"}
     | {
@@ -99,7 +99,7 @@ def checked_header(name: str) -> str:
         )
     # Servers with CGI or WSGI behind them read an underscore as a hyphen.
     read = lower.replace("_", "-")
-    if read in OURS or read.startswith(OUR_PREFIXES):
+    if read in RESERVED_HEADERS or read.startswith(OUR_PREFIXES):
         raise InvalidField(
             "headers", f"The header {name} cannot be set, because Gatepost sets it. Leave it out."
         )

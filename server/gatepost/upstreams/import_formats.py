@@ -81,10 +81,10 @@ def without_comments(text: str) -> str:
 def servers_of(document: Mapping[str, Any]) -> tuple[ImportedServer, ...]:
     """Return the servers of an `mcpServers` or `servers` object; raises ImportProblem."""
     nested = document.get("mcp")
-    places = [document, *([nested] if isinstance(nested, dict) else [])]
-    for place in places:
+    containers = [document, *([nested] if isinstance(nested, dict) else [])]
+    for container in containers:
         for section in SECTIONS:
-            servers = place.get(section)
+            servers = container.get(section)
             if isinstance(servers, dict):
                 return tuple(_server(name, entry) for name, entry in servers.items())
     raise ImportProblem("there is neither `mcpServers` nor `servers` in it")
@@ -305,9 +305,9 @@ def _named(entry: Mapping[str, Any], member: str) -> Iterator[tuple[str, str]]:
             continue
         is_secret = one.get("isSecret") or one.get("is_secret")
         if is_secret or not isinstance(value, str) or _refers(value):
-            wanted = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            cleaned = re.sub(r"[^A-Za-z0-9_]", "_", name)
             bearer = name.lower() == "authorization"
-            value = f"{'Bearer ' if bearer else ''}${{input:{wanted.strip('_') or 'secret'}}}"
+            value = f"{'Bearer ' if bearer else ''}${{input:{cleaned.strip('_') or 'secret'}}}"
         yield name, value
 
 

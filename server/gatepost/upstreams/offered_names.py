@@ -8,7 +8,7 @@ import msgspec
 from gatepost.tools.tenant_offers import UPSTREAM_PREFIX as PREFIX
 from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
 
-MOST = 64
+NAME_CHARACTERS = 64
 """The most characters of a name, because some clients accept no more."""
 HASH_CHARACTERS = 8
 MOST_SERVER = 24
@@ -30,12 +30,12 @@ def offered_name(server: str, tool: str) -> str:
     like one with a hash, ends in eight characters of the SHA-256 of both names.
     """
     plain = f"{PREFIX}{server}{SEPARATOR}{tool}"
-    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= MOST
+    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= NAME_CHARACTERS
     if fits and not _HASHED.search(tool):
         return plain
     head = f"{PREFIX}{_part(server)[:MOST_SERVER].rstrip('_')}{SEPARATOR}"
-    room = MOST - len(head) - 1 - HASH_CHARACTERS
-    return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
+    left = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
+    return f"{head}{_part(tool)[:left].rstrip('_')}_{_digest(server, tool)}"
 
 
 def tool_prefix(server: str) -> str:

@@ -41,7 +41,7 @@ USED_S = 86_400.0
 """How long after its last use a tenant's catalogues are kept fresh."""
 LEASE_S = FETCH_S + 30.0
 """How long a replica may take to fetch a catalogue before another one tries."""
-OTHERS_S = 15.0
+RECHECK_S = 15.0
 """How long to wait before checking again for a catalogue that another replica fetches."""
 RANDOM = random.SystemRandom()
 
@@ -255,7 +255,7 @@ class CatalogueRefresher(Wanted):
         tenant, lease = planned.server.tenant, f"fetch/{key}"
         try:
             if not await self._leases.take(tenant, lease, LEASE_S):
-                planned.due_at = self._clock() + OTHERS_S * RANDOM.uniform(0.8, 1.2)
+                planned.due_at = self._clock() + RECHECK_S * RANDOM.uniform(0.8, 1.2)
                 return
             try:
                 await self._fetch_if_due(planned)

@@ -26,7 +26,7 @@ class ServerSecrets(msgspec.Struct, frozen=True, kw_only=True):
         return "ServerSecrets(…)"
 
 
-UNCHANGED = ServerSecrets()
+NO_SECRETS = ServerSecrets()
 
 
 class SealedHeaders:
@@ -56,9 +56,9 @@ class SealedHeaders:
         names = [API_KEY] if server.api_key_set else []
         values: dict[str, str] = {}
         for name in (*names, *(header_key(one) for one in server.header_names)):
-            held = await self._secrets.value(server.tenant, sealed_name(server.id, name))
-            if held is not None:
-                values[name] = held.value
+            secret = await self._secrets.value(server.tenant, sealed_name(server.id, name))
+            if secret is not None:
+                values[name] = secret.value
         headers = {
             one: values[header_key(one)] for one in server.header_names if header_key(one) in values
         }

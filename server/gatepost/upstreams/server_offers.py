@@ -32,7 +32,7 @@ from gatepost.upstreams.offered_names import offered_name, server_scope, tool_pr
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.challenge import words
 
-WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
+UNTRUSTED_EFFECTS = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
 """The possible effects of a tool of an untrusted upstream, whatever its annotations say."""
 GRACE_S = 1.0
 """
@@ -186,7 +186,7 @@ class _ServerOfferBuilder:
             input_schema=schema,
             output_schema=value.get("outputSchema"),
             annotations=annotations,
-            effects=effects_of(annotations) if server.trusted else WORST,
+            effects=effects_of(annotations) if server.trusted else UNTRUSTED_EFFECTS,
             routed=routed_arguments(schema),
             # An upstream must not hide arguments from approvers and the record.
             secret_arguments=secret_arguments(schema) if server.trusted else (),

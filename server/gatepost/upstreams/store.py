@@ -14,7 +14,7 @@ from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue_store import CatalogueStore
 from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.sealed_headers import (
-    UNCHANGED,
+    NO_SECRETS,
     SealedHeaders,
     ServerSecrets,
     names_of,
@@ -129,7 +129,7 @@ class UpstreamStore:
         return None if entry is None else _server(entry)
 
     async def create(
-        self, server: UpstreamServer, secrets: ServerSecrets = UNCHANGED
+        self, server: UpstreamServer, secrets: ServerSecrets = NO_SECRETS
     ) -> UpstreamServer:
         """
         Register a server and return it with its id, times and revision.
@@ -167,7 +167,7 @@ class UpstreamStore:
         return made
 
     async def replace(
-        self, server: UpstreamServer, secrets: ServerSecrets = UNCHANGED
+        self, server: UpstreamServer, secrets: ServerSecrets = NO_SECRETS
     ) -> UpstreamServer:
         """
         Change a server that was read with this revision; return it with the next one.

@@ -124,13 +124,13 @@ class UpstreamSubscription:
             await arrived.wait()
             await asyncio.sleep(TOGETHER_S)
             arrived.clear()
-            told = sorted(uris)
+            changed = sorted(uris)
             uris.clear()
             try:
                 catalogue = await self._store.catalogues.get(server.tenant, server.id)
                 if catalogue is None:
                     continue
-                for uri in told:
+                for uri in changed:
                     # A server announces its own resources, not those of others.
                     if is_of(catalogue, uri):
                         await self._updated(server.tenant, uri)

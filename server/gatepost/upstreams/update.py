@@ -94,7 +94,7 @@ class CatalogueUpdate:
                     continue
                 revision += 1
             is_new = before is None or not same_content(before, made) or bool(before.failure)
-            await catalogues.put(tenant, made, principal, told=is_new)
+            await catalogues.put(tenant, made, principal, notify=is_new)
             if (await catalogues.pins(tenant, server.id))[1] == revision:
                 break
         if await self._store.server(tenant, server.id) is None:
@@ -117,7 +117,7 @@ class CatalogueUpdate:
             before, failing_since=before.failing_since or self._clock(), failure=failure.message
         )
         is_new = before.failing_since is None
-        await self._store.catalogues.put(server.tenant, failing, principal, told=is_new)
+        await self._store.catalogues.put(server.tenant, failing, principal, notify=is_new)
 
     async def _tell(
         self, server: UpstreamServer, before: Catalogue | None, after: Catalogue

@@ -33,7 +33,7 @@ RETRY_S = 1.0
 """How long an outdated snapshot may be used while the store does not answer."""
 AGAIN_S = 0.1
 """How long a snapshot may be used that became outdated while it was read."""
-NOTHING = TenantOffers()
+NO_OFFERS = TenantOffers()
 
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
@@ -75,13 +75,13 @@ class UpstreamOffers:
         calls: OfferCalls,
         *,
         own: Iterable[Offer] = (),
-        wanted: Wanted | None = None,
+        in_use: Wanted | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the source; *own* are the configuration's offers, which no upstream replaces."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
         self._own = tuple(own)
-        self._wanted = wanted or Wanted()
+        self._in_use = in_use or Wanted()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
         watch.tell(self._changed)
@@ -93,7 +93,7 @@ class UpstreamOffers:
         if kept is None or kept.offers is None or self._is_outdated(kept):
             return None
         self._tenants.move_to_end(tenant)
-        self._wanted.used(tenant)
+        self._in_use.used(tenant)
         if not kept.personal:
             return kept.offers
         own = self._callers.get((tenant, caller.principal_key))
@@ -107,7 +107,7 @@ class UpstreamOffers:
         tenant = caller.tenant_id
         kept = self._kept(self._tenants, tenant, MOST_TENANTS)
         shared = await self._loaded(tenant, kept, None)
-        self._wanted.used(tenant)
+        self._in_use.used(tenant)
         if not kept.personal:
             return shared
         key = (tenant, caller.principal_key)
@@ -161,7 +161,7 @@ class UpstreamOffers:
                 if kept.offers is None:
                     raise
                 kept.retry_at = now + RETRY_S
-            return kept.offers if kept.offers is not None else NOTHING
+            return kept.offers if kept.offers is not None else NO_OFFERS
 
     async def _rebuild(self, tenant: str, kept: _Snapshot, principal: Principal | None) -> None:
         servers = [one for one in await self._store.servers(tenant) if one.status == "active"]
@@ -176,7 +176,7 @@ class UpstreamOffers:
             if catalogue is not None:
                 catalogues.append((server, catalogue))
             if catalogue is None or own is not None:
-                self._wanted.want(server, own)
+                self._in_use.want(server, own)
         # A caller's snapshot shares the offers of the servers that show all callers the same.
         known = {**self._tenants[tenant].built} if tenant in self._tenants else {}
         kept.built = await asyncio.to_thread(self._built, {**known, **kept.built}, catalogues)

@@ -12,11 +12,11 @@ class ChangeWatch:
         self._counter = counter
         self._total = -1
         self._known: dict[str, int] = {}
-        self._told: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
 
     def tell(self, changed: Callable[[str], None]) -> None:
         """Call *changed* with each watched tenant that changed; it must neither block nor raise."""
-        self._told.append(changed)
+        self._listeners.append(changed)
 
     async def track(self, tenant: str) -> None:
         """Watch a tenant from now on; changes of data that is read after this are reported."""
@@ -36,7 +36,7 @@ class ChangeWatch:
         for tenant, counter in before.items():
             if now.get(tenant, 0) != counter and tenant in self._known:
                 self._known[tenant] = now.get(tenant, 0)
-                for changed in self._told:
+                for changed in self._listeners:
                     changed(tenant)
         # Last: if the store fails before, the next poll compares all of them again.
         self._total = total

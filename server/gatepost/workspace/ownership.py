@@ -14,7 +14,7 @@ PRIVATE = ".gatepost"
 USAGE_FILE = ".usage"
 """The file with a tenant's usage; it is created first, so it marks the folder."""
 
-NOWHERE = -1
+NO_ROOT = -1
 """The root's handle if there is no folder for workspaces."""
 NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
@@ -32,21 +32,21 @@ class Owned:
 
     def __init__(self, root: int, tenant: str, resolver: Resolver) -> None:
         self._root, self._tenant, self._resolver = root, tenant, resolver
-        self._ours = self._told = False
+        self._is_closed = self._is_logged = False
 
     def check(self) -> None:
         """Raise ToolFailure if the folder was not made by Gatepost for this tenant."""
-        if self._ours:
+        if self._is_closed:
             return
-        if self._root == NOWHERE:
+        if self._root == NO_ROOT:
             raise ToolFailure("denied", NO_WORKSPACES)
         try:
             if is_foreign_folder(self._root, self._tenant, self._resolver):
                 raise ForeignOwner(1, "it was there before, and is not empty")
-            self._ours = self._closed()
+            self._is_closed = self._closed()
         except ForeignOwner as error:
-            if not self._told:
-                self._told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.error(
                     "workspace_refused",
                     extra={"tenant": self._tenant, "reason": f"its folder: {error.strerror}"},
@@ -55,12 +55,12 @@ class Owned:
 
     def _closed(self) -> bool:
         """Remove other users' permissions from the folders; return whether all folders exist."""
-        places = ((PRIVATE,), (PRIVATE, self._tenant), (self._tenant,))
-        return all(self._close(place) for place in places)
+        folders = ((PRIVATE,), (PRIVATE, self._tenant), (self._tenant,))
+        return all(self._close(folder) for folder in folders)
 
-    def _close(self, place: tuple[str, ...]) -> bool:
+    def _close(self, folder: tuple[str, ...]) -> bool:
         try:
-            handle = self._resolver.open(self._root, place, DIRECTORY)
+            handle = self._resolver.open(self._root, folder, DIRECTORY)
         except OSError:
             return False  # a link or a file in the way; opening it reports the error
         try:
@@ -68,9 +68,9 @@ class Owned:
             # changed.
             if os.fstat(handle).st_uid in (os.geteuid(), os.fstat(self._root).st_uid):
                 with suppress(PermissionError):
-                    close_to_others(handle, "/".join(place))
+                    close_to_others(handle, "/".join(folder))
             else:
-                close_to_others(handle, "/".join(place))
+                close_to_others(handle, "/".join(folder))
         finally:
             os.close(handle)
         return True

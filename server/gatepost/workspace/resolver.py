@@ -23,7 +23,7 @@ NAMES_AT_ONCE = 15
 # The kernel gives up if a folder is renamed during the lookup (EAGAIN), or if the current folder is
 # moved outside (EXDEV). Neither happens often in a row.
 ATTEMPTS = 8
-DISTURBED = frozenset({errno.EAGAIN, errno.EINTR, errno.EXDEV})
+RETRIED_ERRORS = frozenset({errno.EAGAIN, errno.EINTR, errno.EXDEV})
 
 Choice = Literal["auto", "kernel", "walk"]
 
@@ -97,7 +97,7 @@ class Kernel:
             if opened >= 0:
                 return opened
             number = ctypes.get_errno()
-            if number not in DISTURBED:
+            if number not in RETRIED_ERRORS:
                 raise OSError(number, os.strerror(number))
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -108,7 +108,7 @@ def kernel_resolves() -> bool:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return False
     with contextlib.suppress(OSError):
-        os.close(Kernel().open(_here(), (), DIRECTORY))
+        os.close(Kernel().open(_current_directory(), (), DIRECTORY))
         return True
     return False
 
@@ -123,11 +123,11 @@ def resolver_of(choice: Choice = "auto") -> Resolver:
 def place_of(handle: int) -> str:
     """Return the absolute path of an open folder; raise OSError if the system does not tell."""
     if sys.platform == "darwin":
-        told = fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024))
-        return os.fsdecode(told.rstrip(b"\0"))
+        path = fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024))
+        return os.fsdecode(path.rstrip(b"\0"))
     return os.readlink(f"/proc/self/fd/{handle}")
 
 
-def _here() -> int:
+def _current_directory() -> int:
     # AT_FDCWD (fcntl.h): the working directory, for a call that only asks whether it may be made.
     return -100

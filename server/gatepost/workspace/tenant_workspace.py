@@ -19,7 +19,7 @@ from gatepost.tools.context import (
     WorkspaceFile,
     WorkspaceUsage,
 )
-from gatepost.workspace.ownership import NOWHERE, PRIVATE, USAGE_FILE, Owned
+from gatepost.workspace.ownership import NO_ROOT, PRIVATE, USAGE_FILE, Owned
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
@@ -27,13 +27,13 @@ from gatepost.workspace.usage import DEFAULT_QUOTA, Quota, UsageChange, UsageFil
 
 T = TypeVar("T")
 
-APART = ".made"
+DERIVED_AREA = ".made"
 """The area for data that packs can recreate; it is not counted."""
 
-AREA = re.compile(r"[a-z]{1,32}", re.ASCII)
+AREA_NAME = re.compile(r"[a-z]{1,32}", re.ASCII)
 
 THREADS = 16
-TURNS = 4
+THREADS_PER_TENANT = 4
 """The maximum number of threads that one tenant uses at once."""
 
 
@@ -60,7 +60,7 @@ class Workspaces:
         except OSError:
             if required:
                 raise
-            self._root = NOWHERE
+            self._root = NO_ROOT
         self._quota = quota
         self._resolver = resolver or resolver_of()
         self._threads = ThreadPoolExecutor(THREADS, "workspace")
@@ -83,7 +83,7 @@ class Workspaces:
             stop.set()
         # Its threads use the root's descriptor, which may be reused once it is closed.
         self._threads.shutdown(cancel_futures=True)
-        if self._root != NOWHERE:
+        if self._root != NO_ROOT:
             os.close(self._root)
 
 
@@ -107,14 +107,14 @@ class Home:
         """The work of all tenants that is running; each is stopped by its event."""
         self._owned = Owned(root, tenant, self.resolver)
         self._threads = threads
-        self._turns = asyncio.Semaphore(TURNS)
+        self._running_threads = asyncio.Semaphore(THREADS_PER_TENANT)
         self._changes = asyncio.Lock()
 
     async def run(self, work: Callable[[threading.Event], T]) -> T:
         """
         Run blocking work in a thread; it gets an event that is set when the caller stops waiting.
         """
-        async with self._turns:
+        async with self._running_threads:
             stop = threading.Event()
             self.running.add(stop)
             future = asyncio.get_running_loop().run_in_executor(
@@ -127,7 +127,7 @@ class Home:
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
                 stop.set()
-                future.add_done_callback(_unheard)
+                future.add_done_callback(_discard_error)
                 raise
             return future.result()
 
@@ -147,7 +147,7 @@ class Home:
 
     def apart(self) -> Path:
         """Return the path of the area for data that packs can recreate."""
-        handle = self._folder((PRIVATE, self.tenant, APART))
+        handle = self._folder((PRIVATE, self.tenant, DERIVED_AREA))
         try:
             return Path(place_of(handle))
         finally:
@@ -180,15 +180,15 @@ class Home:
     def _count(self) -> WorkspaceUsage:
         handle = self.resolver.open(self.root, (PRIVATE, self.tenant), DIRECTORY)
         try:
-            areas = [name for name in os.listdir(handle) if AREA.fullmatch(name)]
+            areas = [name for name in os.listdir(handle) if AREA_NAME.fullmatch(name)]
         finally:
             os.close(handle)
-        places = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
-        counts = [Tree(self.root, place, self.resolver, "").count() for place in places]
+        folders = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
+        counts = [Tree(self.root, folder, self.resolver, "").count() for folder in folders]
         return WorkspaceUsage(sum(one.bytes for one in counts), sum(one.files for one in counts))
 
 
-def _unheard(future: asyncio.Future[Any]) -> None:
+def _discard_error(future: asyncio.Future[Any]) -> None:
     """Retrieve the result, so that asyncio does not log an error whose caller has gone."""
     if not future.cancelled():
         future.exception()
@@ -338,7 +338,7 @@ class TenantWorkspace:
 
     def area(self, name: str) -> "TenantWorkspace":
         """Return another directory of the tenant; raise ValueError unless *name* is lower-case."""
-        if not AREA.fullmatch(name):
+        if not AREA_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
         return self._within((PRIVATE, self._home.tenant, name), "", ())
 

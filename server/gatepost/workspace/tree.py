@@ -18,13 +18,15 @@ from gatepost.workspace.usage import UsageChange, WorkAbandoned
 Parts = tuple[str, ...]
 
 # Without O_NONBLOCK, opening a pipe would block the thread until data is written.
-READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAKING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 CHUNK = 1 << 20
 """The number of bytes between two checks whether the caller still waits."""
 
-IN_THE_WAY = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+BLOCKED_ERRORS = frozenset(
+    {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO}
+)
 """The errors for a path through or to a link, a file as a folder, or a socket."""
 
 REFUSED = {
@@ -192,8 +194,8 @@ class Tree:
             items += [one for one in below if one.type == "file" or not files_only]
             if recursive:
                 todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
-        cut = len(items) > limit
-        return FolderListing(sorted(items[:limit], key=lambda item: item.path), cut)
+        is_cut = len(items) > limit
+        return FolderListing(sorted(items[:limit], key=lambda item: item.path), is_cut)
 
     def count(self) -> WorkspaceUsage:
         """Count all files, including links and odd names; remove leftovers of a crash."""
@@ -214,7 +216,7 @@ class Tree:
                         size += status.st_size if stat.S_ISREG(status.st_mode) else 0
                         todo += [(*parts, name)] if stat.S_ISDIR(status.st_mode) else []
             except OSError as error:
-                if error.errno not in (*IN_THE_WAY, errno.ENOENT):
+                if error.errno not in (*BLOCKED_ERRORS, errno.ENOENT):
                     raise
         return WorkspaceUsage(size, files)
 
@@ -240,7 +242,7 @@ class Tree:
     @contextmanager
     def _file(self, parts: Parts) -> Iterator[int]:
         with self._folder(parts[:-1]) as folder:
-            handle = self._resolver.open(folder, parts[-1:], READING)
+            handle = self._resolver.open(folder, parts[-1:], READ_FLAGS)
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
@@ -277,10 +279,10 @@ class Tree:
     def _missing(self, parts: Parts) -> int:
         """Return the number of missing folders on the way to the directory."""
         inner = len(self._base) - self._uncounted
-        for there in range(len(parts), -1, -1):
+        for depth in range(len(parts), -1, -1):
             try:
-                with self._folder(parts[:there]):
-                    return len(parts) - there
+                with self._folder(parts[:depth]):
+                    return len(parts) - depth
             except FileNotFoundError:
                 continue
         return len(parts) + inner
@@ -338,7 +340,7 @@ class Tree:
                 "not_found", f"{self._show(parts)} does not exist.", field="path"
             ) from None
         except OSError as error:
-            if error.errno in IN_THE_WAY:
+            if error.errno in BLOCKED_ERRORS:
                 message = f"{self._show(parts)} is not a plain file in plain folders."
                 raise ToolFailure("validation", message, field="path") from None
             if error.errno in REFUSED:

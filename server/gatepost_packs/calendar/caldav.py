@@ -74,16 +74,16 @@ class CalDav:
 
     async def collections(self) -> list[Collection]:
         """Return the calendar at the URL, or those of the principal or home there."""
-        here = await self._found(self._url, depth=0)
-        for found in here:
+        at_url = await self._found(self._url, depth=0)
+        for found in at_url:
             if found.is_calendar:
                 return [Collection(found.url, "")]
-        home = next((found.home for found in here if found.home), "")
+        home = next((found.home for found in at_url if found.home), "")
         if not home:
-            principal = next((found.principal for found in here if found.principal), "")
+            principal = next((found.principal for found in at_url if found.principal), "")
             if principal:
-                there = await self._found(principal, depth=0)
-                home = next((found.home for found in there if found.home), "")
+                at_principal = await self._found(principal, depth=0)
+                home = next((found.home for found in at_principal if found.home), "")
         below = await self._found(home or self._url, depth=1)
         calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
         if not calendars:
@@ -127,7 +127,7 @@ class CalDav:
             )
             location = reply.headers.get("location")
             if reply.status not in {301, 302, 303, 307, 308} or not location:
-                return checked(reply, wanted=207)
+                return checked(reply, expected=207)
             url = _joined(url, location)
         raise ToolFailure("validation", "its server redirects endlessly")
 
@@ -159,7 +159,7 @@ async def _parsed(reply: OutboundReply) -> Element:
         raise ToolFailure("validation", "its server's answer is not XML") from None
 
 
-def checked(reply: OutboundReply, *, wanted: int) -> OutboundReply:
+def checked(reply: OutboundReply, *, expected: int) -> OutboundReply:
     """Return the reply if it is complete and has that status; ToolFailure otherwise."""
     if reply.status in {401, 403}:
         raise ToolFailure(
@@ -169,7 +169,7 @@ def checked(reply: OutboundReply, *, wanted: int) -> OutboundReply:
         )
     if reply.status == 404:
         raise ToolFailure("not_found", "its server has nothing at that URL (HTTP 404)")
-    if reply.status != wanted:
+    if reply.status != expected:
         raise ToolFailure("upstream_unavailable", f"its server answered HTTP {reply.status}")
     if reply.truncated:
         raise ToolFailure(

@@ -140,7 +140,7 @@ class CalendarSource:
             confidential=self._calendar.url.startswith(REFERENCE_PREFIX),
         )
         reply = CACHE.take(key, reply)
-        return [checked(reply, wanted=200).body]
+        return [checked(reply, expected=200).body]
 
     async def _from_workspace(self) -> list[bytes]:
         workspace, path = self._ctx.workspace, self._calendar.path
@@ -182,6 +182,6 @@ class CalendarSource:
         return user, password
 
     def _no_part(self, part: str, names: list[str]) -> ToolFailure:
-        there = ", ".join(f"{self.name}/{name}" for name in names) or f"{self.name} alone"
-        message = f"There is no calendar {self.name}/{part}. There are: {there}."
+        choices = ", ".join(f"{self.name}/{name}" for name in names) or f"{self.name} alone"
+        message = f"There is no calendar {self.name}/{part}. There are: {choices}."
         return ToolFailure("not_found", message, field="calendar")

@@ -15,7 +15,7 @@ from gatepost_packs.calendar.calendar_source import CalendarDocuments, CalendarS
 from gatepost_packs.calendar.settings import CalendarSettings
 from gatepost_packs.child.process import WorkerFailed, ask
 
-EARLIEST, LATEST = 1900, 2100
+FIRST_YEAR, LAST_YEAR = 1900, 2100
 EXAMPLE = "2026-03-01, 2026-03-01T09:00 or 2026-03-01T09:00:00+01:00"
 
 
@@ -49,8 +49,8 @@ def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
     except (ValueError, OverflowError):
         message = f"`{field}` should be an ISO 8601 date or time such as {EXAMPLE}."
         raise ToolFailure("validation", message, field=field) from None
-    if not EARLIEST <= found.year <= LATEST:
-        message = f"`{field}` should be between the years {EARLIEST} and {LATEST}."
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        message = f"`{field}` should be between the years {FIRST_YEAR} and {LAST_YEAR}."
         raise ToolFailure("validation", message, field=field)
     return found if found.tzinfo is not None else found.replace(tzinfo=zone)
 
@@ -157,10 +157,10 @@ async def calendar_read(
         "words": (query or "").casefold().split(),
         "limit": limit,
         "seconds": settings.timeout_s * WORK_SHARE,
-        "calendars": [_asked(one) for one in documents],
+        "calendars": [_request_of(one) for one in documents],
     }
     read = await _read(request, settings.timeout_s)
-    return _told(begins, ends, read, gaps)
+    return _agenda(begins, ends, read, gaps)
 
 
 def _chosen(
@@ -168,24 +168,26 @@ def _chosen(
 ) -> tuple[list[CalendarSource], str]:
     """Return the tenant's calendars, or the one of that name and its selected part."""
     tenant = ctx.caller.tenant_id
-    theirs = {
+    chosen_calendars = {
         name: one
         for name, one in settings.calendars.items()
         if not one.tenants or tenant in one.tenants
     }
-    if not theirs:
+    if not chosen_calendars:
         message = (
             "No calendar is set up for you. "
             "An administrator names them in [packs.calendar.calendars]."
         )
         raise ToolFailure("not_found", message)
     if calendar is None:
-        return [CalendarSource(ctx, name, one, settings) for name, one in theirs.items()], ""
+        return [
+            CalendarSource(ctx, name, one, settings) for name, one in chosen_calendars.items()
+        ], ""
     name, _, part = calendar.partition("/")
-    if name not in theirs:
-        message = f"There is no calendar {calendar!r}. There are: {', '.join(theirs)}."
+    if name not in chosen_calendars:
+        message = f"There is no calendar {calendar!r}. There are: {', '.join(chosen_calendars)}."
         raise ToolFailure("not_found", message, field="calendar")
-    return [CalendarSource(ctx, name, theirs[name], settings)], part
+    return [CalendarSource(ctx, name, chosen_calendars[name], settings)], part
 
 
 async def _fetched(
@@ -204,7 +206,7 @@ async def _fetched(
         return ToolFailure(error.failure.kind, message)
 
 
-def _asked(documents: CalendarDocuments) -> dict[str, Any]:
+def _request_of(documents: CalendarDocuments) -> dict[str, Any]:
     return {
         "name": documents.name,
         "zone": documents.zone,
@@ -228,7 +230,7 @@ async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     return read
 
 
-def _told(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
+def _agenda(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
     unreadable, left_out = read["unreadable"], read["left_out"]
     if unreadable and not read["readable"] and not gaps:
         named, reason = unreadable[0]["calendar"], unreadable[0]["reason"]

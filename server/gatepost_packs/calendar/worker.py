@@ -30,7 +30,7 @@ SortedEvent = tuple[tuple[Any, ...], dict[str, Any]]
 """The sort key of an occurrence, and its shown form."""
 
 # Exceptions that the libraries raise for hostile or broken documents.
-ODD = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+LIBRARY_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Overdue(BaseException):
@@ -91,9 +91,9 @@ class CalendarReader:
                 text = _text(base64.b64decode(encoded))
                 self._document(calendar["name"], ZoneInfo(calendar["zone"]), text)
                 self.readable += 1
-            except (*ODD, MemoryError) as error:
-                said = {"calendar": calendar["name"], "reason": _reason(error)}
-                self.unreadable.append(said)
+            except (*LIBRARY_ERRORS, MemoryError) as error:
+                entry = {"calendar": calendar["name"], "reason": _reason(error)}
+                self.unreadable.append(entry)
 
     def _document(self, name: str, zone: ZoneInfo, text: str) -> None:
         # Zones that a document defines are cached by name, so each document starts with none.
@@ -137,7 +137,7 @@ class CalendarReader:
             self.found += self._within_time(name, zone, series)
         except Overdue:
             self._leave_out(name, events[0], "it recurs more often than can be listed")
-        except ODD:
+        except LIBRARY_ERRORS:
             self._leave_out(name, events[0], "it is not valid iCalendar")
 
     def _within_time(self, name: str, zone: ZoneInfo, series: Any) -> list[SortedEvent]:
@@ -162,8 +162,8 @@ class CalendarReader:
         return found
 
     def _leave_out(self, name: str, event: Any, reason: str) -> None:
-        said = {"calendar": name, "summary": _cut(event, "SUMMARY", 200) or "", "reason": reason}
-        self.left_out.append(said)
+        entry = {"calendar": name, "summary": _cut(event, "SUMMARY", 200) or "", "reason": reason}
+        self.left_out.append(entry)
 
 
 def _text(data: bytes) -> str:

@@ -23,7 +23,9 @@ REASONS = {scheme: reason for schemes, reason in REFUSED.items() for scheme in s
 
 FILES = frozenset({"attach", "config", "keyfile", "subfile", "template"})
 """Parameters that name files of the server, or addresses to fetch files from."""
-NO = frozenset({"0", "disable", "disabled", "f", "false", "n", "never", "no", "none", "off"})
+FALSE_VALUES = frozenset(
+    {"0", "disable", "disabled", "f", "false", "n", "never", "no", "none", "off"}
+)
 
 
 def scheme_of(url: str) -> str:
@@ -42,7 +44,7 @@ def refusal(url: str) -> str | None:
     for name, value in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name.strip().lower() in FILES:
             return f"its parameter {name.strip().lower()} names a file"
-        if name.strip().lower() == "verify" and value.strip().lower() in NO:
+        if name.strip().lower() == "verify" and value.strip().lower() in FALSE_VALUES:
             return (
                 "it turns off certificate checks; to trust your own certificates, set "
                 "[network] ca_bundle"
@@ -86,16 +88,16 @@ class ChatSettings(PackSettings, frozen=True):
                 yield SettingFault(setting, f"{name!r} is not a name for a channel", hint)
             if not 1 <= len(self.places(name)) <= MOST_PLACES:
                 yield SettingFault(setting, f"a channel has between 1 and {MOST_PLACES} URLs")
-            for place in self.places(name):
-                yield from _faults(setting, place)
+            for reference in self.places(name):
+                yield from _faults(setting, reference)
 
 
-def _faults(setting: str, place: str) -> Iterator[SettingFault]:
-    if place.startswith(REFERENCE_PREFIX):
-        if not is_reference(place):
+def _faults(setting: str, reference: str) -> Iterator[SettingFault]:
+    if reference.startswith(REFERENCE_PREFIX):
+        if not is_reference(reference):
             yield SettingFault(
                 setting, "it is not a valid name of a secret", "write secret:TEAM_CHAT_URL"
             )
-    elif problem := refusal(place):
+    elif problem := refusal(reference):
         # The URL is not shown: most URLs hold a token.
         yield SettingFault(setting, problem, "docs/chat.md lists what is supported")

@@ -81,18 +81,18 @@ async def chat_send(
     """Send a message to a chat channel, as plain text."""
     settings = ctx.settings(ChatSettings)
     if channel not in settings.channels:
-        there = ", ".join(settings.channels) or "none; an administrator adds them in packs.chat"
-        text = f"There is no channel {channel!r}. There are: {there}."
+        known = ", ".join(settings.channels) or "none; an administrator adds them in packs.chat"
+        text = f"There is no channel {channel!r}. There are: {known}."
         raise ToolFailure("not_found", text, field="channel")
     if not message.strip():
         raise ToolFailure("validation", "`message` is empty.", field="message")
     # All are checked before any is sent, so that a missing secret is not found half way.
-    urls = [await _checked(ctx, channel, place) for place in settings.places(channel)]
+    urls = [await _checked(ctx, channel, reference) for reference in settings.places(channel)]
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
-    went = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
-    delivered = [one for one in went if isinstance(one, Delivered)]
-    unsent = [one for one in went if isinstance(one, Unsent)]
+    results = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
+    delivered = [one for one in results if isinstance(one, Delivered)]
+    unsent = [one for one in results if isinstance(one, Unsent)]
     if unsent and not delivered and not any(one.partly for one in unsent):
         raise _failure(channel, unsent)
     return Sent(
@@ -102,8 +102,8 @@ async def chat_send(
     )
 
 
-async def _checked(ctx: CallContext, channel: str, place: str) -> str:
-    url = await ctx.secret(place, field="channel")
+async def _checked(ctx: CallContext, channel: str, reference: str) -> str:
+    url = await ctx.secret(reference, field="channel")
     if problem := refusal(url):
         text = f"The channel {channel} cannot be used: {problem}. An operator can set another URL."
         raise ToolFailure("denied", text)
@@ -122,7 +122,7 @@ async def _send(
     async with connections.open():
         request = texts | {"url": url, "handle": HANDLE}
         try:
-            said = await ask(
+            result = await ask(
                 WORKER,
                 request,
                 timeout_s=timeout_s,
@@ -137,27 +137,27 @@ async def _send(
         except WorkerFailed:
             reason = "sending to it broke off; it may have received the message"
             return Unsent("timeout", "the provider", reason)
-    if "problem" in said:
-        return _problem(said, texts["max_parts"])
-    if said["parts"] == said["of"] > 0:
-        return Delivered(service=said["service"], parts=said["parts"])
-    return _refused(said, connections.failures)
+    if "problem" in result:
+        return _problem(result, texts["max_parts"])
+    if result["parts"] == result["of"] > 0:
+        return Delivered(service=result["service"], parts=result["parts"])
+    return _refused(result, connections.failures)
 
 
-def _problem(said: dict[str, Any], most: int) -> Unsent:
-    if said["problem"] == "long":
+def _problem(result: dict[str, Any], most: int) -> Unsent:
+    if result["problem"] == "long":
         reason = (
-            f"the message would become {said['of']} messages there, and at most {most} are sent"
+            f"the message would become {result['of']} messages there, and at most {most} are sent"
         )
-        return Unsent("validation", said["service"], reason)
+        return Unsent("validation", result["service"], reason)
     reason = "Apprise cannot use the URL of the channel; an operator can correct it"
     return Unsent("denied", "the provider", reason)
 
 
-def _refused(said: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
-    status: int | None = said["status"]
-    partly = said["parts"] > 0
-    kind, reason = _told(status)
+def _refused(result: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
+    status: int | None = result["status"]
+    partly = result["parts"] > 0
+    kind, reason = _reason_of(status)
     if failures:
         kind, reason = failures[-1].failure.kind, "it cannot be reached"
         if kind == "denied":
@@ -166,11 +166,11 @@ def _refused(said: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
                 "the internet, and hosts that an operator names in [network] allow_hosts"
             )
     if partly:
-        reason = f"{said['parts']} of {said['of']} parts were sent, then {reason}"
-    return Unsent(kind, said["service"], reason, partly)
+        reason = f"{result['parts']} of {result['of']} parts were sent, then {reason}"
+    return Unsent(kind, result["service"], reason, partly)
 
 
-def _told(status: int | None) -> tuple[FailureKind, str]:
+def _reason_of(status: int | None) -> tuple[FailureKind, str]:
     if status is None:
         # Connected, but without an answer that Apprise understood: a retry could send it twice.
         return "timeout", "it did not answer, or not as expected; it may have received the message"
@@ -186,10 +186,10 @@ def _told(status: int | None) -> tuple[FailureKind, str]:
 
 
 def _failure(channel: str, unsent: list[Unsent]) -> ToolFailure:
-    told = "; ".join(f"{one.service}: {one.reason}" for one in unsent)
+    reasons = "; ".join(f"{one.service}: {one.reason}" for one in unsent)
     kinds = [one.kind for one in unsent]
     # Some kinds invite a retry, and a destination that did not answer may have the message.
     kind = "timeout" if "timeout" in kinds else kinds[0]
     field = "message" if kind == "validation" else None
     what = "It is unknown whether the message was sent" if kind == "timeout" else "Nothing was sent"
-    return ToolFailure(kind, f"{what} to {channel}. {told}.", field=field)
+    return ToolFailure(kind, f"{what} to {channel}. {reasons}.", field=field)

@@ -28,7 +28,15 @@ FORBIDDEN = (
 )
 STATUS = re.compile(r"error=([1-5][0-9][0-9])\b")
 # Exceptions of a provider's code for unexpected answers.
-ODD = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+PROVIDER_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class ConnectionClient:
@@ -39,21 +47,23 @@ class ConnectionClient:
         self._lock = threading.Lock()
         self.scheme = "https"
 
-    def connect(self, ours: socket.socket, address: Any) -> None:
-        """Replace `socket.connect`: *ours* becomes the connection that the server opened."""
+    def connect(self, connection: socket.socket, address: Any) -> None:
+        """Replace `socket.connect`: *connection* becomes the connection that the server opened."""
         host, port = address[0], int(address[1])
         with self._lock:
-            wanted = {"scheme": self.scheme, "host": host, "port": port}
-            self._server.sendall(json.dumps(wanted).encode())
+            target = {"scheme": self.scheme, "host": host, "port": port}
+            self._server.sendall(json.dumps(target).encode())
             space = socket.CMSG_LEN(array.array("i").itemsize)
-            said, carried, _, _ = self._server.recvmsg(1, space)
-        if said != b"+" or not carried:
+            status, carried, _, _ = self._server.recvmsg(1, space)
+        if status != b"+" or not carried:
             raise ConnectionRefusedError("the server does not connect there")
         handles = array.array("i")
         handles.frombytes(carried[0][2][: handles.itemsize])
-        os.dup2(handles[0], ours.fileno())
+        os.dup2(handles[0], connection.fileno())
         os.close(handles[0])
-        ours.settimeout(ours.gettimeout())  # blocking is a property of the handed-over socket
+        connection.settimeout(
+            connection.gettimeout()
+        )  # blocking is a property of the handed-over socket
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +161,7 @@ def delivered(plugin: Any, message: dict[str, Any]) -> bool:
     """Return whether the provider took it."""
     try:
         return bool(plugin.send(**message))
-    except ODD:
+    except PROVIDER_ERRORS:
         return False
 
 
@@ -162,12 +172,12 @@ def use_connections(client: ConnectionClient, ca: str) -> None:
         name = host.decode() if isinstance(host, bytes) else str(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, int(port)))]
 
-    def connect(ours: socket.socket, address: Any) -> None:
-        client.connect(ours, address)
+    def connect(connection: socket.socket, address: Any) -> None:
+        client.connect(connection, address)
 
-    def connect_ex(ours: socket.socket, address: Any) -> int:
+    def connect_ex(connection: socket.socket, address: Any) -> int:
         try:
-            client.connect(ours, address)
+            client.connect(connection, address)
         except OSError as error:
             return error.errno or 111
         return 0

@@ -15,7 +15,7 @@ from gatepost import Outbound, ToolFailure
 from gatepost_authz import Network, Tunnel, is_public
 
 CONNECT_S = 10.0
-ASKED_BYTES = 4_096
+REQUEST_BYTES = 4_096
 
 
 class WantedConnection(msgspec.Struct, frozen=True):
@@ -36,14 +36,14 @@ class WorkerConnections:
 
     def __init__(self, http: Outbound, network: Network) -> None:
         self._http, self._network = http, network
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
+        self._server_end, self._worker_end = socket.socketpair()
+        self._server_end.setblocking(False)
         self.failures: list[ToolFailure] = []
 
     @property
     def handle(self) -> int:
         """Return the worker's end."""
-        return self._theirs.fileno()
+        return self._worker_end.fileno()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["WorkerConnections"]:
@@ -54,25 +54,25 @@ class WorkerConnections:
         finally:
             serving.cancel()
             await asyncio.wait([serving])
-            self._theirs.close()
+            self._worker_end.close()
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._ours:  # always closed, or the worker would wait
-            while line := await loop.sock_recv(self._ours, ASKED_BYTES):
+        with self._server_end:  # always closed, or the worker would wait
+            while line := await loop.sock_recv(self._server_end, REQUEST_BYTES):
                 try:
                     made = await self._connected(msgspec.json.decode(line, type=WantedConnection))
                 except ToolFailure as failure:
                     self.failures.append(failure)
-                    await loop.sock_sendall(self._ours, b"-")
+                    await loop.sock_sendall(self._server_end, b"-")
                     continue
                 with made:
-                    socket.send_fds(self._ours, [b"+"], [made.fileno()])
+                    socket.send_fds(self._server_end, [b"+"], [made.fileno()])
 
-    async def _connected(self, wanted: WantedConnection) -> socket.socket:
-        host, port = wanted.host, wanted.port
+    async def _connected(self, target: WantedConnection) -> socket.socket:
+        host, port = target.host, target.port
         named = f"[{host}]" if ":" in host else host
-        for address in await self._http.addresses(wanted.scheme, named, port):
+        for address in await self._http.addresses(target.scheme, named, port):
             with contextlib.suppress(OSError, ProxyError, TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
                     return await self._reached(address, port)

@@ -12,8 +12,8 @@ import msgspec
 
 from gatepost.sandbox import SYSTEM, Confined, run
 
-START = str(Path(__file__).with_name("start.py"))
-MOST = 8
+START_SCRIPT = str(Path(__file__).with_name("start.py"))
+WORKERS_AT_ONCE = 8
 """Workers at once in one server process; further calls wait, within their time."""
 MEMORY_BYTES = 1_000_000_000
 MOST_ANSWER_BYTES = 20_000_000
@@ -41,15 +41,15 @@ async def ask(
     inherits only *handles*, each by its second number. Raises WorkerFailed, or TimeoutError after
     *timeout_s*.
     """
-    workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MOST))
+    workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS_AT_ONCE))
     # Not the server's working directory: the key ring may be there.
     path = [one for one in sys.path if one.startswith(os.sep) and one != os.getcwd()]
     seconds = math.ceil(timeout_s) + 1
     program = Confined(
-        argv=(sys.executable, "-I", "-X", "utf8", START, str(worker), str(seconds)),
+        argv=(sys.executable, "-I", "-X", "utf8", START_SCRIPT, str(worker), str(seconds)),
         env={"PATH": os.defpath, "LANG": "C.UTF-8"},
         root="/",
-        reads=(*path, sys.prefix, sys.base_prefix, START, str(worker), *reads),
+        reads=(*path, sys.prefix, sys.base_prefix, START_SCRIPT, str(worker), *reads),
         limits={"AS": MEMORY_BYTES, "CPU": seconds, "FSIZE": 0},
         handles=handles,
         runs=(*SYSTEM, INTERPRETER),

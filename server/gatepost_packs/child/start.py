@@ -20,9 +20,9 @@ def main(worker: str, seconds: int) -> None:
     silence = os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    asked = json.load(sys.stdin.buffer)
-    sys.path[:] = asked["path"]
-    answer = runpy.run_path(worker)["answer"](asked["request"])
+    request = json.load(sys.stdin.buffer)
+    sys.path[:] = request["path"]
+    answer = runpy.run_path(worker)["answer"](request["request"])
     data = memoryview(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
     while data:
         data = data[os.write(answers, data) :]

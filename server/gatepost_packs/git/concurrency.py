@@ -12,7 +12,7 @@ from gatepost_packs.file_lock import taken
 
 WAIT_S = 20.0
 EVERY_S = 0.02
-MOST, MOST_OF_ONE = 16, 4
+PROGRAMS_AT_ONCE, PROGRAMS_PER_TENANT = 16, 4
 """Programs at once in one server process, and for one tenant."""
 
 
@@ -20,12 +20,12 @@ class GitConcurrency:
     """The semaphores of one event loop."""
 
     def __init__(self) -> None:
-        self.all = asyncio.Semaphore(MOST)
+        self.all = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self.tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, tenant: str) -> asyncio.Semaphore:
         """Return the tenant's semaphore, which lives while it is held."""
-        return self.tenants.setdefault(tenant, asyncio.Semaphore(MOST_OF_ONE))
+        return self.tenants.setdefault(tenant, asyncio.Semaphore(PROGRAMS_PER_TENANT))
 
 
 _concurrency: WeakKeyDictionary[asyncio.AbstractEventLoop, GitConcurrency] = WeakKeyDictionary()
@@ -36,11 +36,11 @@ async def limit(tenant: str) -> AsyncIterator[None]:
     """Wait for the limit of the tenant, then that of all; ToolFailure after waiting too long."""
     concurrency = _concurrency.setdefault(asyncio.get_running_loop(), GitConcurrency())
     own = concurrency.of(tenant)
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WAIT_S):
-                await held.enter_async_context(own)
-                await held.enter_async_context(concurrency.all)
+                await stack.enter_async_context(own)
+                await stack.enter_async_context(concurrency.all)
         except TimeoutError:
             message = "Too many git commands run at once. Try again."
             raise ToolFailure("upstream_unavailable", message, retry_after=5) from None

@@ -17,17 +17,17 @@ from gatepost import CallContext, ToolFailure, Workspace, WorkspaceUsage
 from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
 from gatepost_packs.git import repository
 from gatepost_packs.git.concurrency import limit, tenant_lock
-from gatepost_packs.git.configuration import Configuration
-from gatepost_packs.git.environment import Ground, fixed, program, variables
 from gatepost_packs.git.policy import GitPlan
+from gatepost_packs.git.process_environment import Ground, fixed, program, variables
 from gatepost_packs.git.progress import GitProgress, without
 from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
+from gatepost_packs.git.repository_configuration import Configuration
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import RemoteUrl
 
 AREA = "git"
 MEMORY_BYTES = 2_000_000_000
-LEFT_S = 3600
+LEFTOVER_S = 3600
 STALE_S = 60.0
 """The age from which a lock counts as abandoned."""
 LOOK_S = 1.0
@@ -57,7 +57,7 @@ HINTS = {
 }
 """Hints for a model, added to git's own message."""
 
-NEW = frozenset({"clone", "init"})
+CREATING = frozenset({"clone", "init"})
 
 
 class GitResult(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     for left in home.glob("run-*"):
         # Only a killed server leaves a lock, because no call takes that long.
         with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
-            if left.stat().st_mtime < time.time() - LEFT_S:
+            if left.stat().st_mtime < time.time() - LEFTOVER_S:
                 shutil.rmtree(left, ignore_errors=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     try:
@@ -130,13 +130,13 @@ class _Run:
             git, until = self.folder / repository.GIT, time.time() - STALE_S
             await asyncio.to_thread(repository.unlocked, git, 0.0, until)
         remotes = self._remotes(configuration)
-        room = await self._room()
+        quota = await self._quota()
         access = await access_to(self.ctx, remotes, self.ground) if remotes else RemoteAccess()
         self.began = time.time()
         ended: ProcessResult | None = None
         try:
             with handed(access.secret) as (settings, handles):
-                ended = await self._watched(self._program(access, settings, handles, room))
+                ended = await self._watched(self._program(access, settings, handles, quota))
             return self._done(ended)
         except TimeoutError:
             raise self._late() from None
@@ -177,7 +177,7 @@ class _Run:
 
     def _anywhere(self) -> bool:
         """Return whether it needs no repository."""
-        return self.plan.command in NEW or (
+        return self.plan.command in CREATING or (
             self.plan.command == "config" and "--global" in self.plan.argv
         )
 
@@ -203,23 +203,23 @@ class _Run:
             raise ToolFailure("not_found", message, field="args")
         return list(dict.fromkeys(found))
 
-    async def _room(self) -> WorkspaceUsage:
+    async def _quota(self) -> WorkspaceUsage:
         """
         Return the bytes that may still be written; in a full workspace no writing command starts.
         """
         if self.plan.reads:
             return WorkspaceUsage(0, 0)
-        room = await self.ctx.workspace.room()
-        if room.bytes <= 0 or room.files <= 0:
+        quota = await self.ctx.workspace.room()
+        if quota.bytes <= 0 or quota.files <= 0:
             raise ToolFailure("denied", "The workspace is full. Delete something first.")
-        return room
+        return quota
 
     def _program(
         self,
         access: RemoteAccess,
         credentials: dict[str, str],
         handles: tuple[tuple[int, int], ...],
-        room: WorkspaceUsage,
+        quota: WorkspaceUsage,
     ) -> Confined:
         plan, ground = self.plan, self.ground
         git = program()
@@ -240,7 +240,7 @@ class _Run:
         where = (str(ground.root), str(ground.home))
         limits = {"CPU": self.timeout_s + 5, "AS": MEMORY_BYTES, "NOFILE": 1024, "NPROC": 8192}
         if not plan.reads:
-            limits["FSIZE"] = room.bytes
+            limits["FSIZE"] = quota.bytes
         return Confined(
             argv=(git, "--no-pager", *argv),
             env=env | access.env,
@@ -294,8 +294,8 @@ class _Run:
             await asyncio.sleep(4 * (time.monotonic() - began - LOOK_S))
 
     async def _is_over(self) -> bool:
-        room = await self.ctx.workspace.room()
-        return room.bytes < 0 or room.files < 0
+        quota = await self.ctx.workspace.room()
+        return quota.bytes < 0 or quota.files < 0
 
     def _full(self) -> ToolFailure:
         message = f"git {self.plan.command} would need more room than the workspace has. "
@@ -321,7 +321,7 @@ class _Run:
     def _done(self, ended: ProcessResult) -> GitResult:
         err = without(self._shown(ended.err, ended.cut[1]))
         if ended.code != 0:
-            err += "".join(f"hint: {hint}\n" for said, hint in HINTS.items() if said in err)
+            err += "".join(f"hint: {hint}\n" for phrase, hint in HINTS.items() if phrase in err)
         return GitResult(ended.code, self._shown(ended.out, ended.cut[0]), err)
 
     def _shown(self, data: bytes, cut: bool) -> str:

@@ -221,7 +221,7 @@ RULES: Mapping[str, CommandRule] = {
 """The commands of Octoprox, each with its options there and a few similar ones."""
 
 ROOT = "/workspace"
-NOT_OURS = "A folder named .git belongs to git itself: name the folder that holds it instead."
+GIT_FOLDER = "A folder named .git belongs to git itself: name the folder that holds it instead."
 
 
 class ArgumentsRefused(msgspec.Struct, frozen=True):
@@ -259,7 +259,7 @@ def relative(
     if not pattern and any(set(name) & set("*?[]:") for name in names):
         return ArgumentsRefused(f"{text[:60]!r} is not a plain path of a folder.")
     if any(is_repository(name) for name in names):
-        return ArgumentsRefused(NOT_OURS)
+        return ArgumentsRefused(GIT_FOLDER)
     if absolute:
         if tuple(names[: len(folder)]) != folder:
             shown = "/".join((ROOT, *folder))
@@ -290,7 +290,7 @@ MAY_READ = re.compile(
 )
 
 LISTS = frozenset({"--list", "-l", "--merged", "--no-merged", "--contains", "--no-contains"})
-LOOKS = LISTS | {
+BRANCH_LISTING = LISTS | {
     *("--all", "-a", "--remotes", "-r", "-v", "-vv", "--verbose", "--show-current"),
 }
 
@@ -302,7 +302,7 @@ def reads_only(
     if command != "branch":
         return rule.reads
     given = {option.partition("=")[0] for option in options} - {"--format", "--sort"}
-    return given <= LOOKS and (not operands or bool(given & LISTS))
+    return given <= BRANCH_LISTING and (not operands or bool(given & LISTS))
 
 
 def configuration(

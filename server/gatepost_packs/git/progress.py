@@ -12,7 +12,7 @@ LINE = re.compile(
     rf"(?:remote: )?(?P<stage>{'|'.join(STAGES)})\b[\w ]*:\s+(?:(?P<percent>\d{{1,3}})%|\d+)[^\n]*"
 )
 TOTAL = float(100 * len(STAGES))
-MOST = 4096
+UNFINISHED_BYTES = 4096
 """Bytes of an unfinished line that are kept."""
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
@@ -28,13 +28,13 @@ class GitProgress:
         self._report = report
         self._rest = ""
         self._reached = 0.0
-        self._said = ""
+        self._message = ""
         self._news = asyncio.Event()
 
     def receive(self, part: bytes) -> None:
         """Take in more of git's output."""
         lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
-        self._rest = lines.pop()[-MOST:]
+        self._rest = lines.pop()[-UNFINISHED_BYTES:]
         for line in lines:
             found = LINE.match(line)
             if found is None:
@@ -43,7 +43,7 @@ class GitProgress:
             # The number only grows, as MCP requires, although git starts to count again for each
             # remote.
             if at > self._reached:
-                self._reached, self._said = at, found[0].strip()
+                self._reached, self._message = at, found[0].strip()
                 self._news.set()
 
     async def report(self) -> None:
@@ -51,7 +51,7 @@ class GitProgress:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._report(self._reached, TOTAL, self._said)
+            await self._report(self._reached, TOTAL, self._message)
 
 
 def without(text: str) -> str:

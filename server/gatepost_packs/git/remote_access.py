@@ -9,13 +9,13 @@ import msgspec
 
 from gatepost import CallContext, ToolFailure
 from gatepost_authz import Network
-from gatepost_packs.git.environment import Ground, pinned, ssh_command, ssh_configuration
+from gatepost_packs.git.process_environment import Ground, pinned, ssh_command, ssh_configuration
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import USUAL_PORTS, RemoteUrl, Scheme
 from gatepost_packs.ssh.settings import SshSettings
 from gatepost_packs.ssh.tools import key_of
 
-TIMES = 8
+CREDENTIAL_COPIES = 8
 """How often git may ask for the same credentials; all copies fit into a pipe."""
 MOST_CHARACTERS = 2_000
 
@@ -103,12 +103,12 @@ def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: 
 
 
 async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> RemoteSecret | None:
-    place = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
-    reference = ctx.settings(GitSettings).credentials.get(place)
+    destination = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
+    reference = ctx.settings(GitSettings).credentials.get(destination)
     if reference is None or scheme != "https":
         return None
     try:
-        secret = await ctx.secret(reference, field="args", to=f"https://{place}", fixed=True)
+        secret = await ctx.secret(reference, field="args", to=f"https://{destination}", fixed=True)
     except ToolFailure as none:
         if none.failure.kind != "not_found":
             raise
@@ -118,8 +118,10 @@ async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Rem
         # GitLab and GitHub take a token with any user name, and OAuth tokens with this one.
         user, password = "oauth2", secret
     if set("\n\r\0") & set(secret) or len(secret) > MOST_CHARACTERS:
-        raise ToolFailure("denied", f"The secret for {place} is not a user name and password.")
-    return RemoteSecret(f"https://{place}", user, password)
+        raise ToolFailure(
+            "denied", f"The secret for {destination} is not a user name and password."
+        )
+    return RemoteSecret(f"https://{destination}", user, password)
 
 
 @contextmanager
@@ -137,7 +139,7 @@ def handed(
     reading, writing = os.pipe()
     try:
         with open(writing, "wb") as pipe:
-            pipe.write(f"{secret.user}\n{secret.password}\n".encode() * TIMES)
+            pipe.write(f"{secret.user}\n{secret.password}\n".encode() * CREDENTIAL_COPIES)
         yield {f"credential.{secret.place}.helper": HELPER}, ((reading, NUMBER),)
     finally:
         os.close(reading)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gatepost import ToolFailure
 from gatepost.workspace import clear
-from gatepost_packs.git.configuration import (
+from gatepost_packs.git.repository_configuration import (
     MOST_BYTES,
     Configuration,
     UnusableConfiguration,
@@ -17,11 +17,11 @@ from gatepost_packs.git.configuration import (
 )
 
 GIT = ".git"
-ELSEWHERE = frozenset(
+OUTSIDE_NAMES = frozenset(
     {"commondir", "gitdir", "config.worktree", "worktrees", "modules", "remotes", "branches"}
 )
 """Names by which a repository uses another one, or addresses outside its configuration."""
-BORROWED = frozenset({"alternates", "http-alternates"})
+ALTERNATES = frozenset({"alternates", "http-alternates"})
 """Files that name objects of other repositories, anywhere on this machine (`objects/info`)."""
 MOST_SHOWN = 10
 
@@ -49,11 +49,11 @@ def configuration_at(folder: Path) -> Configuration | None:
 
 def require_plain(root: Path, parts: tuple[str, ...]) -> None:
     """Raise ToolFailure if a link is on the path from the workspace to a folder."""
-    place = root
+    path = root
     for name in parts:
-        place /= name
-        if place.is_symlink():
-            shown = f"/workspace/{place.relative_to(root)}"
+        path /= name
+        if path.is_symlink():
+            shown = f"/workspace/{path.relative_to(root)}"
             raise ToolFailure("validation", f"{shown} is a link, not a folder.", field="args")
 
 
@@ -80,9 +80,9 @@ def _problems(git: Path) -> Iterator[str]:
         for entry in list(os.scandir(folder)):
             if entry.is_symlink():
                 yield f"{entry.name} in its `.git` is a link"
-            elif folder == git and entry.name.lower() in ELSEWHERE:
+            elif folder == git and entry.name.lower() in OUTSIDE_NAMES:
                 yield f"its `.git` holds {entry.name}, which refers to another place"
-            elif folder == git / "objects" / "info" and entry.name.lower() in BORROWED:
+            elif folder == git / "objects" / "info" and entry.name.lower() in ALTERNATES:
                 yield f"it borrows objects from elsewhere ({entry.name})"
             elif entry.is_dir(follow_symlinks=False):
                 todo.append(Path(entry.path))

@@ -16,7 +16,7 @@ _USER = r"(?P<user>[a-z_][a-z0-9_-]{0,31})@"
 _PORT = r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 WEB = re.compile(rf"(?P<scheme>https?)://{_HOST}{_PORT}/{_PATH}", re.ASCII)
 SSH = re.compile(rf"(?P<scheme>ssh)://(?:{_USER})?{_HOST}{_PORT}/{_PATH}", re.ASCII)
-SHORT = re.compile(rf"{_USER}{_HOST}:/?{_PATH}", re.ASCII)
+SCP_URL = re.compile(rf"{_USER}{_HOST}:/?{_PATH}", re.ASCII)
 
 FORMS = "https://host/path, ssh://git@host/path or git@host:path"
 
@@ -53,7 +53,7 @@ def problem_of(url: str) -> str:
 
 def remote_of(url: str) -> RemoteUrl | None:
     """Return the remote that *url* names; None if it is not allowed."""
-    found = WEB.fullmatch(url) or SSH.fullmatch(url) or SHORT.fullmatch(url)
+    found = WEB.fullmatch(url) or SSH.fullmatch(url) or SCP_URL.fullmatch(url)
     if found is None or ".." in found["host"] or ".." in found["path"].split("/"):
         return None
     parts = found.groupdict()

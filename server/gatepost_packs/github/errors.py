@@ -12,7 +12,7 @@ from gatepost_packs.retry_after import retry_after
 WAIT_S = 60.0
 """Seconds to wait for a limit that does not say when it ends (GitHub's own advice)."""
 MOST_WAIT_S = 3_600.0
-MOST_SAID = 500
+MOST_MESSAGE = 500
 SECONDARY_LIMITS = ("secondary-rate-limits", "#abuse-rate-limits")
 """How the URL of the page about secondary rate limits ends, today and in older releases."""
 
@@ -41,7 +41,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return all messages in one line."""
         text = "; ".join([self.message, *map(str, self.errors)])
-        return " ".join(text.split())[:MOST_SAID]
+        return " ".join(text.split())[:MOST_MESSAGE]
 
 
 def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
@@ -49,16 +49,16 @@ def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
     Return the failure for an unexpected response; *wrote*: the request may have changed something.
     """
     body, waits = _body_of(reply), _wait(reply.headers)
-    said = body.text()
+    text = body.text()
     match reply.status:
         case 401:
-            message = f"GitHub refuses the token ({said}). An operator must set a valid one."
+            message = f"GitHub refuses the token ({text}). An operator must set a valid one."
             return ToolFailure("denied", message)
         case 403 | 429 if reply.status == 429 or _is_limit(reply, body):
-            message = f"GitHub accepts no more requests for now: {said}"
+            message = f"GitHub accepts no more requests for now: {text}"
             return ToolFailure("rate_limit", message, retry_after=waits)
         case 403:
-            return ToolFailure("denied", f"The token lacks a permission for this in {repo}: {said}")
+            return ToolFailure("denied", f"The token lacks a permission for this in {repo}: {text}")
         case 404:
             message = (
                 f"There is no repository {repo}, or the token may not see it. "
@@ -66,16 +66,16 @@ def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
             )
             return ToolFailure("not_found", message, field="repo")
         case 410:
-            return ToolFailure("not_found", f"{repo} has no issues: {said}", field="repo")
+            return ToolFailure("not_found", f"{repo} has no issues: {text}", field="repo")
         case 422:
-            return ToolFailure("validation", f"GitHub refuses this: {said}")
+            return ToolFailure("validation", f"GitHub refuses this: {text}")
         case 301 | 302 | 307 | 308:
             message = f"{repo} has moved. Look up its new name and use that."
             return ToolFailure("not_found", message, field="repo")
         case status if status >= 500:
             return _outage(status, wrote=wrote, waits=waits)
         case status:
-            return ToolFailure("validation", f"GitHub answered {status}: {said}")
+            return ToolFailure("validation", f"GitHub answered {status}: {text}")
 
 
 def unread(*, wrote: bool) -> ToolFailure:

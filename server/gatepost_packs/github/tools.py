@@ -16,7 +16,7 @@ pack = Pack("github")
 REPO = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,98})/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}", re.ASCII
 )
-NEXT = re.compile(r'[?&]page=(\d{1,9})[^>]*>;\s*rel="next"', re.ASCII)
+NEXT_PAGE = re.compile(r'[?&]page=(\d{1,9})[^>]*>;\s*rel="next"', re.ASCII)
 
 VERSION = "2022-11-28"
 TIMEOUT_S = 20.0
@@ -111,7 +111,7 @@ async def github_list_issues(
         received = msgspec.json.decode(reply.body, type=list[Received])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise unread(wrote=False) from None
-    more = NEXT.search(reply.headers.get("link", ""))
+    more = NEXT_PAGE.search(reply.headers.get("link", ""))
     return Issues(
         issues=[_issue(one) for one in received if one.pull_request is msgspec.UNSET],
         next_page=int(more[1]) if more else None,
@@ -138,8 +138,8 @@ async def github_create_issue(
     ] = [],  # noqa: B006  # see above
 ) -> Created:
     """Create an issue in a GitHub repository."""
-    told = {"title": title, "body": body, "labels": labels, "assignees": assignees}
-    reply = await _sent(ctx, "POST", repo, json=told)
+    fields = {"title": title, "body": body, "labels": labels, "assignees": assignees}
+    reply = await _sent(ctx, "POST", repo, json=fields)
     try:
         received = msgspec.json.decode(reply.body, type=Received)
     except (msgspec.MsgspecError, UnicodeDecodeError):

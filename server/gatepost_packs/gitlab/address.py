@@ -25,8 +25,8 @@ def address_of(endpoint: str, path: str) -> str:
     the token goes to.
     """
     base = _base(endpoint)
-    place, mark, query = path.partition("?")
-    if problem := _problem(place, path):
+    prefix, mark, query = path.partition("?")
+    if problem := _problem(prefix, path):
         message = (
             f"`path` {problem}. Write it as in GitLab's documentation, below the base URL: "
             "`/projects/group%2Fproject/issues`."
@@ -35,7 +35,7 @@ def address_of(endpoint: str, path: str) -> str:
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name.lower() in CREDENTIALS:
             raise credential(name, "path")
-    url = f"{base}/{place.removeprefix('/')}{mark}{query}".replace(" ", "%20")
+    url = f"{base}/{prefix.removeprefix('/')}{mark}{query}".replace(" ", "%20")
     before, after = urlsplit(base), urlsplit(url)
     if (before.scheme, before.netloc) != (after.scheme, after.netloc):
         raise AssertionError("a path changed the server")
@@ -63,7 +63,7 @@ def _base(endpoint: str) -> str:
     return endpoint.strip().rstrip("/")
 
 
-def _problem(place: str, path: str) -> str | None:
+def _problem(base: str, path: str) -> str | None:
     """Return the problem of a path, as the end of a sentence."""
     if CONTROL.search(path):
         return "holds control characters"
@@ -71,9 +71,9 @@ def _problem(place: str, path: str) -> str | None:
         return "holds `#`: write it as %23"
     if "\\" in path:
         return "holds a backslash: write it as %5C"
-    if SERVER.match(place):
+    if SERVER.match(base):
         return "must not name a server"
-    decoded = place
+    decoded = base
     for _ in range(DECODINGS + 1):
         # Some servers drop the part of a name after a semicolon (RFC 3986 section 3.3).
         if any(name.partition(";")[0] in (".", "..") for name in SLASHES.split(decoded)):

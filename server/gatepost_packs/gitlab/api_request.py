@@ -77,16 +77,18 @@ def _leaves(
                 if isinstance(one, Mapping | list):
                     message = f"`{field}.{name}` holds lists within lists; send it as `json_body`."
                     raise ToolFailure("validation", message, field=f"{field}.{name}")
-                yield key if key.endswith("[]") else f"{key}[]", _said(one)
+                yield key if key.endswith("[]") else f"{key}[]", _query_value(one)
         elif value is not None:
             yield key, value
 
 
-def _said(value: Any) -> Any:
+def _query_value(value: Any) -> Any:
     return "" if value is None else value
 
 
-UNSHOWN = frozenset({"set-cookie", "set-cookie2", "connection", "keep-alive", "transfer-encoding"})
+HIDDEN_HEADERS = frozenset(
+    {"set-cookie", "set-cookie2", "connection", "keep-alive", "transfer-encoding"}
+)
 """Headers that hold credentials or concern only the connection."""
 
 CHARSETS = {"utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "iso-8859-1": "latin-1"}
@@ -109,7 +111,9 @@ def shown(reply: OutboundReply, *, text: bool, data: bool) -> GitlabResponse:
     kind = reply.headers.get("content-type", "")
     answered = GitlabResponse(
         status_code=reply.status,
-        headers={name: value for name, value in reply.headers.items() if name not in UNSHOWN},
+        headers={
+            name: value for name, value in reply.headers.items() if name not in HIDDEN_HEADERS
+        },
         text=_text(kind, reply.body, whole=not reply.truncated) if text else None,
         json=None if reply.truncated else _value(kind, reply.body),
         truncated=reply.truncated,
@@ -141,8 +145,8 @@ def _is_shallow(value: Any, depth: int = 0) -> bool:
 
 def _text(kind: str, body: bytes, *, whole: bool) -> str | None:
     """Return the body as text, cut between two characters; None if it is not text."""
-    _, _, told = kind.lower().partition("charset=")
-    charset = CHARSETS.get(told.split(";")[0].strip(' "'), "utf-8")
+    _, _, encoding = kind.lower().partition("charset=")
+    charset = CHARSETS.get(encoding.split(";")[0].strip(' "'), "utf-8")
     try:
         text = codecs.getincrementaldecoder(charset)().decode(body, final=whole)
     except UnicodeDecodeError:
@@ -151,13 +155,15 @@ def _text(kind: str, body: bytes, *, whole: bool) -> str | None:
 
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 # OAuth access tokens and JSON Web Tokens; all other GitLab tokens are personal, project, group or
 # deploy tokens, or made to look like one by the operator.
 OAUTH = re.compile(r"[0-9a-f]{64}|eyJ[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
-OURS = frozenset({"authorization", "private-token", "job-token", "deploy-token", "cookie"})
+CREDENTIAL_HEADERS = frozenset(
+    {"authorization", "private-token", "job-token", "deploy-token", "cookie"}
+)
 """Headers with credentials: the argument `token` is for them, and no log holds it."""
 
 REDIRECTS = 3
@@ -192,7 +198,7 @@ MostBytes = Annotated[
 
 def only_reads(arguments: Mapping[str, Any]) -> bool:
     """Return whether a call with these arguments changes nothing."""
-    return str(arguments.get("method", "GET")).upper() in READING
+    return str(arguments.get("method", "GET")).upper() in SAFE_METHODS
 
 
 @pack.tool(
@@ -238,7 +244,7 @@ async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     sending["headers"] = _headers(headers) | _credential(secret.strip())
     sending["timeout_s"], sending["max_bytes"] = timeout_s, max_bytes
     # A request that is redirected to another server carries no token.
-    sending["redirects"] = REDIRECTS if verb in READING else 0
+    sending["redirects"] = REDIRECTS if verb in SAFE_METHODS else 0
     reply = await ctx.http.send(verb, url, **sending)
     show = partial(shown, reply, text=include_text, data=include_base64)
     return show() if len(reply.body) <= PROMPT_BYTES else await asyncio.to_thread(show)
@@ -260,7 +266,7 @@ def _body(json_body: Any, form: Mapping[str, Any] | None, files: list[FormFile] 
 
 def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     given = {name.lower(): value for name, value in (headers or {}).items()}
-    if taken := OURS & given.keys():
+    if taken := CREDENTIAL_HEADERS & given.keys():
         name = sorted(taken)[0]
         message = f"`headers` must not hold {name}: pass the token as `token`."
         raise ToolFailure("validation", message, field="headers")

@@ -26,7 +26,7 @@ MOST_LISTED = 2_000
 ROOT = "/api/v4"
 """The prefix of GitLab's paths, which its documentation leaves out."""
 LOAD_S = 180.0
-SEARCHES = Effects(read_only=True, idempotent=True, open_world=True)
+SEARCH_EFFECTS = Effects(read_only=True, idempotent=True, open_world=True)
 """
 Octoprox declares that the search reaches no other systems. A stale description is fetched, so here
 it does.
@@ -151,7 +151,7 @@ async def gitlab_openapi_spec(
     destructive=False,
     idempotent=True,
     open_world=False,
-    effects=SEARCHES,
+    effects=SEARCH_EFFECTS,
     timeout_s=LOAD_S,
     untrusted="OpenAPI document",
 )
@@ -165,11 +165,11 @@ async def gitlab_openapi_paths(
 ) -> Paths:
     """List GitLab OpenAPI paths and methods for endpoint discovery."""
     document = await _document(ctx, spec_url, refresh)
-    wanted = (filter_text or "").lower()
+    lowered = (filter_text or "").lower()
     fitting = [
         entry
         for entry in document.entries
-        if any(wanted in text.lower() for text in (entry.path, entry.method, entry.summary))
+        if any(lowered in text.lower() for text in (entry.path, entry.method, entry.summary))
     ]
     return Paths(
         total=len(fitting),
@@ -189,7 +189,7 @@ async def gitlab_openapi_paths(
     destructive=False,
     idempotent=True,
     open_world=False,
-    effects=SEARCHES,
+    effects=SEARCH_EFFECTS,
     timeout_s=LOAD_S,
     untrusted="OpenAPI document",
 )
@@ -212,12 +212,12 @@ async def gitlab_openapi_operation(
 
 async def _kept(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
     # The schema shows the built-in default; the operator's default takes precedence.
-    told = ctx.settings(GitlabSettings).spec_url if url == SPEC_URL else url
+    source = ctx.settings(GitlabSettings).spec_url if url == SPEC_URL else url
     tenant = ctx.caller.tenant_id
-    kept = None if refresh else CACHE.get(tenant, told)
+    kept = None if refresh else CACHE.get(tenant, source)
     if kept is None:
-        found = await store.fetched(ctx, told, most=MOST_BYTES)
-        kept = CACHE.put(tenant, told, found.data)
+        found = await store.fetched(ctx, source, most=MOST_BYTES)
+        kept = CACHE.put(tenant, source, found.data)
     return kept
 
 
@@ -310,7 +310,7 @@ TOOLS = {
     ),
 }
 
-NOTES = [
+HELP_NOTES = [
     "Set endpoint to the GitLab REST base URL, which ends in /api/v4: https://gitlab.com/api/v4.",
     "Set token to a GitLab personal access token, or better to secret:NAME, the name of a "
     "stored token that you never see. A stored token goes only to the hosts that an operator "
@@ -342,4 +342,4 @@ async def gitlab_tool_help(ctx: CallContext) -> Help:
         "Use gitlab_openapi_paths to discover endpoints, gitlab_openapi_operation to see the "
         "arguments of one, and gitlab_request to call it."
     )
-    return Help(overview=overview, tools=TOOLS, notes=NOTES)
+    return Help(overview=overview, tools=TOOLS, notes=HELP_NOTES)

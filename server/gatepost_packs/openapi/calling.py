@@ -29,7 +29,7 @@ MOST_RESPONSE = 2_000_000
 MOST_S = 300
 REDIRECTS = 5
 ACCEPT = "application/json, */*;q=0.5"
-READS = frozenset({"GET", "HEAD"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 class ApiResponse(BaseModel):
@@ -50,7 +50,7 @@ class CallTarget(NamedTuple):
 
 
 def _only_reads(arguments: Any) -> bool:
-    return str(arguments.get("method", "")).upper() in READS
+    return str(arguments.get("method", "")).upper() in SAFE_METHODS
 
 
 @pack.tool(
@@ -93,24 +93,24 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
     """
     record, document = await store.found(ctx, name)
     operation = await described(document, path, method, api=name)
-    place = _place(record, document, operation)
+    call_target = _target(record, document, operation)
     given = OperationInput(
         path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
     )
     target, options = _request_of(operation, given, record)
-    url = place.base + target
-    auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
+    url = call_target.base + target
+    auth = await credential.headers(ctx, record.credential, url=url, home=call_target.home)
     options["headers"] = {**options.get("headers", {}), **auth}
     options["timeout_s"] = timeout_s
     options["max_bytes"] = max(READ_BYTES, max_response_bytes)
-    options["redirects"] = REDIRECTS if operation.entry.method in READS else 0
+    options["redirects"] = REDIRECTS if operation.entry.method in SAFE_METHODS else 0
     reply = await ctx.http.send(operation.entry.method, url, **options)
     if len(reply.body) > PROMPT_BYTES:
         return await asyncio.to_thread(_answered, reply, max_response_bytes)
     return _answered(reply, max_response_bytes)
 
 
-def _place(record: store.ApiRecord, document: Any, operation: Operation) -> CallTarget:
+def _target(record: store.ApiRecord, document: Any, operation: Operation) -> CallTarget:
     try:
         home = base_url(document, override=record.base_url, spec_url=record.spec_url)
         if record.base_url:

@@ -12,7 +12,9 @@ from gatepost_packs.openapi.settings import HEADER, OpenapiSettings
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,30}) +(\S.*)", re.ASCII)
 VALUE = re.compile(r"[\x20-\x7e]{1,8000}", re.ASCII)
-TAKEN = frozenset({"host", "content-length", "content-type", "connection", "transfer-encoding"})
+RESERVED_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "connection", "transfer-encoding"}
+)
 FIELD = "auth_header"
 LEAST_CHARACTERS = 8
 
@@ -41,7 +43,7 @@ async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Cr
     ToolFailure if the secret does not exist, may not go to *home*, the API's address, or is a
     literal that the settings forbid.
     """
-    if not HEADER.fullmatch(header) or header.lower() in TAKEN:
+    if not HEADER.fullmatch(header) or header.lower() in RESERVED_HEADERS:
         message = f"{header[:100]!r} is not a header that can carry a credential."
         raise ToolFailure("validation", message, field="auth_header_name")
     if text is None:

@@ -8,7 +8,7 @@ import msgspec
 from gatepost import FailureKind, OutboundReply, ToolFailure, decoded
 from gatepost_packs.retry_after import retry_after
 
-KINDS: Mapping[int, FailureKind] = {
+FAILURE_KINDS: Mapping[int, FailureKind] = {
     401: "denied",
     403: "denied",
     404: "not_found",
@@ -19,7 +19,7 @@ KINDS: Mapping[int, FailureKind] = {
     408: "timeout",
     429: "rate_limit",
 }
-SHOWN = 600
+SHOWN_CHARACTERS = 600
 LONGEST_BYTES = 65_536
 """The size from which a body is read as text."""
 WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
@@ -29,31 +29,31 @@ WORDS = ("message", "detail", "error_description", "error", "title", "errors", "
 def refusal_of(reply: OutboundReply, what: str) -> ToolFailure:
     """Return the failure for a response other than 2xx; *what* names the operation."""
     status = reply.status
-    kind: FailureKind = KINDS.get(status, "validation")
+    kind: FailureKind = FAILURE_KINDS.get(status, "validation")
     if status >= 500:
         kind = "upstream_unavailable"
     if 300 <= status < 400:
         message = f"{what} answered {status}: it has moved, and only reads follow redirects."
         return ToolFailure("not_found", message)
-    said, field = _said(reply.body)
-    message = f"{what} answered {status}" + (f": {said}" if said else ".")
+    text, field = _message_of(reply.body)
+    message = f"{what} answered {status}" + (f": {text}" if text else ".")
     wait = retry_after(reply.headers) if kind in ("rate_limit", "upstream_unavailable") else None
     return ToolFailure(
         kind, message, field=field if kind == "validation" else None, retry_after=wait
     )
 
 
-def _said(body: bytes) -> tuple[str, str | None]:
+def _message_of(body: bytes) -> tuple[str, str | None]:
     """Return the API's own message, and the argument that it names, if any."""
     try:
         value = decoded(body[:LONGEST_BYTES])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        text = body[: SHOWN * 4].decode("utf-8", errors="replace").strip()
-        return ("" if text.startswith("<") else text[:SHOWN]), None
+        text = body[: SHOWN_CHARACTERS * 4].decode("utf-8", errors="replace").strip()
+        return ("" if text.startswith("<") else text[:SHOWN_CHARACTERS]), None
     sentence, field = _sentence(value)
     if not sentence and value not in (None, {}, [], ""):
         sentence = msgspec.json.encode(value).decode()
-    return sentence[:SHOWN], field
+    return sentence[:SHOWN_CHARACTERS], field
 
 
 def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
@@ -73,8 +73,8 @@ def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
             sentence, inner = _sentence(value[word], depth + 1)
             if sentence:
                 named = field or inner
-                place = f"{named}: " if field and depth and field not in sentence else ""
-                return f"{place}{sentence}", named
+                prefix = f"{named}: " if field and depth and field not in sentence else ""
+                return f"{prefix}{sentence}", named
     return "", field
 
 
@@ -84,7 +84,7 @@ def _field(value: Mapping[str, Any]) -> str | None:
     """
     if isinstance(value.get("field"), str):
         return str(value["field"])
-    place = value.get("loc")
-    if isinstance(place, list) and place and isinstance(place[-1], str):
-        return place[-1]
+    location = value.get("loc")
+    if isinstance(location, list) and location and isinstance(location[-1], str):
+        return location[-1]
     return None

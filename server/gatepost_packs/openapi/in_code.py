@@ -30,9 +30,9 @@ def pack_of_description(
             f"{name}: nothing is fetched while a file loads; write [packs.openapi.apis.{name}] "
             f'with document = "{document}"'
         )
-    place = str(document) if isinstance(document, Path | str) else "in the code"
-    data = Path(place).read_bytes() if isinstance(document, Path | str) else _encoded(document)
-    return pack_of(name, _checked(name, place, options), described(data))
+    source = str(document) if isinstance(document, Path | str) else "in the code"
+    data = Path(source).read_bytes() if isinstance(document, Path | str) else _encoded(document)
+    return pack_of(name, _checked(name, source, options), described(data))
 
 
 def pack_of_app(name: str, app: Any, options: Mapping[str, Any]) -> Pack:
@@ -118,9 +118,9 @@ class InProcessOperation(Offered):
 
     def _misled(self) -> ToolFailure:
         names = [one.name for one in self.arguments.listed if one.target == "path"]
-        told = ", ".join(f"`{name}`" for name in names)
-        place = f"{self.operation.entry.method} {self.operation.entry.path}"
-        message = f"With this value of {told} the path is not one of {place}."
+        unknown = ", ".join(f"`{name}`" for name in names)
+        operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
+        message = f"With this value of {unknown} the path is not one of {operation_name}."
         return ToolFailure("validation", message, field=names[0] if len(names) == 1 else None)
 
 
@@ -153,14 +153,14 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _checked(name: str, place: str, options: Mapping[str, Any]) -> Api:
+def _checked(name: str, source: str, options: Mapping[str, Any]) -> Api:
     """Return the settings; TypeError or ValueError for an option that is unknown or wrong."""
     unknown = sorted(options.keys() - {*Api.__struct_fields__})
     if unknown or "document" in options:
         raise TypeError(f"{name}: there is no option {', '.join(unknown) or 'document'}")
     try:
         api = msgspec.convert(
-            {"document": place} | msgspec.to_builtins(dict(options)), Api, strict=True
+            {"document": source} | msgspec.to_builtins(dict(options)), Api, strict=True
         )
     except msgspec.ValidationError as error:
         raise TypeError(f"{name}: {error}") from None

@@ -98,7 +98,7 @@ async def openapi_load(  # noqa: PLR0913  # as many as a page has
 )
 async def openapi_list_apis(ctx: CallContext) -> Apis:
     """List all loaded APIs."""
-    return Apis(apis=[_loaded(record) for record in await store.shelved(ctx)])
+    return Apis(apis=[_loaded(record) for record in await store.loaded_apis(ctx)])
 
 
 async def _document(

@@ -16,7 +16,7 @@ from gatepost_packs.openapi.description.document import (
 from gatepost_packs.openapi.description.operation import Operation, read_operation
 from gatepost_packs.openapi.pack import pack
 
-SHOWN = 5
+SHOWN_SUGGESTIONS = 5
 MOST_COMPARED = 2_000
 MOST_LIKE = 40
 """Templates that are compared letter by letter; crafted ones take longest."""
@@ -66,7 +66,7 @@ def _near(entries: tuple[OperationSummary, ...], path: str) -> list[str]:
     steps = path.split("/")
     templates = list(dict.fromkeys(entry.path for entry in entries))[:MOST_COMPARED]
     filled = [template for template in templates if _fills(steps, template.split("/"))]
-    return filled[:SHOWN] or _alike(path, templates)
+    return filled[:SHOWN_SUGGESTIONS] or _alike(path, templates)
 
 
 def _alike(path: str, templates: list[str]) -> list[str]:
@@ -82,14 +82,16 @@ def _alike(path: str, templates: list[str]) -> list[str]:
                 ranked.append((rank, template))
     # Compare by set of letters first, so that few templates are compared in full.
     likely = [template for _, template in sorted(ranked, reverse=True)[:MOST_LIKE]]
-    return difflib.get_close_matches(path[:LONGEST], likely, n=SHOWN, cutoff=LEAST_SIMILARITY)
+    return difflib.get_close_matches(
+        path[:LONGEST], likely, n=SHOWN_SUGGESTIONS, cutoff=LEAST_SIMILARITY
+    )
 
 
 def _fills(steps: list[str], template: list[str]) -> bool:
     # Step by step, not as a regular expression, because the template is untrusted.
     return len(steps) == len(template) and all(
-        step == wanted or ("{" in wanted and step)
-        for step, wanted in zip(steps, template, strict=True)
+        step == variable or ("{" in variable and step)
+        for step, variable in zip(steps, template, strict=True)
     )
 
 
@@ -135,11 +137,11 @@ async def openapi_list_endpoints(
 ) -> Endpoints:
     """List endpoints from a loaded API with optional filtering."""
     _, document = await store.found(ctx, name)
-    wanted = (filter or "").lower()
+    lowered = (filter or "").lower()
     fitting = [
         entry
         for entry in document.entries
-        if wanted in entry.path.lower() and (tag is None or tag in entry.tags)
+        if lowered in entry.path.lower() and (tag is None or tag in entry.tags)
     ]
     return Endpoints(
         total=len(fitting),

@@ -19,9 +19,9 @@ from gatepost_packs.openapi.settings import OpenapiSettings
 
 RECORDS, DOCUMENTS = "apis", "api_documents"
 """Two subjects, so that listing the names does not fetch megabytes of descriptions."""
-AT_HAND = 64_000_000
+CACHED_BYTES = 64_000_000
 """Bytes of descriptions that one process caches."""
-SMALL = 200_000
+PARSED_AT_ONCE_BYTES = 200_000
 """Descriptions up to this size are parsed at once, larger ones in a thread."""
 TRIES = 5
 
@@ -46,7 +46,7 @@ class ApiStore:
     The most recently used descriptions of all tenants, by tenant; tenants do not share entries.
     """
 
-    def __init__(self, most: int = AT_HAND) -> None:
+    def __init__(self, most: int = CACHED_BYTES) -> None:
         self._most = most
         self._weight = 0
         self._open: OrderedDict[tuple[str, str], ApiDescription] = OrderedDict()
@@ -103,7 +103,7 @@ async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
     raise ToolFailure("conflict", message, field="name")
 
 
-async def shelved(ctx: CallContext) -> list[ApiRecord]:
+async def loaded_apis(ctx: CallContext) -> list[ApiRecord]:
     """Return every API of the tenant, by name."""
     entries = await ctx.entries(RECORDS).all()
     return [msgspec.msgpack.decode(entry.value, type=ApiRecord) for entry in entries]
@@ -120,9 +120,9 @@ async def found(ctx: CallContext, name: str) -> tuple[ApiRecord, ApiDescription]
         if document is not None:
             return record, document
         # Another call loaded it again between the two reads.
-    names = ", ".join(record.name for record in await shelved(ctx))
-    told = f"Loaded are: {names}." if names else "None is loaded yet."
-    message = f"API {name[:100]!r} not found. {told} openapi_load loads one."
+    names = ", ".join(record.name for record in await loaded_apis(ctx))
+    loaded = f"Loaded are: {names}." if names else "None is loaded yet."
+    message = f"API {name[:100]!r} not found. {loaded} openapi_load loads one."
     raise ToolFailure("not_found", message, field="name")
 
 
@@ -134,7 +134,7 @@ async def _document(ctx: CallContext, record: ApiRecord) -> ApiDescription | Non
         if entry is None:
             return None
         packed = entry.value
-        if len(packed) < SMALL:
+        if len(packed) < PARSED_AT_ONCE_BYTES:
             document = _unpacked(packed)
         else:
             document = await asyncio.to_thread(_unpacked, packed)

@@ -53,9 +53,9 @@ Fetch = Callable[[str], bytes]
 LONGEST = 2_000
 SHOWN_BYTES = 2_000_000
 MARGIN_S = 10.0
-READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-IDEMPOTENT = READS | {"PUT", "DELETE"}
-CHANGES = frozenset({"PUT", "PATCH", "DELETE"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+IDEMPOTENT = SAFE_METHODS | {"PUT", "DELETE"}
+CHANGING_METHODS = frozenset({"PUT", "PATCH", "DELETE"})
 
 
 def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingFault]:
@@ -66,8 +66,8 @@ def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingF
                 document = described(_read(api.document, fetch))
                 yield pack_of(name, api, document)
             except (DescriptionUnreadable, ToolFailure, OSError) as error:
-                told = error.strerror if isinstance(error, OSError) else str(error)
-                message = f"{api.document} cannot be used: {told}"
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                message = f"{api.document} cannot be used: {reason}"
                 yield SettingFault(
                     f"apis.{name}.document", message, "name a file or a URL that is there"
                 )
@@ -77,10 +77,10 @@ def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingF
                 yield SettingFault(f"apis.{name}", str(error))
 
 
-def _read(place: str, fetch: Fetch) -> bytes:
-    if place.startswith(("http://", "https://")):
-        return fetch(place)
-    path = Path(place)
+def _read(location: str, fetch: Fetch) -> bytes:
+    if location.startswith(("http://", "https://")):
+        return fetch(location)
+    path = Path(location)
     if path.stat().st_size > MOST_BYTES:
         raise DescriptionUnreadable(f"it has more than {MOST_BYTES} bytes")
     return path.read_bytes()
@@ -99,7 +99,7 @@ def pack_of(
     home = base_url(document, override=api.base_url, spec_url=spec_url)
     names = tool_names(document.entries, api.prefix)
     for entry in document.entries:
-        if not _is_wanted(entry, api):
+        if not _is_selected(entry, api):
             continue
         try:
             operation = read_operation(document, entry)
@@ -112,8 +112,8 @@ def pack_of(
         offered = (make or Offered)(api, operation, own or home, home)
         _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
-        wanted = "tags, paths and methods" if document.entries else "any filter"
-        raise ValueError(f"no operation of {api.document} matches {wanted}")
+        filters = "tags, paths and methods" if document.entries else "any filter"
+        raise ValueError(f"no operation of {api.document} matches {filters}")
     return pack
 
 
@@ -123,7 +123,7 @@ def _is_fixed(api: Api, home: str) -> bool:
     return bool(api.base_url) or not fetched or origin_of(api.document) == origin_of(home)
 
 
-def _is_wanted(entry: OperationSummary, api: Api) -> bool:
+def _is_selected(entry: OperationSummary, api: Api) -> bool:
     return (
         (not api.tags or bool(set(api.tags) & set(entry.tags)))
         and (not api.paths or any(fnmatchcase(entry.path, one) for one in api.paths))
@@ -148,8 +148,8 @@ def _add(pack: Pack, name: str, offered: "Offered") -> None:
         output_schema=offered.answer,
         title=operation.entry.summary[:100] or name,
         scopes=frozenset(offered.api.scopes),
-        read_only=method in READS,
-        destructive=method in CHANGES,
+        read_only=method in SAFE_METHODS,
+        destructive=method in CHANGING_METHODS,
         idempotent=method in IDEMPOTENT,
         open_world=True,
         untrusted="HTTP API",
@@ -159,8 +159,8 @@ def _add(pack: Pack, name: str, offered: "Offered") -> None:
 
 def _description(operation: Operation) -> str:
     entry = operation.entry
-    told = operation.source.get("description")
-    description = told.strip() if isinstance(told, str) else ""
+    given = operation.source.get("description")
+    description = given.strip() if isinstance(given, str) else ""
     # The title is the summary already; place and method are added to a short description.
     kept = [description] if len(description) > len(entry.summary) else [entry.summary, description]
     kept = [text for text in kept if text]
@@ -202,7 +202,7 @@ class Offered:
         options["headers"] = {**headers, **options.get("headers", {})}
         options["timeout_s"] = self.api.timeout_s
         options["max_bytes"] = READ_BYTES
-        options["redirects"] = 5 if entry.method in READS else 0
+        options["redirects"] = 5 if entry.method in SAFE_METHODS else 0
         reply = await self.sent(ctx, url, options)
         if not 200 <= reply.status < 300:
             raise refusal_of(reply, f"{entry.method} {entry.path}")
@@ -254,14 +254,14 @@ class Offered:
         """
         if isinstance(body, dict) and self._validator.is_valid(body):
             return
-        place = f"{self.operation.entry.method} {self.operation.entry.path}"
+        operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
         why = (
             ("a response longer than is read")
             if cut
             else "not the answer that it is described with"
         )
         text = msgspec.json.encode(body).decode()[:LONGEST]
-        message = f"{place} was done ({reply.status}), with {why}: {text}"
+        message = f"{operation_name} was done ({reply.status}), with {why}: {text}"
         raise ToolFailure("internal", message)
 
 

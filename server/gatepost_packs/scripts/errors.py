@@ -63,12 +63,16 @@ REASONS: dict[str, tuple[FailureKind, str]] = {
 MOST_PRINTED = 2_000
 
 
-def failure_of(ended: ScriptFailed, file: str, settings: ScriptsSettings) -> ToolFailure:
-    """Return the failure for the caller, with the end of the printed text."""
+def failure_of(
+    ended: ScriptFailed, file: str, settings: ScriptsSettings, *, untrusted: str | None = None
+) -> ToolFailure:
+    """
+    Return the failure for the caller, with the end of the printed text; *untrusted* labels it.
+    """
     kind, text = REASONS.get(ended.reason, REASONS["crash"])
     message = text.format(
         file=f"Script '{file}'", message=ended.message.strip(), it=settings, depth=MOST_DEPTH
     )
     if ended.printed:
         message += f"\nIt had printed:\n{ended.printed[-MOST_PRINTED:]}"
-    return ToolFailure(kind, message.strip())
+    return ToolFailure(kind, message.strip(), untrusted=untrusted)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost import Entries, FoundScripts, Script, ToolFailure, Workspace
-from gatepost_packs.scripts.settings import ALLOWED, NAME, ScriptsSettings
+from gatepost_packs.scripts.settings import ALLOWED_SCRIPT, NAME, ScriptsSettings
 
 EXEC = re.compile(r"exec-[0-9a-f]{16}", re.ASCII)
 """The names of code without a file; no file may have one."""
@@ -33,7 +33,7 @@ def is_allowed(script: Script, settings: ScriptsSettings) -> bool:
     if script.place == "code":
         return settings.exec == "free"
     for entry in settings.allow:
-        match = ALLOWED.fullmatch(entry)
+        match = ALLOWED_SCRIPT.fullmatch(entry)
         if match is None or match[1] != script.name:
             continue
         if match[2] is None:
@@ -84,13 +84,13 @@ class ScriptFolders:
         cut = False
         most = self._settings.max_scripts
         if self._settings.folder:
-            here = await asyncio.to_thread(self._names)
-            cut = len(here) > most
-            names.update(sorted(here)[:most])
+            of_workspace = await asyncio.to_thread(self._names)
+            cut = len(of_workspace) > most
+            names.update(sorted(of_workspace)[:most])
         if self._settings.workspace_folder:
-            theirs = await self._theirs()
-            cut = cut or len(theirs) > most
-            names.update(sorted(theirs)[:most])
+            of_tenant = await self._of_tenant()
+            cut = cut or len(of_tenant) > most
+            names.update(sorted(of_tenant)[:most])
         found = [script for name in sorted(names) if (script := await self._found(name))]
         return FoundScripts(tuple(found), cut)
 
@@ -111,7 +111,7 @@ class ScriptFolders:
         except ToolFailure:
             return None
 
-    async def _theirs(self) -> list[str]:
+    async def _of_tenant(self) -> list[str]:
         folder, most = self._settings.workspace_folder, self._settings.max_scripts
         try:
             # The folder may have other files; beyond the limit, some files are not read.

@@ -111,7 +111,7 @@ class ScriptProcess:
         self, process: asyncio.subprocess.Process, host: Host, settings: ScriptsSettings
     ) -> None:
         self._process = process
-        self._out = cast(asyncio.StreamWriter, process.stdin)
+        self._input = cast(asyncio.StreamWriter, process.stdin)
         self._in = cast(asyncio.StreamReader, process.stdout)
         self._host = host
         self._settings = settings
@@ -131,8 +131,7 @@ class ScriptProcess:
                 raise
             raise ScriptFailed("wall", printed=self.printed) from None
         except ScriptFailed as ended:
-            ended.printed = self.printed
-            raise
+            raise ScriptFailed(ended.reason, ended.message, self.printed) from None
         finally:
             telling.cancel()
         return ScriptResult(value, self.printed)
@@ -165,20 +164,20 @@ class ScriptProcess:
             raise ScriptFailed("output")
         self._printed.append(text)
 
-    async def _call(self, asked: ToolRequested) -> None:
+    async def _call(self, request: ToolRequested) -> None:
         self._calls += 1
         if self._calls > self._settings.max_calls:
             raise ScriptFailed("calls")
-        if depth_of(asked.arguments) > MOST_DEPTH:
+        if depth_of(request.arguments) > MOST_DEPTH:
             raise ScriptFailed("depth")
-        await self._send(await self._host.call(asked.tool, asked.arguments))
+        await self._send(await self._host.call(request.tool, request.arguments))
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
         data = _encode(frame)
         # Reading shows when a worker has died.
         with contextlib.suppress(ConnectionError):
-            self._out.write(len(data).to_bytes(4, "big") + data)
-            await self._out.drain()
+            self._input.write(len(data).to_bytes(4, "big") + data)
+            await self._input.drain()
 
     async def _frame(self) -> WorkerMessage:
         try:
@@ -246,7 +245,7 @@ def limits_of(settings: ScriptsSettings) -> dict[str, Any]:
     }
 
 
-ENDS = {
+SIGNAL_REASONS = {
     -signal.SIGXCPU: "cpu",
     -signal.SIGALRM: "wall",
     -signal.SIGABRT: "memory",
@@ -259,7 +258,7 @@ ENDS = {
 
 def end_of(code: int) -> str:
     """Return why a process ended without a message, by its exit code."""
-    return ENDS.get(code, "crash")
+    return SIGNAL_REASONS.get(code, "crash")
 
 
 def depth_of(value: Any) -> int:
@@ -280,42 +279,42 @@ class ScriptQueue:
 
     @asynccontextmanager
     async def admitted(
-        self, tenant: str, settings: ScriptsSettings, *, patient: bool = True
+        self, tenant: str, settings: ScriptsSettings, *, may_wait: bool = True
     ) -> AsyncIterator[None]:
         """
         Hold a worker during a block; ToolFailure if the queue is full.
 
-        A run inside another must not be *patient*: it could wait for itself.
+        A run inside another must not be *may_wait*: it could wait for itself.
         """
-        await self._take(tenant, settings, patient=patient)
+        await self._take(tenant, settings, may_wait=may_wait)
         try:
             yield
         finally:
             self._leave(tenant)
 
-    async def _take(self, tenant: str, settings: ScriptsSettings, *, patient: bool) -> None:
+    async def _take(self, tenant: str, settings: ScriptsSettings, *, may_wait: bool) -> None:
         # The waiting run does not go ahead of others of its tenant; a tenant at its limit delays no
         # other tenant.
         ahead = sum(one == tenant for one, _, _ in self._waiting)
         if not ahead and self._is_free(tenant, settings):
             self.running[tenant] += 1
             return
-        if not patient or ahead >= settings.queue_per_tenant:
+        if not may_wait or ahead >= settings.queue_per_tenant:
             message = (
                 "Too many scripts are running (packs.scripts.workers_per_tenant, "
                 "queue_per_tenant). Try again shortly."
             )
             raise ToolFailure("rate_limit", message, retry_after=1)
         ready = asyncio.get_running_loop().create_future()
-        place = (tenant, settings, ready)
-        self._waiting.append(place)
+        entry = (tenant, settings, ready)
+        self._waiting.append(entry)
         try:
             await ready
         except asyncio.CancelledError:
             if ready.done() and not ready.cancelled():
                 self._leave(tenant)
             else:
-                self._waiting.remove(place)
+                self._waiting.remove(entry)
             raise
 
     def _is_free(self, tenant: str, settings: ScriptsSettings) -> bool:
@@ -328,10 +327,10 @@ class ScriptQueue:
         self.running[tenant] -= 1
         if not self.running[tenant]:
             del self.running[tenant]
-        for place in tuple(self._waiting):
-            waiter, settings, ready = place
+        for entry in tuple(self._waiting):
+            waiter, settings, ready = entry
             if not ready.done() and self._is_free(waiter, settings):
-                self._waiting.remove(place)
+                self._waiting.remove(entry)
                 self.running[waiter] += 1
                 ready.set_result(None)
 

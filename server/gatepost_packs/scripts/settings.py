@@ -8,7 +8,7 @@ from typing import Literal
 from gatepost import PackSettings, SettingFault
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-ALLOWED = re.compile(rf"({NAME.pattern})(?:@sha256:([0-9a-f]{{64}}))?", re.ASCII)
+ALLOWED_SCRIPT = re.compile(rf"({NAME.pattern})(?:@sha256:([0-9a-f]{{64}}))?", re.ASCII)
 """A name, or a name bound to the SHA-256 of a file's bytes, as `sha256sum` prints it."""
 
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+){0,9}", re.ASCII)
@@ -74,7 +74,7 @@ class ScriptsSettings(PackSettings, frozen=True, kw_only=True):
                 hint,
             )
         for at, entry in enumerate(self.allow):
-            match = ALLOWED.fullmatch(entry)
+            match = ALLOWED_SCRIPT.fullmatch(entry)
             if match is None:
                 hint = 'write "weather" or "weather@sha256:" and the 64 digits of sha256sum'
                 yield SettingFault(f"allow[{at}]", f"{entry!r} is not a script", hint)

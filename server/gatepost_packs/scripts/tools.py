@@ -27,7 +27,7 @@ pack = Pack("scripts")
 
 # The longest configured time, and as long again in a queue of busy workers.
 TIMEOUT_S = 2 * LONGEST_S
-RAN: Mapping[str, Any] = {
+RESULT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "value": {"description": "The value, whatever JSON it is"},
@@ -121,7 +121,7 @@ async def script_list(ctx: CallContext) -> ScriptList:
     idempotent=False,
     open_world=True,
     timeout_s=TIMEOUT_S,
-    output_schema=RAN,
+    output_schema=RESULT_SCHEMA,
 )
 async def script_run(
     ctx: CallContext,
@@ -155,7 +155,7 @@ async def script_run(
     idempotent=False,
     open_world=True,
     timeout_s=TIMEOUT_S,
-    output_schema=RAN,
+    output_schema=RESULT_SCHEMA,
 )
 async def script_exec(
     ctx: CallContext,
@@ -223,10 +223,10 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
         return
     rejection = await ScriptApprovals.of(ctx).rejection(script)
     if rejection is not None:
-        told = REJECTED.format(
+        text = REJECTED.format(
             file=script.file, by=rejection.by.shown, reason=rejection.reason_sentence
         )
-        raise ToolFailure("denied", told)
+        raise ToolFailure("denied", text)
     await _submit(ctx, settings, script)
     raise ToolFailure("denied", PENDING.format(file=script.file))
 
@@ -257,21 +257,19 @@ async def _run(
         outcome = await quiet.call(tool, arguments)
         if outcome.untrusted:
             sources.add(outcome.untrusted)
-        return _told(outcome)
+        return _shown_outcome(outcome)
 
     async def tell(seconds: float, so_far: str) -> None:
         await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {so_far}")
 
     work = ScriptWork(file=script.file, code=code, function=function, args=args or [])
     try:
-        async with queue().admitted(ctx.caller.tenant_id, settings, patient=ctx.depth == 0):
+        async with queue().admitted(ctx.caller.tenant_id, settings, may_wait=ctx.depth == 0):
             ran = await perform(work, Host(call, tell), settings)
     except ScriptFailed as ended:
         if ended.reason == "function":
             raise _without(function, script, code) from None
-        failure = failure_of(ended, script.file, settings)
-        failure.untrusted = _label(sources)
-        raise failure from None
+        raise failure_of(ended, script.file, settings, untrusted=_label(sources)) from None
     return msgspec.structs.replace(_answer(ran.value, ran.printed), untrusted=_label(sources))
 
 
@@ -287,7 +285,7 @@ def _without(function: str | None, script: Script, code: str) -> ToolFailure:
     return ToolFailure("not_found", message, field="function")
 
 
-def _told(outcome: Outcome) -> Mapping[str, Any]:
+def _shown_outcome(outcome: Outcome) -> Mapping[str, Any]:
     """Return a tool's result as a script gets it: its value, else its text."""
     if outcome.failure is not None:
         return {"error": outcome.failure.message, "kind": outcome.failure.kind}

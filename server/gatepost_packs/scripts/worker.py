@@ -159,14 +159,14 @@ def confine(limits: dict[str, Any], launch: Any) -> None:
     os.nice(10)
     # If the server vanishes, the kernel ends this process at once, or else at this time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
-    room = mapped_bytes()
+    memory = mapped_bytes()
     launch.forbid_new_rights()
     if launch.landlock_version():
         launch.confine({}, ())
     # At the first limit a signal gives the reason; at the second the kernel kills the process.
     lower(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
-    if room is not None:
-        lower(resource.RLIMIT_AS, room + limits["memory"])
+    if memory is not None:
+        lower(resource.RLIMIT_AS, memory + limits["memory"])
     # The last limits descriptor numbers: the two open pipes stay, and nothing new can be opened.
     for kind in (
         resource.RLIMIT_FSIZE,
@@ -188,8 +188,8 @@ def mapped_bytes() -> int | None:
 def lower(kind: int, most: int, last: int | None = None) -> None:
     """Lower a resource limit, the hard limit to *last*; never raise one."""
     hard = resource.getrlimit(kind)[1]
-    room = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-    last = min(most if last is None else last, room)
+    limit = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    last = min(most if last is None else last, limit)
     try:
         resource.setrlimit(kind, (min(most, last), last))
     except (ValueError, OSError):

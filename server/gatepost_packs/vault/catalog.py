@@ -16,7 +16,7 @@ from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
 from gatepost_packs.vault.index import STABLE_S, BrokenIndex, Index, IndexedFile
 from gatepost_packs.vault.note import read_note
-from gatepost_packs.vault.note_names import SHOWN, is_note
+from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class VaultCatalog:
         self._ctx = ctx
         self._most_bytes = settings.index_bytes
         self._state: IndexState | None = None
-        self.space: Workspace = ctx.workspace.folder(settings.folder, SHOWN)
+        self.space: Workspace = ctx.workspace.folder(settings.folder, VAULT_PREFIX)
 
     async def ask(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, IndexState]:
         """
@@ -109,20 +109,20 @@ class VaultCatalog:
         heads = await self.space.heads(notes, limit=MOST_NOTE_BYTES)
         found = dict(zip(notes, heads, strict=True))
 
-        def parsed(place: Path, stop: threading.Event) -> list[IndexedFile]:
+        def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
             return [_known(item, found.get(item.path), scanned_at) for item in batch]
 
         return await self.space.apart(parsed)
 
     async def _index(self, work: Callable[[Index], T]) -> T:
         return await self.space.apart(
-            lambda place, stop: work(Index(place, stop, self._most_bytes))
+            lambda folder, stop: work(Index(folder, stop, self._most_bytes))
         )
 
 
 def text_of(path: str, head: FileHead) -> str:
     """Return a note's text; ToolFailure if it is not a note."""
-    return decoded(f"{SHOWN}{path}", head)
+    return decoded(f"{VAULT_PREFIX}{path}", head)
 
 
 def _known(item: Item, head: FileHead | None, scanned_at: float) -> IndexedFile:

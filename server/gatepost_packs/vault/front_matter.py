@@ -87,14 +87,14 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
         raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
     before = dict(old.values or {})
     gone = {name for name, value in changes.items() if value is None}
-    wanted = _writable({k: v for k, v in {**before, **changes}.items() if k not in gone})
+    properties = _writable({k: v for k, v in {**before, **changes}.items() if k not in gone})
     line = "\r\n" if "\r\n" in old.raw else "\n"
     text = _in_place(old.yaml, before, changes)
-    if text is None or _reread(text) != wanted:
-        text = _written(wanted)
-        if len(text) <= MOST_BYTES and _reread(text) != wanted:
+    if text is None or _reread(text) != properties:
+        text = _written(properties)
+        if len(text) <= MOST_BYTES and _reread(text) != properties:
             raise FrontMatterError("holds a value that YAML cannot express")
-    if not wanted and not text.strip():
+    if not properties and not text.strip():
         return ""
     whole = LINE_BREAK.sub(line, f"---\n{text}---\n")
     if len(whole.encode()) > MOST_BYTES:

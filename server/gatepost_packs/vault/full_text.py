@@ -42,15 +42,15 @@ def query_of(text: str) -> Query:
 
     ToolFailure if no word is left.
     """
-    wanted: list[str] = []
+    phrases: list[str] = []
     unwanted: list[str] = []
     for minus, phrase, word in QUERY_WORD.findall(text):
         quoted = _quoted(phrase or word.rstrip("*"))
         if quoted is None:
             continue
         begins = not phrase and word.endswith("*")
-        (unwanted if minus else wanted).append(f"{quoted}*" if begins else quoted)
-    if not wanted:
+        (unwanted if minus else phrases).append(f"{quoted}*" if begins else quoted)
+    if not phrases:
         message = (
             '`query` holds no word to search for. Write words, "a phrase", prefixes (`meet*`), '
             "and `-word` to exclude a word."
@@ -58,10 +58,10 @@ def query_of(text: str) -> Query:
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
     without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MOST_QUERY_WORDS])
-    wanted = [*dict.fromkeys(wanted)][:MOST_QUERY_WORDS]
+    phrases = [*dict.fromkeys(phrases)][:MOST_QUERY_WORDS]
     return Query(
-        f"({' AND '.join(wanted)}){without}",
-        f"({' OR '.join(wanted)}){without}",
+        f"({' AND '.join(phrases)}){without}",
+        f"({' OR '.join(phrases)}){without}",
     )
 
 
@@ -87,13 +87,13 @@ def _quoted(text: str) -> str | None:
 
 TOKENIZE = 'tokenize = "porter unicode61 remove_diacritics 2"'
 """The tokenizer, the same as the index uses."""
-PART = 1_000
+PART_CHARACTERS = 1_000
 """Characters that are searched together."""
-MOST = 200_000
+SEARCHED_CHARACTERS = 200_000
 """Characters of one note that are searched."""
 BEGINNING = 200
 """Characters that are shown of a note without a hit in its text."""
-FITS = (
+SNIPPET = (
     "SELECT snippet(parts, 0, '**', '**', '…', 32) FROM parts WHERE parts MATCH ? "
     "ORDER BY rank LIMIT 1"
 )
@@ -109,18 +109,18 @@ def excerpts(expression: str, bodies: Iterable[str]) -> Iterator[str]:
         for body in bodies:
             rows.execute("DELETE FROM parts")
             rows.executemany("INSERT INTO parts VALUES (?)", ((part,) for part in _parts(body)))
-            found = rows.execute(FITS, (expression,)).fetchone()
+            found = rows.execute(SNIPPET, (expression,)).fetchone()
             yield found[0] if found is not None else _beginning(body)
 
 
 def _parts(body: str) -> Iterator[str]:
     """Split the text into pieces that end between words if possible."""
-    at, most = 0, min(len(body), MOST)
+    at, most = 0, min(len(body), SEARCHED_CHARACTERS)
     while at < most:
-        end = min(at + PART, most)
+        end = min(at + PART_CHARACTERS, most)
         if end < len(body):
             end = max(body.rfind(" ", at + 1, end), body.rfind("\n", at + 1, end), -1)
-            end = end if end > 0 else at + PART
+            end = end if end > 0 else at + PART_CHARACTERS
         yield body[at:end]
         at = end
 
@@ -128,5 +128,5 @@ def _parts(body: str) -> Iterator[str]:
 def _beginning(body: str) -> str:
     if len(body) <= BEGINNING:
         return body
-    cut = body.rfind(" ", 1, BEGINNING)
-    return f"{body[: cut if cut > 0 else BEGINNING]}…"
+    end = body.rfind(" ", 1, BEGINNING)
+    return f"{body[: end if end > 0 else BEGINNING]}…"

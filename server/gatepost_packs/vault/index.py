@@ -22,7 +22,7 @@ T = TypeVar("T")
 FILE = "vault.sqlite"
 VERSION = 2
 """Version of the tables; an index of another version is rebuilt."""
-PAGE = 4096
+PAGE_BYTES = 4096
 CACHE_KIB = 8_000
 BUSY_S = 20.0
 LOCK_EVERY_S = 0.01
@@ -54,7 +54,7 @@ CREATE VIRTUAL TABLE words USING fts5(
     title, names, tags, body, {TOKENIZE}
 );
 """
-GONE = tuple(
+DELETE_FILE = tuple(
     f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608  # names from this line
     for table, column in (
         ("files", "id"),
@@ -65,7 +65,7 @@ GONE = tuple(
     )
 )
 
-WAITS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
+BUSY_ERRORS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
 """Fields of a stamp that say nothing about the file itself."""
 
 
@@ -110,10 +110,10 @@ class Index:
     locks do not work. A damaged or foreign file is removed.
     """
 
-    def __init__(self, place: Path, stop: threading.Event, most_bytes: int) -> None:
-        self._file = place / FILE
+    def __init__(self, folder: Path, stop: threading.Event, most_bytes: int) -> None:
+        self._file = folder / FILE
         self._stop = stop
-        self._pages = max(most_bytes // PAGE, 16)
+        self._pages = max(most_bytes // PAGE_BYTES, 16)
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
@@ -149,8 +149,8 @@ class Index:
         found since do not count as deleted.
         """
         changed = [item for item in items if known.get(item.path, (0, ""))[1] != _stamp(item)]
-        there = {item.path for item in items}
-        gone = [number for path, (number, _) in known.items() if path not in there]
+        present = {item.path for item in items}
+        gone = [number for path, (number, _) in known.items() if path not in present]
         if gone:
             self._drop(lambda rows: _forget(rows, gone))
         return changed
@@ -215,7 +215,7 @@ class Index:
             yield
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if self._stop.is_set() or code in WAITS:
+            if self._stop.is_set() or code in BUSY_ERRORS:
                 raise _busy() from None
             if code == sqlite3.SQLITE_FULL:
                 raise Full from None
@@ -278,7 +278,7 @@ def _keep_note(rows: sqlite3.Connection, number: int | None, one: IndexedFile, n
 
 
 def _forget(rows: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    for statement in GONE:
+    for statement in DELETE_FILE:
         rows.executemany(statement, [(number,) for number in numbers])
 
 

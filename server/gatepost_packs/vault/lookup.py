@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gatepost_packs.vault.full_text import Query, excerpts, unspaced
 from gatepost_packs.vault.note import NoteLink
-from gatepost_packs.vault.note_names import beside, chosen, is_note, key_of, name_of
+from gatepost_packs.vault.note_names import chosen, is_note, key_of, name_of, relative_target
 
 Rows = sqlite3.Connection
 
@@ -32,13 +32,13 @@ LINKING = (
 )
 TAGGED = "SELECT file FROM tags WHERE key = ? OR (key >= ? AND key < ?)"
 # A word in a title says more about a note than one in its text.
-FOUND = (
+SEARCH = (
     "SELECT words.rowid, files.path, files.title, words.rank AS rank "
     "FROM words JOIN files ON files.id = words.rowid "
     "WHERE words MATCH ? AND rank MATCH 'bm25(10.0, 5.0, 5.0, 1.0)'"
 )
 BODY = "SELECT body FROM words WHERE rowid = ?"
-LISTED = "FROM files WHERE is_note AND path >= ? AND path < ?"
+NOTES_BELOW = "FROM files WHERE is_note AND path >= ? AND path < ?"
 
 
 class FoundNote(NamedTuple):
@@ -100,11 +100,11 @@ class LinkResolver:
         self._rows = rows
         self._known: dict[str, list[tuple[str, str]]] = {}
 
-    def leads(self, source: str, target: str, *, relative: bool) -> str | None:
+    def target_of(self, source: str, target: str, *, relative: bool) -> str | None:
         """Return the file that a link in a note means; None if there is none."""
         files = self._files(name_of(target))
         if relative or target.startswith(("./", "../")):
-            near = beside(source, target)
+            near = relative_target(source, target)
             found = None if near is None else _at(key_of(near), files)
             if found is not None:
                 return found
@@ -128,18 +128,20 @@ def links_of(
     rows: Rows, source: str, links: Iterable[NoteLink]
 ) -> list[tuple[NoteLink, str | None]]:
     """Return each link with its target file."""
-    ways = LinkResolver(rows)
-    return [(link, ways.leads(source, link.target, relative=link.relative)) for link in links]
+    resolver = LinkResolver(rows)
+    return [
+        (link, resolver.target_of(source, link.target, relative=link.relative)) for link in links
+    ]
 
 
 def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
     """Return path and title of each note that links to this file, and whether there may be more."""
     found: dict[str, str] = {}
-    ways = LinkResolver(rows)
+    resolver = LinkResolver(rows)
     linking = rows.execute(LINKING, (name_of(path), MOST_FITTING + 1)).fetchall()
     for source, title, target, relative in linking[:MOST_FITTING]:
-        leads = ways.leads(source, target, relative=bool(relative))
-        if source != path and leads == path:
+        found_target = resolver.target_of(source, target, relative=bool(relative))
+        if source != path and found_target == path:
             found[source] = title
     return list(found.items()), len(linking) > MOST_FITTING
 
@@ -155,7 +157,7 @@ def tags_of(rows: Rows, path: str) -> list[str]:
 def searched(rows: Rows, query: Query, tag: str | None, limit: int) -> tuple[list[FoundNote], bool]:
     """Return the best notes for a query, and whether all its words are in them."""
     within, values = _tagged(tag, "words.rowid")
-    statement = f"{FOUND}{within} ORDER BY rank LIMIT ?"
+    statement = f"{SEARCH}{within} ORDER BY rank LIMIT ?"
     for every, expression in ((True, query.all), (False, query.any)):
         found = rows.execute(statement, (expression, *values, limit)).fetchall()
         if found or query.all == query.any:
@@ -172,9 +174,9 @@ def listed(
     end = f"{start[:-1]}0" if start else "\U0010ffff"
     within, tagged = _tagged(tag, "id")
     values: list[Any] = [start, end, *tagged]
-    total = rows.execute(f"SELECT count(*) {LISTED}{within}", values).fetchone()[0]
+    total = rows.execute(f"SELECT count(*) {NOTES_BELOW}{within}", values).fetchone()[0]
     page = rows.execute(
-        f"SELECT path, title, modified {LISTED}{within} ORDER BY path LIMIT ? OFFSET ?",
+        f"SELECT path, title, modified {NOTES_BELOW}{within} ORDER BY path LIMIT ? OFFSET ?",
         (*values, limit, offset),
     ).fetchall()
     return [

@@ -21,10 +21,10 @@ STEP = 16_384
 LONGEST = 10_000
 """The longest tag and link: the patterns below limit each part."""
 
-FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})(.*)")
-CLOSED = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
+FENCE_START = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})(.*)")
+FENCE_END = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
 INDENTED = re.compile(r"(?: {4}| {0,3}\t)[ \t]*\S")
-LISTED = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+LIST_ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 TICKS = re.compile(r"`(?<!\\`)`*")
 HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r]|\Z)")
 # Each pattern begins with a fixed character, which is found faster than the text that may precede
@@ -86,7 +86,7 @@ def section(body: str, heading: str) -> str | None:
     """
     Return the text below a heading, up to the next heading of its level; None if it is missing.
     """
-    wanted = heading.rpartition("#")[2].strip().casefold()
+    title = heading.rpartition("#")[2].strip().casefold()
     found: list[str] = []
     level = 0
     lines = body.split("\n")
@@ -94,7 +94,7 @@ def section(body: str, heading: str) -> str | None:
         depth, text = _heading(seen)
         if level and 0 < depth <= level:
             break
-        if depth and not level and text.casefold() == wanted:
+        if depth and not level and text.casefold() == title:
             level = depth
         if level:
             found.append(line)
@@ -108,17 +108,17 @@ def _prose(body: str) -> tuple[list[str], str]:
     blank, listed = True, False
     for line in body.split("\n"):
         if fence:
-            closed = CLOSED.fullmatch(line.rstrip("\r"))
+            closed = FENCE_END.fullmatch(line.rstrip("\r"))
             if closed and closed[1].startswith(fence):
                 fence = ""
             kept.append("")
             continue
-        opened = FENCE.match(line)
+        opened = FENCE_START.match(line)
         if opened and not (opened[1][0] == "`" and "`" in opened[2]):
             fence, blank = opened[1], False
             kept.append("")
             continue
-        listed = bool(LISTED.match(line)) or (listed and (not line.strip() or line[0] in " \t"))
+        listed = bool(LIST_ITEM.match(line)) or (listed and (not line.strip() or line[0] in " \t"))
         is_code = blank and not listed and bool(INDENTED.match(line))
         kept.append("" if is_code else line)
         blank = is_code or not line.strip()
@@ -249,10 +249,10 @@ def _embeds(prose: str, at: int) -> bool:
 
 
 def _markdown_link(at: int, raw: str, text: str, *, embed: bool) -> Iterator[tuple[int, NoteLink]]:
-    place = raw.removeprefix("<").removesuffix(">")
-    target = of_markdown(place)
+    address = raw.removeprefix("<").removesuffix(">")
+    target = of_markdown(address)
     if target is not None:
-        heading = place.partition("#")[2]
+        heading = address.partition("#")[2]
         yield at, NoteLink(target, heading, text.strip(), embed=embed, relative=True)
 
 

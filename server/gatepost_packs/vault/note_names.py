@@ -5,12 +5,12 @@ import unicodedata
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-SHOWN = "/vault/"
+VAULT_PREFIX = "/vault/"
 """The prefix for the vault's folder in tools."""
 SUFFIX = ".md"
 
 LINK = re.compile(r"!?\[\[(.+)\]\]", re.DOTALL)
-ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//")
+EXTERNAL_LINK = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//")
 """A Markdown link out of the vault: with a scheme or a host."""
 
 
@@ -55,7 +55,7 @@ def chosen(key: str, paths: Iterable[str]) -> list[str]:
     return sorted(fitting, key=lambda path: (key_of(path) != key, path.count("/"), len(path), path))
 
 
-def beside(source: str, target: str) -> str | None:
+def relative_target(source: str, target: str) -> str | None:
     """Return the target of a path relative to a note; None if it is outside the vault."""
     parts = source.split("/")[:-1]
     for name in target.split("/"):
@@ -80,6 +80,6 @@ def of_markdown(target: str) -> str | None:
     """
     Return the path in a Markdown link; None if it leads out of the vault or into the same note.
     """
-    if not target or target.startswith("#") or ELSEWHERE.match(target):
+    if not target or target.startswith("#") or EXTERNAL_LINK.match(target):
         return None
     return unquote(target.partition("#")[0]) or None

@@ -11,7 +11,7 @@ from gatepost_packs.vault import lookup
 from gatepost_packs.vault.catalog import MOST_NOTE_BYTES, VaultCatalog, text_of
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.note import Note, read_note, section
-from gatepost_packs.vault.note_names import SHOWN, is_note, note_and_heading
+from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note, note_and_heading
 from gatepost_packs.vault.writing import changed_by, content_after, place_of
 
 pack = Pack("vault")
@@ -130,7 +130,7 @@ async def vault_read(
     found, heading, remarks = await _found(catalog, path)
     head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
     item = await catalog.space.stat(found)
-    note, part = await catalog.space.apart(lambda place, stop: _parsed(found, head, heading))
+    note, part = await catalog.space.apart(lambda folder, stop: _parsed(found, head, heading))
     (links, (back, more)), state = await catalog.ask(
         lambda rows: (
             lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),
@@ -143,7 +143,7 @@ async def vault_read(
     if more or len(note.links) > SHOWN_LINKS:
         remarks.append(f"Only {SHOWN_LINKS} links are listed.")
     return Noted(
-        path=f"{SHOWN}{found}",
+        path=f"{VAULT_PREFIX}{found}",
         title=note.title,
         front_matter=None if note.matter.values is None else dict(note.matter.values),
         content=content,
@@ -152,13 +152,15 @@ async def vault_read(
         links=[
             Linked(
                 target=link.target + (f"#{link.heading}" if link.heading else ""),
-                path=None if leads is None else f"{SHOWN}{leads}",
+                path=None if leads is None else f"{VAULT_PREFIX}{leads}",
                 text=link.text,
                 embed=link.embed,
             )
             for link, leads in links
         ],
-        backlinks=[NoteReference(path=f"{SHOWN}{source}", title=title) for source, title in back],
+        backlinks=[
+            NoteReference(path=f"{VAULT_PREFIX}{source}", title=title) for source, title in back
+        ],
         modified=_time(item.modified),
         truncated=truncated,
         remarks=[*remarks, *filter(None, (note.matter.problem, state.remark))],
@@ -219,7 +221,7 @@ async def vault_list(
     catalog = VaultCatalog(ctx)
     # This raises the error of a bad folder, or of a missing one.
     await catalog.space.entries(folder, limit=1)
-    names = folder.removeprefix(SHOWN).split("/") if folder != SHOWN[:-1] else ()
+    names = folder.removeprefix(VAULT_PREFIX).split("/") if folder != VAULT_PREFIX[:-1] else ()
     parts = [name for name in names if name not in ("", ".")]
     (notes, total), state = await catalog.ask(
         lambda rows: lookup.listed(rows, parts, tag, limit, offset)
@@ -227,7 +229,7 @@ async def vault_list(
     return VaultListing(
         notes=[
             VaultEntry(
-                path=f"{SHOWN}{one.path}",
+                path=f"{VAULT_PREFIX}{one.path}",
                 title=one.title,
                 tags=one.tags,
                 modified=_time(one.modified),
@@ -264,14 +266,17 @@ async def vault_search(
     """
     Search the text, titles, aliases and tags of all notes of the Obsidian vault, best hits first.
     """
-    wanted = query_of(query)
+    full_text_query = query_of(query)
     (hits, every), state = await VaultCatalog(ctx).ask(
-        lambda rows: lookup.searched(rows, wanted, tag, limit)
+        lambda rows: lookup.searched(rows, full_text_query, tag, limit)
     )
     return Hits(
         hits=[
             VaultHit(
-                path=f"{SHOWN}{one.path}", title=one.title, snippet=one.snippet, score=one.score
+                path=f"{VAULT_PREFIX}{one.path}",
+                title=one.title,
+                snippet=one.snippet,
+                score=one.score,
             )
             for one in hits
         ],
@@ -285,7 +290,7 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
     exact, (target, heading) = await _existing(catalog, path)
     if exact is not None and "/" in target:
         return exact, heading, []
-    target = target.removeprefix(SHOWN)
+    target = target.removeprefix(VAULT_PREFIX)
     found, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
     if exact is not None:
         found = [exact, *(other for other in found if other != exact)]
@@ -296,7 +301,7 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
         raise ToolFailure("not_found", message, field="path")
     remarks = []
     if len(found) > 1:
-        others = ", ".join(f"{SHOWN}{other}" for other in found[1:6])
+        others = ", ".join(f"{VAULT_PREFIX}{other}" for other in found[1:6])
         remarks.append(
             f"{len(found)} notes are called {target!r}; this is the one with the shortest path. "
             f"Others: {others}."
@@ -325,7 +330,7 @@ async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple
 
 def _placed(path: str) -> str:
     """Return the path of a note with its `.md`; ToolFailure for files of Obsidian or git."""
-    *_, last = names = path.removeprefix(SHOWN).split("/")
+    *_, last = names = path.removeprefix(VAULT_PREFIX).split("/")
     if any(name.startswith(".") and name not in (".", "..") for name in names):
         message = "The path holds a name with a leading dot; such files and folders are not notes."
         raise ToolFailure("validation", message, field="path")

@@ -5,7 +5,7 @@ from typing import Any
 
 from gatepost import SettingsLookup, ToolFailure
 from gatepost_packs.vault.front_matter import FrontMatterError, merged, split
-from gatepost_packs.vault.note_names import SHOWN, SUFFIX, is_note
+from gatepost_packs.vault.note_names import SUFFIX, VAULT_PREFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
 
 
@@ -67,7 +67,7 @@ def content_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
 
 def place_of(path: str, settings: SettingsLookup) -> str:
     """Return the path within the workspace of the note that a call of `vault_write` names."""
-    inner = path.removeprefix(SHOWN)
+    inner = path.removeprefix(VAULT_PREFIX)
     named = inner if is_note(inner) else inner + SUFFIX
     folder = settings(VaultSettings).folder
     return named if folder == "." else f"{folder}/{named}"

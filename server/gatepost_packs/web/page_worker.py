@@ -23,14 +23,14 @@ CANDIDATES = 50
 COLUMNS, CELLS, CELL_CHARACTERS = 40, 100_000, 1_000
 """A larger table, or one with a longer cell, is for layout: no column holds a paragraph."""
 
-HIDDEN = (
+HIDDEN_ELEMENTS = (
     "audio, button, canvas, datalist, embed, iframe, math, noembed, noframes, noscript, object, "
     "script, select, style, svg, template, textarea, title, video, xmp, [hidden], "
     "[aria-hidden=true i]"
 )
 """Elements without text, and those that a browser hides: they are not part of the message."""
 INVISIBLE = re.compile(r"(?:\A|[;\s])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
-AROUND = (
+SURROUNDING_ELEMENTS = (
     "aside, dialog, footer, nav, header:not(main header, article header, section header), "
     "[role=banner i], [role=complementary i], [role=contentinfo i], [role=dialog i], "
     "[role=menu i], [role=navigation i], [role=search i]"
@@ -49,7 +49,7 @@ MARKDOWN = Markdown(
     links=Markdown.Links(autolink=False),
     tables=Markdown.Tables(cell_blocks="text"),
 )
-PLAIN = PlainText(bullet="- ", table_cell_separator="\t", images=True)
+PLAIN_TEXT = PlainText(bullet="- ", table_cell_separator="\t", images=True)
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Page:
         if base := document.select_one("base[href]"):
             self._base = self._absolute(base.attr("href") or "", ("http", "https")) or self._url
         self.title = _title(document)
-        document.remove(HIDDEN if around else f"{HIDDEN}, {AROUND}")
+        document.remove(HIDDEN_ELEMENTS if around else f"{HIDDEN_ELEMENTS}, {SURROUNDING_ELEMENTS}")
         for element in document.select("[style]"):
             if INVISIBLE.search(element.attr("style") or ""):
                 element.decompose()
@@ -85,16 +85,16 @@ class Page:
         part.strip_tags(NESTED_MARKS)
         self._resolve(part)
         _flatten_layout(part)
-        text = part.to_markdown(MARKDOWN) if request["markdown"] else part.to_text(PLAIN)
+        text = part.to_markdown(MARKDOWN) if request["markdown"] else part.to_text(PLAIN_TEXT)
         self.text = CONTROLS.sub("", text)
         self.cut = max(len(self.text), self._link_characters) > CHARACTERS
 
     def _resolve(self, part: Document | Element) -> None:
         """Make links and images absolute; leave the text alone of those that cannot be fetched."""
-        here = self._url.partition("#")[0]
+        own_url = self._url.partition("#")[0]
         for link in part.select("a"):
             target = self._absolute(link.attr("href") or "", ("http", "https", "mailto"))
-            same_page = target.partition("#")[0] == here
+            same_page = target.partition("#")[0] == own_url
             if same_page and link.text.strip() in ANCHORS:
                 link.decompose()
             elif same_page or not target or not link.text.strip():

@@ -8,11 +8,11 @@ from pathlib import Path
 from gatepost_packs.child.process import ask
 
 WORKER = Path(__file__).with_name("robots_worker.py")
-JUDGE_S = 10.0
+PARSE_S = 10.0
 LIMIT_BYTES = 512_000
 """Bytes that are read; RFC 9309 section 2.5 asks for at least 500 KiB."""
 KEPT_S, KEPT_FAILED_S = 3_600.0, 300.0
-KEPT, KEPT_CHARACTERS = 200, 10_000_000
+CACHED_SITES, CACHED_CHARACTERS = 200, 10_000_000
 """Sites that are cached, and their rules' characters, for all tenants together."""
 AGENT = re.compile(r"[a-zA-Z_-]+")
 
@@ -39,7 +39,7 @@ class RobotsCache:
         until = self._monotonic() + (KEPT_FAILED_S if rules is None else KEPT_S)
         self._sites[key] = until, rules
         self._characters += len(rules or "")
-        while len(self._sites) > KEPT or self._characters > KEPT_CHARACTERS:
+        while len(self._sites) > CACHED_SITES or self._characters > CACHED_CHARACTERS:
             self._remove(next(iter(self._sites)))
 
     def _remove(self, key: SiteKey) -> None:
@@ -57,4 +57,4 @@ async def allows(rules: str, url: str, user_agent: str) -> bool:
         return True
     token = AGENT.match(user_agent)
     request = {"rules": rules, "url": url, "agent": token[0] if token else "gatepost"}
-    return bool(await ask(WORKER, request, timeout_s=JUDGE_S))
+    return bool(await ask(WORKER, request, timeout_s=PARSE_S))

@@ -175,8 +175,8 @@ def _redirected(reply: OutboundReply) -> str:
 
 
 def _seconds(reply: OutboundReply) -> float:
-    said = retry_after(reply.headers)
-    return WAIT_S if said is None else min(said, MOST_WAIT_S)
+    wait_s = retry_after(reply.headers)
+    return WAIT_S if wait_s is None else min(wait_s, MOST_WAIT_S)
 
 
 def _agent_header(settings: WebSettings) -> dict[str, str]:

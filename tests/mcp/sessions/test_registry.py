@@ -9,18 +9,21 @@ import msgspec
 import pytest
 
 from gatepost.mcp.sessions import channel
-from gatepost.mcp.sessions.channel import GOOD_S, IDLE_S, MessageChannel, SessionRegistry
+from gatepost.mcp.sessions.channel import CACHED_S, IDLE_S, MessageChannel, SessionRegistry
 from gatepost.mcp.sessions.session import McpSession, McpSessions
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.endpoint import Ring, a_caller
+from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock
 
 
 def a_session() -> McpSession:
-    return McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())[0]
+    return McpSessions(KeyRing.ephemeral()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())[
+        0
+    ]
 
 
 class Two:
@@ -97,7 +100,7 @@ async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two)
     await two.change(session, tell=False, ended=True)
     assert await two.here.channel("acme", session) is not None
 
-    two.clock.now += GOOD_S
+    two.clock.now += CACHED_S
 
     assert await two.here.channel("acme", session) is None
 
@@ -139,7 +142,7 @@ async def test_without_a_shared_store_every_request_reads(
 
 async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ones longest unused go, and nothing follows for them any more."""
-    monkeypatch.setattr(channel, "MOST", 10)
+    monkeypatch.setattr(channel, "MOST_REMEMBERED_SESSIONS", 10)
     sessions = [a_session() for _ in range(30)]
     for session in sessions:
         await two.level(two.here, sessions[0])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.sessions.requests import NO_SESSION
+from gatepost.mcp.sessions.requests import SESSION_ID_REQUIRED
 from tests.mcp import fixture_tools
 from tests.support.endpoint import JSON, VERSION, EndpointClient, Header, a_caller, message
 
@@ -189,5 +189,7 @@ async def test_a_refusal_in_a_batch_keeps_nothing_of_its_request() -> None:
     batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
     answer = await EndpointClient().send(json.dumps(batch).encode(), headed(None))
 
-    assert [one["error"]["message"] for one in answer.json] == [str(NO_SESSION.message)] * 10
-    assert NO_SESSION.__traceback__ is None
+    assert [one["error"]["message"] for one in answer.json] == [
+        str(SESSION_ID_REQUIRED.message)
+    ] * 10
+    assert SESSION_ID_REQUIRED.__traceback__ is None

@@ -9,11 +9,12 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.session import McpSessions
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.endpoint import Ring, a_caller, message
+from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_streams import EndpointPair
 
 pack = Pack("talk")
@@ -199,7 +200,7 @@ async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str)
 
 def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
     """No client can use the sessions of another client, nor those of the person it acts for."""
-    sessions, asked = McpSessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
+    sessions, asked = McpSessions(KeyRing.ephemeral()), b'{"protocolVersion":"2025-11-25"}'
     callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
     ids = [sessions.start(asked, caller)[1].encode() for caller in callers]
 
@@ -214,7 +215,7 @@ async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
     replicas = EndpointPair(pack.tools.values())
     await replicas.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
 
-    session = McpSessions(Ring(), clock=replicas.one.clock).find(
+    session = McpSessions(replicas.one.keyring, clock=replicas.one.clock).find(
         replicas.session.encode(), a_caller()
     )
 
@@ -236,7 +237,7 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, left: object
     replicas = EndpointPair(pack.tools.values(), version=version)
     await replicas.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
 
-    session = McpSessions(Ring(), clock=replicas.one.clock).find(
+    session = McpSessions(replicas.one.keyring, clock=replicas.one.clock).find(
         replicas.session.encode(), a_caller()
     )
 
@@ -247,7 +248,9 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, left: object
 async def test_changes_at_the_same_time_are_all_kept() -> None:
     """Two processes that write one record lose nothing of each other; an ended one stays so."""
     store, shared_store = MemorySessions(), MemorySharedStore().of("acme")
-    session, _ = McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())
+    session, _ = McpSessions(KeyRing.ephemeral()).start(
+        b'{"protocolVersion":"2025-11-25"}', a_caller()
+    )
     replace = msgspec.structs.replace
 
     def add(uri: str) -> Any:

@@ -13,10 +13,10 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
+from tests.mcp.approval_wait.test_tasks import DetachableRecords
 from tests.support import client_requests
 from tests.support.client_requests import TaskConfirmation, accept
 from tests.support.endpoint import EndpointTaskClient
-from tests.support.endpoint_streams import DetachableRecords
 
 pack = Pack("replicas")
 
@@ -126,7 +126,7 @@ class EndedCalls:
         """Keep the address of the caller; the commit has ended already."""
         self.peers.append(call.peer)
         commit = CommitFuture()
-        commit.settle()
+        commit.resolve()
         return commit
 
 

@@ -14,7 +14,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from gatepost_packs.chat import worker
 from gatepost_packs.child.connections import WorkerConnections
-from gatepost_packs.child.process import START, ask
+from gatepost_packs.child.process import START_SCRIPT, ask
 from tests.support.internet import PUBLIC, Internet
 
 pytestmark = pytest.mark.requirement("P6")
@@ -156,7 +156,7 @@ def test_nothing_else_is_possible_in_a_worker(tmp_path: Path) -> None:
     actions = tmp_path / "forbidden_actions.py"
     actions.write_text(FORBIDDEN_ACTIONS, encoding="utf-8")
     request = {"path": sys.path, "request": {"worker": worker.__file__}}
-    command = [sys.executable, "-I", START, str(actions), "30"]
+    command = [sys.executable, "-I", START_SCRIPT, str(actions), "30"]
 
     ended = subprocess.run(
         command, input=json.dumps(request).encode(), capture_output=True, timeout=30, check=True

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gatepost_packs.git.configuration import configuration_of
 from gatepost_packs.git.repository import emptied
+from gatepost_packs.git.repository_configuration import configuration_of
 from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 

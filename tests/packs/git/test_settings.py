@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost.sandbox.launch import landlock_version
-from gatepost_packs.git import environment
+from gatepost_packs.git import process_environment
 from gatepost_packs.ssh.settings import OFFICIAL, SshSettings
 from tests.support.issuers import Idp
 from tests.support.measuring import each
@@ -75,8 +75,8 @@ def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> No
 @pytest.mark.requirement("X2")
 def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each problem has its id; without the pack there is no problem."""
-    monkeypatch.setattr(environment, "confines", lambda: False)
-    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    monkeypatch.setattr(process_environment, "confines", lambda: False)
+    monkeypatch.setattr(process_environment.shutil, "which", lambda name: None)
     said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]
 
     assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
@@ -86,5 +86,5 @@ def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPat
             for one in check_problems([issuer_settings(idp)])
             if one.id.endswith(("070", "071", "072"))
         ]
-    monkeypatch.setattr(environment, "git_version", lambda: (2, 37))
+    monkeypatch.setattr(process_environment, "git_version", lambda: (2, 37))
     assert ("config.E070", "tools.packs") in found()

@@ -15,7 +15,7 @@ from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import read_operation
 from gatepost_packs.openapi.description.reading import canonical
 from gatepost_packs.openapi.settings import Api, OpenapiSettings
-from gatepost_packs.openapi.store import AT_HAND, ApiStore
+from gatepost_packs.openapi.store import CACHED_BYTES, ApiStore
 from gatepost_packs.openapi.tool_generation import packs_from
 from tests.packs.conftest import PackServer, open_server
 from tests.packs.openapi.conftest import served
@@ -129,5 +129,5 @@ def test_what_it_takes_in_memory_is_bounded(written: bytes) -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     assert kept == list(range(12 - len(kept), 12))
-    assert len(kept) * ApiDescription(data).weight <= AT_HAND
-    assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * AT_HAND
+    assert len(kept) * ApiDescription(data).weight <= CACHED_BYTES
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * CACHED_BYTES

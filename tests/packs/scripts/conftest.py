@@ -18,7 +18,7 @@ from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, Protocol, open_server
 from tests.support.client import ResourceClient
-from tests.support.commands import tenant_folder, toml
+from tests.support.commands import tenant_folder, toml_file
 from tests.support.processes import free_port
 from tests.support.server import configuration
 
@@ -124,8 +124,7 @@ class ScriptServer(PackServer):
             "listen": {"port": self.port, "drain_s": 1},
             "tenancy": {"create_on_first_use": True},
         }
-        lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
-        (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+        (self.folder / "gatepost.toml").write_text(toml_file(configured), encoding="utf-8")
 
     def elsewhere(self, protocol: Protocol, tenant: str) -> PackCaller:
         """Return an agent that calls the other process, which runs with that configuration."""

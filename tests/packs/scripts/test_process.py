@@ -14,9 +14,9 @@ from gatepost_packs.scripts import worker
 from gatepost_packs.scripts.errors import REASONS, failure_of
 from gatepost_packs.scripts.process import (
     COMMAND,
-    ENDS,
     MOST_DEPTH,
     MOST_FRAME,
+    SIGNAL_REASONS,
     Host,
     ScriptFailed,
     ScriptResult,
@@ -275,7 +275,7 @@ async def test_a_worker_outlives_no_server() -> None:
 
 def test_every_end_has_its_words() -> None:
     """Of a signal or an exit code."""
-    assert {*ENDS.values(), end_of(0), end_of(1)} <= REASONS.keys()
+    assert {*SIGNAL_REASONS.values(), end_of(0), end_of(1)} <= REASONS.keys()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class QueuedScripts:
 
     async def take(self, who: str, *, patient: bool = True) -> None:
         self.leave[who] = asyncio.Event()
-        async with self.queue.admitted(who.partition("-")[0], TERMS, patient=patient):
+        async with self.queue.admitted(who.partition("-")[0], TERMS, may_wait=patient):
             self.entered.append(who)
             await self.leave[who].wait()
 

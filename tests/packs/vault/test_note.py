@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
-from gatepost_packs.vault.note_names import beside, chosen, key_of, keys_of
+from gatepost_packs.vault.note_names import chosen, key_of, keys_of, relative_target
 from tests.support.measuring import HOLD_S, each, shortest_hold, steps
 
 TITLES = [
@@ -149,9 +149,9 @@ def test_of_several_notes_the_shortest_path_is_meant(link: str, found: list[str]
 @pytest.mark.requirement("P5")
 def test_a_relative_path_stays_in_the_vault() -> None:
     """What would lead out of it leads nowhere."""
-    assert beside("a/b/n.md", "../c.md") == "a/c.md"
-    assert beside("a/b/n.md", "./d/../c.md") == "a/b/c.md"
-    assert beside("a/n.md", "../../c.md") is None
+    assert relative_target("a/b/n.md", "../c.md") == "a/c.md"
+    assert relative_target("a/b/n.md", "./d/../c.md") == "a/b/c.md"
+    assert relative_target("a/n.md", "../../c.md") is None
     assert keys_of("a/B/C.md") == ["a/b/c", "b/c", "c"]
 
 

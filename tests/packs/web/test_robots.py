@@ -2,7 +2,13 @@
 
 import pytest
 
-from gatepost_packs.web.robots import KEPT, KEPT_CHARACTERS, KEPT_FAILED_S, KEPT_S, RobotsCache
+from gatepost_packs.web.robots import (
+    CACHED_CHARACTERS,
+    CACHED_SITES,
+    KEPT_FAILED_S,
+    KEPT_S,
+    RobotsCache,
+)
 from gatepost_packs.web.robots_worker import answer
 from tests.support.measuring import each
 
@@ -67,7 +73,7 @@ def test_rules_are_remembered_for_a_while() -> None:
     now = KEPT_S
     assert cache.get(key)[0] is False
     cache.put(key, "rules")
-    for number in range(KEPT):
+    for number in range(CACHED_SITES):
         cache.put(("acme", f"https://{number}"), "rules")
     assert cache.get(key)[0] is False
 
@@ -76,7 +82,7 @@ def test_rules_are_remembered_for_a_while() -> None:
 def test_long_rules_take_the_place_of_others() -> None:
     """The characters of all sites together are bounded, however few the sites are."""
     cache = RobotsCache()
-    long = "#" * (KEPT_CHARACTERS // 3)
+    long = "#" * (CACHED_CHARACTERS // 3)
     for number in range(4):
         cache.put(("acme", f"https://{number}"), long)
         cache.put(("acme", f"https://{number}"), long)

@@ -7,7 +7,6 @@ import pytest
 
 from gatepost.policy.approvals.approval_request import GrantScope, Undecidable
 from gatepost.storage.records import Records
-from tests.storage.conftest import database_url, records
 from tests.support.runners import (
     ACME,
     BOB,
@@ -17,8 +16,6 @@ from tests.support.runners import (
     WaitingClient,
     failure_kind,
 )
-
-__all__ = ["database_url", "records"]
 
 WHATS = ("a", "b", "c")
 

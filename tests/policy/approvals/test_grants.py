@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.approval_request import GrantScope, Operator, Undecidable
+from gatepost.policy.approvals.approval_request import (
+    ApprovalGrant,
+    GrantScope,
+    Operator,
+    Undecidable,
+)
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
@@ -128,7 +133,7 @@ async def test_a_revoked_grant_is_over() -> None:
     assert not await replica.service.revoke_grant(ACME, grant.id, Operator("root"))
 
     assert failure_kind(await other.call(what="a")) == "approval_pending"
-    assert [one.what for one in deployment.changes if one.grant is not None] == [
+    assert [one.what for one in deployment.changes if isinstance(one.changed, ApprovalGrant)] == [
         "granted",
         "grant_used",
         "grant_revoked",

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 import pytest
 
 from gatepost import ToolFailure, background
-from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
@@ -17,13 +16,11 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
-from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.storage.conftest import database_url, outbox_message, records
+from tests.policy.approvals.test_webhook import AWAY, PAGE, URL, change
+from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
 from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
-
-__all__ = ["database_url", "records"]
 
 WITHIN_S = 30.0
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
@@ -360,7 +357,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     replica = outbox.replica(finish_s=0.01)
     async with asyncio.timeout(10), replica.running():
         await outbox.records.of(ACME).outbox.add(outbox_message())
-        await replica(ApprovalChange(what="requested", tenant=ACME, id="a1", tool="pay"))
+        await replica(change("requested"))
         await run_until(outbox.receiver.hears)
 
     assert await outbox.left() == 1
@@ -374,7 +371,7 @@ async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatc
     for number in range(5):
         one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
         await outbox.records.of(ACME).outbox.add(one)
-        await replica(ApprovalChange(what="requested", tenant=ACME, id=f"a{number}", tool="pay"))
+        await replica(change("requested"))
 
     with capture_logs() as logs:
         await turned(replica)

@@ -9,7 +9,12 @@ from typing import Any, Unpack
 import pytest
 
 from gatepost import ToolFailure
-from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, page_of
+from gatepost.policy.approvals.approval_request import (
+    ApprovalGrant,
+    ApprovalRequest,
+    DisplayedParty,
+    page_of,
+)
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.approvals.webhook import (
     BadSecret,
@@ -40,9 +45,20 @@ def change(
         until=until,
         **settings,
     )
-    return ApprovalChange(what=what, tenant="acme", id="a1", tool="pay", request=request)
+    return ApprovalChange(what, request)
 
 
+ALICE = DisplayedParty(subject="alice-4711", name="Alice 4711")
+GRANT = ApprovalGrant(
+    id="g1",
+    tenant="acme",
+    caller=ALICE,
+    tool="pay",
+    until=2_000.0,
+    created_at=1_000.0,
+    by=ALICE,
+    request="a1",
+)
 SAID = {
     "a request": (change("requested"), "approval.requested"),
     "a yes": (change("approved", "approved"), "approval.decided"),
@@ -52,7 +68,7 @@ SAID = {
     "the end of an approval": (change("revoked", "withdrawn"), "approval.decided"),
     "the end of its time": (change("expired", "expired"), "approval.expired"),
     "its use": (change("used", "used"), None),
-    "a grant": (ApprovalChange(what="granted", tenant="acme", id="g1", tool="pay"), None),
+    "a grant": (ApprovalChange("granted", GRANT), None),
 }
 
 
@@ -67,7 +83,11 @@ def test_what_is_said_of_a_change(told: ApprovalChange, event: str | None) -> No
     assert body is not None
     assert b"4711" not in body
     said = json.loads(body)
-    assert (said["type"], said["data"]["state"]) == (event, told.request and told.request.state)
+    assert isinstance(told.changed, ApprovalRequest)
+    assert (said["type"], said["data"]["state"]) == (
+        event,
+        told.changed.state,
+    )
     assert said["timestamp"].startswith("2026-11-22T08:15:00")
     assert said["data"]["url"] == "https://mcp.example.com/dashboard/approvals/a1"
 

@@ -8,7 +8,7 @@ from gatepost.policy.limits import local_counters
 from gatepost.policy.limits.admission_queue import ConcurrencyCounter
 from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
-from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
+from gatepost.storage.rate_limits import ROUNDING_ERROR, Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
@@ -144,7 +144,7 @@ CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)),
 def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
     """Against three textbook's buckets and a number of places, whichever of them refuses."""
     kept = [
-        Bucket(0.0, 1 / rate, (burst - 1) / rate + WITHIN)
+        Bucket(0.0, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
         for rate, burst in zip(RATES, BURSTS, strict=True)
     ]
     tenant, tool = ConcurrencyCounter("tenant", 6), ConcurrencyCounter("tool", 5)

@@ -167,7 +167,7 @@ async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
 
     async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
-        await call.client.stand_by(PendingDecision())
+        await call.client.wait_for_decision(PendingDecision())
         return await proceed(call, offer, arguments)
 
     process.put_behind(approval)

@@ -19,7 +19,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
-from tests.storage.conftest import task
+from tests.storage.test_tasks import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
 
 pytestmark = pytest.mark.requirement("CO2")
@@ -210,7 +210,7 @@ def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> N
         (["--subject", "bob", "--reason", "left"], "tokens of subject bob", "accepted"),
         (["--client", "agent", "--for", "2h"], "tokens of client agent", "refused until"),
         (
-            ["--tenant", "acme", "--subject", "x", "--for", "ever"],
+            ["--tenant", "acme", "--subject", "x", "--for", "forever"],
             "tenant acme, subject x",
             "permanently",
         ),

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.policy.revocation.orders import revocation, seconds_of, suspension
 from gatepost.policy.revocation.watch import RevocationSnapshot
-from gatepost.storage.revocations import FOR_EVER, RevocationRecord
+from gatepost.storage.revocations import NEVER_EXPIRES, RevocationRecord
 from gatepost_authz.caller import TenantContext
 from tests.support.measuring import each
 
@@ -83,8 +83,8 @@ AGES: list[tuple[dict[str, float], int | None, float, bool]] = [
     ({"block_s": 7200}, int(NOW) + 7000, 7199, True),
     ({"block_s": 7200}, int(NOW) + 7000, 7200, False),
     ({"block_s": 7200}, int(NOW) - 1, 7200, True),
-    ({"block_s": FOR_EVER}, int(NOW) + 7000, 400 * DAY, True),
-    ({"block_s": FOR_EVER}, None, 400 * DAY, True),
+    ({"block_s": NEVER_EXPIRES}, int(NOW) + 7000, 400 * DAY, True),
+    ({"block_s": NEVER_EXPIRES}, None, 400 * DAY, True),
 ]
 
 
@@ -102,7 +102,7 @@ KEPT: list[tuple[dict[str, Any], float | None]] = [
     ({}, NOW + 7 * DAY),
     ({"leeway_s": 30.0}, NOW + 30 + 7 * DAY),
     ({"block_s": 30 * DAY}, NOW + 30 * DAY),
-    ({"block_s": FOR_EVER}, None),
+    ({"block_s": NEVER_EXPIRES}, None),
 ]
 
 
@@ -122,8 +122,8 @@ def test_a_suspension_is_no_revocation() -> None:
     assert not snapshot.revokes(BOB, NOW)
 
 
-SPANS = {"90s": 90.0, "30m": 1800.0, "2h": 7200.0, "7d": 7 * DAY, "ever": FOR_EVER}
-NO_SPANS = ["", "2", "h", "-2h", "2 h", "1w", "2.5h", "²h", "9999999s", "forever", "2h\n"]
+SPANS = {"90s": 90.0, "30m": 1800.0, "2h": 7200.0, "7d": 7 * DAY, "forever": NEVER_EXPIRES}
+NO_SPANS = ["", "2", "h", "-2h", "2 h", "1w", "2.5h", "²h", "9999999s", "ever", "2h\n"]
 
 
 @pytest.mark.parametrize("text", SPANS)
@@ -135,5 +135,5 @@ def test_spans_are_read_as_people_write_them(text: str) -> None:
 @each("text", NO_SPANS)
 def test_another_span_is_refused(text: str) -> None:
     """Gatepost does not guess a unit; the error names the valid ones."""
-    with pytest.raises(ValueError, match="write 90s, 30m, 2h, 7d or ever"):
+    with pytest.raises(ValueError, match="write 90s, 30m, 2h, 7d or forever"):
         seconds_of(text)

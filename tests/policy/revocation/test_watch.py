@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.http.open_streams import OpenStreams
 from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
-from gatepost.policy.revocation.watch import FRESH_S, Revocations
+from gatepost.policy.revocation.watch import READ_WITHIN_S, Revocations
 from gatepost.storage import change_poller
 from gatepost.storage.change_poller import ChangePoller, notify
 from gatepost.storage.errors import StoreUnavailable
@@ -104,7 +104,7 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
     with pytest.raises(RevokedToken):
         process.revocations.admit(BOB)
 
-    process.now += FRESH_S
+    process.now += READ_WITHIN_S
     await process.revocations.look()
     assert process.records.asked == {"changes": 7, "all": 3}
     assert process.told == 1

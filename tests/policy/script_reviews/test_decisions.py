@@ -280,7 +280,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
         await run_until(are_woken)
 
     assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
-    assert [(one.what, one.request and one.request.state) for one in deployment.changes] == [
+    assert [(one.what, getattr(one.changed, "state", None)) for one in deployment.changes] == [
         ("approved", "approved"),
         ("revoked", "withdrawn"),
     ]

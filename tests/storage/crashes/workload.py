@@ -95,7 +95,7 @@ class CrashWorker:
             services.runner,
             services.registry,
             challenge=challenge,
-            place=SiblingPaths(resource),
+            resource_of=SiblingPaths(resource),
             limits=RestLimits(),
         )
         self._sock = bind("127.0.0.1", 0)

@@ -9,7 +9,7 @@ import pytest
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.client import InputRequest, SilentClient
 from gatepost.upstreams.calls.round_state import target_of
-from gatepost.upstreams.calls.tasks import LOST_AFTER, UpstreamTask
+from gatepost.upstreams.calls.tasks import FAILED_POLLS, UpstreamTask
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
@@ -124,7 +124,7 @@ async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
 
 async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
     away = ConnectionFailure("unreachable", "crm is away.")
-    upstream = PolledUpstream(*[away] * (LOST_AFTER - 1), DONE)
+    upstream = PolledUpstream(*[away] * (FAILED_POLLS - 1), DONE)
     assert await upstream.task(AgreeingClient()).outcome(HANDLE) == UpstreamResult({"content": []})
 
     with pytest.raises(ConnectionFailure) as failure:

@@ -19,7 +19,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.transport import stdio_connection
-from gatepost.upstreams.transport.stderr_log import LINES, StderrLog
+from gatepost.upstreams.transport.stderr_log import LINES_PER_PERIOD, StderrLog
 from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.measuring import capture_logs
 from tests.upstreams.transport.conftest import (
@@ -272,12 +272,12 @@ def test_the_log_of_standard_error_is_bounded() -> None:
     now = [0.0]
     logged = StderrLog("crm", "acme", lambda tenant, text: text, lambda: now[0])
     with capture_logs() as logs:
-        logged.take(b"y" * 20_000 + b"\n" + (b"x" * 5_000 + b"\n") * (LINES + 10))
+        logged.take(b"y" * 20_000 + b"\n" + (b"x" * 5_000 + b"\n") * (LINES_PER_PERIOD + 10))
         now[0] = 11.0
         logged.take(b"again\n")
 
     lines = [one["line"] for one in logs if one["event"] == "upstream_stderr"]
-    assert len(lines) == LINES + 1
+    assert len(lines) == LINES_PER_PERIOD + 1
     assert {len(line) for line in lines} == {1_000, 5}
     (dropped,) = [one for one in logs if one["event"] == "upstream_stderr_dropped"]
     assert dropped["lines"] == 11

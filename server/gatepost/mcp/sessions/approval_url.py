@@ -20,7 +20,7 @@ class ApprovalUrl:
         self, waiting: Waiting, page: InputRequest, may_ask: Awaitable[Mapping[str, Any]]
     ) -> None:
         self.message, self.url = waiting.message, waiting.url
-        self.told, self.retry_after_s = waiting.told, waiting.retry_after_s
+        self.message_with_url, self.retry_after_s = waiting.message_with_url, waiting.retry_after_s
         self._waiting, self._page = waiting, page
         self._may_ask = asyncio.ensure_future(may_ask)
 

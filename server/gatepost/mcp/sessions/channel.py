@@ -54,7 +54,7 @@ TOO_MANY_SESSIONS = JsonRpcError(
 )
 CHANGES_PER_S, CHANGES_IN_A_ROW = 10, 500
 """Rate limit of changes to a caller's session records; each is a durable write."""
-HASTY = JsonRpcError(
+TOO_MANY_CHANGES = JsonRpcError(
     RATE_LIMITED,
     "Too many changes to sessions: try again later",
     status=429,
@@ -168,7 +168,7 @@ async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new
             await shared_store.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW)
             > 0
         ):
-            raise HASTY
+            raise TOO_MANY_CHANGES
         if (
             is_new
             and await shared_store.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0
@@ -176,9 +176,9 @@ async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new
             raise TOO_MANY_SESSIONS
 
 
-MOST = 5000
+MOST_REMEMBERED_SESSIONS = 5000
 # How long an ended session or a new log level may go unnoticed if the message is lost.
-GOOD_S = 10.0
+CACHED_S = 10.0
 IDLE_S = 60.0
 
 SessionKey = tuple[str, bytes]
@@ -228,22 +228,22 @@ class SessionRegistry:
 
     async def channel(self, tenant: str, session: McpSession) -> MessageChannel | None:
         """Return the message channel of a session; None if the session has ended."""
-        place = (tenant, session.key)
+        session_key = (tenant, session.key)
         now = self._clock()
-        entry = self._entries.get(place)
+        entry = self._entries.get(session_key)
         if entry is None:
-            entry = await self._enter(place, session)
+            entry = await self._enter(session_key, session)
         else:
-            self._entries.move_to_end(place)
+            self._entries.move_to_end(session_key)
         entry.used = now
         channel = entry.channel
         if entry.stale or now >= entry.until:
             # The entry is invalid while its record is read; a message meanwhile makes it stale.
             entry.until, entry.stale = 0.0, entry.following is None
             await channel.look()
-            entry.until = now + GOOD_S
+            entry.until = now + CACHED_S
         if channel.record.ended:
-            self._drop(place)
+            self._drop(session_key)
             return None
         return channel
 
@@ -268,12 +268,12 @@ class SessionRegistry:
 
     async def aclose(self) -> None:
         """Remove all sessions and end their subscriptions."""
-        for place in tuple(self._entries):
-            self._drop(place)
+        for session_key in tuple(self._entries):
+            self._drop(session_key)
         await asyncio.gather(*self._closing)
 
-    async def _enter(self, place: SessionKey, session: McpSession) -> RegisteredSession:
-        tenant, _ = place
+    async def _enter(self, session_key: SessionKey, session: McpSession) -> RegisteredSession:
+        tenant, _ = session_key
         sessions, shared_store = self._records.of(tenant).sessions, self._shared_store.of(tenant)
         entry = RegisteredSession(
             MessageChannel(session, SessionRecord(), sessions=sessions, shared_store=shared_store)
@@ -283,22 +283,25 @@ class SessionRegistry:
             entry.following = await entry.channel.follow(entry.receive)
         except StoreUnavailable:
             return entry  # changes are not announced, so every request reads the record
-        if (other := self._entries.get(place)) is not None:
+        if (other := self._entries.get(session_key)) is not None:
             self._close(entry)
             return other
-        self._entries[place] = entry
+        self._entries[session_key] = entry
         self._make_room()
         return entry
 
     def _make_room(self) -> None:
         quiet = self._clock() - IDLE_S
-        for place in tuple(islice(self._entries, 2)):
+        for session_key in tuple(islice(self._entries, 2)):
             # Check two for each new session, so that idle ones are removed faster than they come.
-            if len(self._entries) > MOST or self._entries[place].used < quiet:
-                self._drop(place)
+            if (
+                len(self._entries) > MOST_REMEMBERED_SESSIONS
+                or self._entries[session_key].used < quiet
+            ):
+                self._drop(session_key)
 
-    def _drop(self, place: SessionKey) -> None:
-        entry = self._entries.pop(place, None)
+    def _drop(self, session_key: SessionKey) -> None:
+        entry = self._entries.pop(session_key, None)
         if entry is not None:
             self._close(entry)
 

@@ -216,7 +216,7 @@ class SessionClient(StreamClient):
         finally:
             self._client_requests.close(self._caller, len(out))
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision on the open stream; show the page to a client that opens pages."""
         stream, allowed_s = self._resumable, self._allowed_s(self._caller)
         opens = waiting.url and self._request_messages.channel.session.version == WITH_URLS
@@ -240,8 +240,8 @@ class SessionClient(StreamClient):
             await self._take_back(stream, [client_request.identity])
         if approval_url.declined or not is_over:
             raise pending(waiting)
-        told = {"elicitationId": shown["elicitationId"]}
-        await stream.notify(notification("notifications/elicitation/complete", told))
+        params = {"elicitationId": shown["elicitationId"]}
+        await stream.notify(notification("notifications/elicitation/complete", params))
 
     async def _show(
         self, stream: Resumable, client_request: PendingClientRequest, shown: Mapping[str, Any]
@@ -272,11 +272,11 @@ class SessionClient(StreamClient):
         waiting = {one.identity: one for one in out}
         answered = Wakeable()
 
-        def hear(signal: Signal) -> None:
+        def on_signal(signal: Signal) -> None:
             if signal.kind == "answer" and signal.about in waiting:
                 answered.wake()
 
-        await self._request_messages.open(hear)
+        await self._request_messages.open(on_signal)
         answers: dict[str, Mapping[str, Any]] = {}
         try:
             for one in out:
@@ -299,7 +299,7 @@ class SessionClient(StreamClient):
                 "upstream_unavailable", "The client cannot be asked now.", retry_after=10
             ) from None
         finally:
-            self._request_messages.mute(hear)
+            self._request_messages.mute(on_signal)
             if waiting:
                 self._client_requests.expect_no_more(self._request_messages.channel, waiting)
         return answers
@@ -335,7 +335,7 @@ def _read(answer: bytes) -> Mapping[str, Any]:
     if reply.result is not UNSET:
         return reply.result
     fault = ClientError() if reply.error is UNSET else reply.error
-    said = fault.message[:MOST_CHARACTERS] or "no reason given"
+    reason = fault.message[:MOST_CHARACTERS] or "no reason given"
     if fault.code == REJECTED:
-        raise ToolFailure("denied", f"The user of the client refused: {said}")
-    raise ToolFailure("upstream_unavailable", f"The client could not answer: {said}")
+        raise ToolFailure("denied", f"The user of the client refused: {reason}")
+    raise ToolFailure("upstream_unavailable", f"The client could not answer: {reason}")

@@ -13,7 +13,7 @@ from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError, notification
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.open_streams import OpenSessionStream
-from gatepost.mcp.sessions.resumable import ENDS, EVENT_ID, MARK, SILENT_END
+from gatepost.mcp.sessions.resumable import END_KINDS, EVENT_ID, PLACEHOLDER, SILENT_END
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import LogEvent
 from gatepost_authz.caller import TenantContext
@@ -27,7 +27,6 @@ async def open_listener(
     with ExitStack() as undo:
         undo.callback(listener.leave)
         await listener.enter()
-        listener.interest = await server.pubsub.follow(caller.tenant_id, listener.changed)
         if (await channel.revise(listener.in_force)).ended:
             listener.end()
         await channel.send("listen", listener.name)
@@ -44,16 +43,21 @@ class SessionNotifications(OpenSessionStream):
     session subscribed to it. The queue for a slow reader is therefore bounded.
     """
 
-    __slots__ = ("_heard", "_known", "_new", "_server", "interest", "name")
+    __slots__ = ("_changed", "_interest", "_known", "_new", "_server", "name")
 
     def __init__(self, server: McpServer, caller: TenantContext, channel: MessageChannel) -> None:
         super().__init__(caller, channel, server.streams)
         self._server = server
         self.name = secrets.token_urlsafe(12)
-        self.interest: ChangeSubscription | None = None
+        self._interest: ChangeSubscription | None = None
         self._new: dict[ChangeNotification, None] = {}
-        self._heard = self._known = 0
+        self._changed = self._known = 0
         """How often the subscriptions changed, and the last change that this stream has read."""
+
+    async def enter(self) -> None:
+        """Count the stream and subscribe to the tenant's changes; raises JsonRpcError."""
+        await super().enter()
+        self._interest = await self._server.pubsub.follow(self.caller.tenant_id, self.changed)
 
     def in_force(self, record: SessionRecord) -> SessionRecord:
         """Return the session's record with this stream as its listener."""
@@ -75,24 +79,24 @@ class SessionNotifications(OpenSessionStream):
             change = next(iter(self._new))
             del self._new[change]
             if change.what != "document":
-                return _said(f"{change.what}/list_changed", {})
+                return _notification(f"{change.what}/list_changed", {})
             watched = change.name in self.channel.record.subscriptions
             if watched and self._server.may_read(self.caller, change.name):
-                return _said("resources/updated", {"uri": change.name})
+                return _notification("resources/updated", {"uri": change.name})
         return None
 
     @property
     def is_behind(self) -> bool:
         """Return whether the subscriptions have changed and must be read again."""
-        return self._heard != self._known
+        return self._changed != self._known
 
     async def catch_up(self) -> None:
         """Read the subscriptions; the stream stays behind until the store answers."""
-        heard = self._heard
+        changed = self._changed
         await self.channel.look()
-        self._known = heard
+        self._known = changed
 
-    async def wanted(self) -> bool:
+    async def is_needed(self) -> bool:
         """Return whether the session is open and this is still its listener."""
         record = await self.channel.look()
         return not record.ended and record.listener == self.name
@@ -108,23 +112,23 @@ class SessionNotifications(OpenSessionStream):
         if signal.kind == "listen" and signal.about != self.name:
             self.end()
         elif signal.kind == "watch":
-            self._heard += 1
+            self._changed += 1
             self._streams.wake(self)
 
     def release(self) -> None:
         """Release the stream and its subscription to changes."""
         super().release()
-        if self.interest is not None:
-            self.interest.end()
+        if self._interest is not None:
+            self._interest.end()
 
 
-def _said(what: str, params: Any) -> bytes:
+def _notification(what: str, params: Any) -> bytes:
     return frame(notification(f"notifications/{what}", params))
 
 
 # The same for an unknown id, an id of another session, and one whose events are gone. It is not
 # 404, which would end the session for its client (DE-22).
-NO_SUCH_EVENT = JsonRpcError(
+EVENT_NOT_FOUND = JsonRpcError(
     INVALID_REQUEST, "No events can be replayed after this one", legacy_status=400
 )
 
@@ -135,13 +139,13 @@ async def open_replay(
     """Open a stream with the rest of another one; raises JsonRpcError if there is no rest."""
     match = EVENT_ID.fullmatch(event_id.decode("latin-1"))
     if match is None:
-        raise NO_SUCH_EVENT
+        raise EVENT_NOT_FOUND
     replay = Replay(server, caller, channel, match[1], int(match[2]))
     await replay.check()
     with ExitStack() as undo:
         undo.callback(replay.leave)
         await replay.enter()
-        if not await replay.wanted():
+        if not await replay.is_needed():
             replay.end()
         await channel.send("resume", replay.stream, replay.me)
         undo.pop_all()
@@ -156,7 +160,7 @@ class Replay(OpenSessionStream):
     only makes this stream read the log before the next beat.
     """
 
-    __slots__ = ("_after", "_events", "_last", "_stirred", "_stored", "me", "stream")
+    __slots__ = ("_after", "_events", "_is_stale", "_last", "_stored", "me", "stream")
 
     def __init__(
         self,
@@ -172,7 +176,7 @@ class Replay(OpenSessionStream):
         self._after = after
         self._stored = channel.stored_events(stream)
         self._events: deque[LogEvent] = deque()
-        self._stirred = True
+        self._is_stale = True
         self._last = False
 
     async def check(self) -> None:
@@ -182,7 +186,7 @@ class Replay(OpenSessionStream):
         if known is None:
             known = await self._read(self._after)
         if known is None or any(_ends_before(event, self._after) for event in known):
-            raise NO_SUCH_EVENT
+            raise EVENT_NOT_FOUND
 
     def next_frame(self) -> bytes | None:
         """Return the next event; end the stream after the last message."""
@@ -192,8 +196,8 @@ class Replay(OpenSessionStream):
         while self._events:
             event = self._events.popleft()
             kind, data = event.data[:1], event.data[1:]
-            self._last = kind in ENDS
-            if kind not in (MARK, SILENT_END):
+            self._last = kind in END_KINDS
+            if kind not in (PLACEHOLDER, SILENT_END):
                 return frame(data, f"{self.stream}-{event.number}")
         if self._last:
             self.end()
@@ -202,11 +206,11 @@ class Replay(OpenSessionStream):
     @property
     def is_behind(self) -> bool:
         """Return whether the log must be read; events that were read are sent first."""
-        return self._stirred and not self._events
+        return self._is_stale and not self._events
 
     async def catch_up(self) -> None:
         """Read new events from the log."""
-        self._stirred = False
+        self._is_stale = False
         events = await self._read(self._after)
         if events is None:
             # The process that wrote the log is gone. The client gets an error when it asks again.
@@ -217,10 +221,10 @@ class Replay(OpenSessionStream):
 
     def beat(self) -> None:
         """Keep the connection alive and read the log, because a message may be lost."""
-        self._stirred = True
+        self._is_stale = True
         super().beat()
 
-    async def wanted(self) -> bool:
+    async def is_needed(self) -> bool:
         """Return whether the session is open."""
         return not (await self.channel.look()).ended
 
@@ -230,7 +234,7 @@ class Replay(OpenSessionStream):
         if signal.about != self.stream:
             return
         if signal.kind == "event":
-            self._stirred = True
+            self._is_stale = True
             self._streams.wake(self)
         elif signal.kind == "resume" and signal.by != self.me:
             self.end()
@@ -242,4 +246,4 @@ class Replay(OpenSessionStream):
 def _ends_before(event: LogEvent, after: int) -> bool:
     """Return whether the stream has no events after the one numbered *after*."""
     kind = event.data[:1]
-    return kind == SILENT_END or (kind in ENDS and event.number <= after)
+    return kind == SILENT_END or (kind in END_KINDS and event.number <= after)

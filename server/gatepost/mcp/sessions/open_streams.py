@@ -21,7 +21,7 @@ TOO_MANY_STREAMS = JsonRpcError(
     legacy_status=429,
     headers=((b"retry-after", b"10"),),
 )
-STOPPING = JsonRpcError(
+SERVER_STOPPING = JsonRpcError(
     INTERNAL_ERROR,
     "The server is about to stop",
     legacy_status=503,
@@ -50,7 +50,7 @@ class OpenSessionStream(EventStream):
         self._tasks = TaskSet()
 
     @abstractmethod
-    async def wanted(self) -> bool:
+    async def is_needed(self) -> bool:
         """Return whether this stream is still wanted, according to the store."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class OpenSessionStream(EventStream):
         except TooMany:
             raise TOO_MANY_STREAMS from None
         except Closing:
-            raise STOPPING from None
+            raise SERVER_STOPPING from None
         self._following = await self.channel.follow(self.receive)
 
     def next_event(self) -> bytes | None:
@@ -100,7 +100,7 @@ class OpenSessionStream(EventStream):
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
-                if not await self.wanted():
+                if not await self.is_needed():
                     self.end()
             if self.is_behind:
                 await self.catch_up()

@@ -74,7 +74,7 @@ class RequestMessages:
         with contextlib.suppress(StoreUnavailable):
             async with self._lock:
                 if self._following is None and not self._closed:
-                    self._following = await self.channel.follow(self._hear)
+                    self._following = await self.channel.follow(self._on_signal)
 
     async def _catch_up(self) -> None:
         await self._open()
@@ -90,7 +90,7 @@ class RequestMessages:
         if following is not None:
             await following.aclose()
 
-    def _hear(self, signal: Signal) -> None:
+    def _on_signal(self, signal: Signal) -> None:
         if signal.kind == "end":
             self._pull()
         elif signal.kind == "cancel" and signal.about == self.identity.decode():

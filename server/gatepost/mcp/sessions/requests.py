@@ -49,13 +49,15 @@ CANCELLED = "notifications/cancelled"
 CANCELLED_S = 5.0
 REASON_CHARACTERS = 200
 
-NO_SESSION = JsonRpcError(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
-LOST = JsonRpcError(INVALID_REQUEST, "Session not found", legacy_status=404)
-NO_BATCH = JsonRpcError(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
-NOT_ASKED = JsonRpcError(
+SESSION_ID_REQUIRED = JsonRpcError(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
+SESSION_NOT_FOUND = JsonRpcError(INVALID_REQUEST, "Session not found", legacy_status=404)
+BATCH_REFUSED = JsonRpcError(
+    INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400
+)
+UNEXPECTED_RESPONSE = JsonRpcError(
     INVALID_REQUEST, "The server sent no request to this client", legacy_status=400
 )
-EMPTY = JsonRpcError(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
+EMPTY_BATCH = JsonRpcError(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
 ONLY_EVENTS = JsonRpcError(
     INVALID_REQUEST, "GET is answered only with text/event-stream", legacy_status=406
 )
@@ -250,9 +252,9 @@ class SessionEndpoint:
         """Serve the messages of a batch in order (DE-09); return 202 if none needs an answer."""
         caller = exchange.caller
         if channel.session.version != BATCHING:
-            return self._replies.refused(None, await self._server.counted(caller, NO_BATCH))
+            return self._replies.refused(None, await self._server.counted(caller, BATCH_REFUSED))
         if not batch:
-            return self._replies.refused(None, await self._server.counted(caller, EMPTY))
+            return self._replies.refused(None, await self._server.counted(caller, EMPTY_BATCH))
         answers = BatchAnswers(self._server.runner, caller)
         for number, raw in enumerate(batch):
             message, earlier = read_part(raw, bounded=True), answers if number else None
@@ -269,7 +271,7 @@ class SessionEndpoint:
         revocation or an ended session must not wait for the last of them.
         """
         if self._server.tasks.is_out(caller) or (await channel.look()).ended:
-            raise LOST
+            raise SESSION_NOT_FOUND
         earlier.check()
 
     async def _part(
@@ -285,7 +287,7 @@ class SessionEndpoint:
             refusal = await self._server.counted(exchange.caller, message.refusal)
             return error(identity, refusal)
         if message.method is None or identity is None:
-            await self._told(exchange, message, channel)
+            await self._receive_message(exchange, message, channel)
             return None
         request_messages = RequestMessages(channel, identity)
         work = self._begun(exchange, message, request_messages, earlier)
@@ -305,7 +307,7 @@ class SessionEndpoint:
             await self._check_on(exchange.caller, request_messages.channel, earlier)
         return await self._work(exchange, message, request_messages, None)
 
-    async def _told(
+    async def _receive_message(
         self, exchange: Exchange, message: IncomingMessage, channel: MessageChannel
     ) -> None:
         """
@@ -330,8 +332,8 @@ class CancelReason(msgspec.Struct):
 
 def _reason(params: bytes | None) -> str:
     try:
-        said = msgspec.json.decode(params or b"{}", type=CancelReason).reason[:REASON_CHARACTERS]
+        reason = msgspec.json.decode(params or b"{}", type=CancelReason).reason[:REASON_CHARACTERS]
     except msgspec.DecodeError:
         return ""
     # The text may be shown in a terminal, so it must not contain control characters.
-    return "".join(letter if letter.isprintable() else "?" for letter in said)
+    return "".join(letter if letter.isprintable() else "?" for letter in reason)

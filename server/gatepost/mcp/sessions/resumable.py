@@ -27,7 +27,7 @@ MOST_BYTES = 1_000_000
 RUNNING_S = 60.0
 MARK_EVERY = 5
 """Beats between two marks. The shared store stores each mark, and each counts as an event."""
-OVER_S = 120.0
+FINISHED_S = 120.0
 """How long after its end a stream can still be replayed."""
 
 Owner = tuple[str, str, str, str]
@@ -35,11 +35,11 @@ Owner = tuple[str, str, str, str]
 
 EVENT_ID = re.compile(r"([A-Za-z0-9_-]{16})-([0-9]{1,9})", re.ASCII)
 
-EVENT, LAST, SILENT_END, MARK = b"e", b"l", b"s", b"m"
+EVENT, LAST_MESSAGE, SILENT_END, PLACEHOLDER = b"e", b"l", b"s", b"m"
 """
 The kinds of log entries: a message, the last message, an end without message, a mark without text.
 """
-ENDS = (LAST, SILENT_END)
+END_KINDS = (LAST_MESSAGE, SILENT_END)
 
 EVENT_LOG_BYTES, EVENT_BYTES = 2_000, 200
 """The overhead of an event log and of an event, in addition to the content."""
@@ -100,15 +100,15 @@ class EventLog:
         """Keep an event and return its id, or "" if it could not be kept."""
         if len(data) > MOST_BYTES or not self._event_logs.has_room(self.owner, len(data)):
             # A client that reconnects learns at least that there was an answer.
-            data = error(self._identity, TOO_LARGE) if kind == LAST else b""
-            kind = kind if data else MARK
+            data = error(self._identity, TOO_LARGE) if kind == LAST_MESSAGE else b""
+            kind = kind if data else PLACEHOLDER
         self._sizes.append(len(data))
         self._total += len(data)
         while len(self._sizes) > MOST_EVENTS or self._total > MOST_BYTES:
             self._total -= self._sizes.popleft()
         if not self._is_over:
             self._event_logs.charge(self, self.size)
-        ttl_s = OVER_S if kind in ENDS else RUNNING_S
+        ttl_s = FINISHED_S if kind in END_KINDS else RUNNING_S
         try:
             number = await self._stored.shared_store.append(
                 self._stored.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
@@ -152,7 +152,7 @@ class EventLogs:
         """Add a log that has ended; return the logs that must be removed for it."""
         now, owner = self._clock(), event_log.owner
         self.charge(event_log, 0)
-        self._kept.setdefault(owner, deque()).append((now + OVER_S, event_log))
+        self._kept.setdefault(owner, deque()).append((now + FINISHED_S, event_log))
         self._kept.move_to_end(owner)
         self._ended.add(owner, event_log.size)
         self._drop_silent(now)
@@ -266,7 +266,7 @@ class Resumable(SseResponse):
                     await self._event(body, more=False)
                 elif self.started:
                     await self._event_log.write(SILENT_END)
-                    await self._stir()
+                    await self._reread()
                     await self._put(b"", more=False)
                 else:
                     await self._open(b": cancelled\n\n")
@@ -317,7 +317,7 @@ class Resumable(SseResponse):
             if not self._ended:
                 self._beats += 1
                 if self._beats % MARK_EVERY == 0:
-                    await self._event_log.write(MARK)
+                    await self._event_log.write(PLACEHOLDER)
                 await self._put(SIGN_OF_LIFE, more=True)
 
     async def _hang_up(self) -> None:
@@ -327,13 +327,13 @@ class Resumable(SseResponse):
                 await self._put(b"", more=False)
                 self._let_go = True
         # Announce the events that were logged before the other connection was known.
-        await self._stir()
+        await self._reread()
 
     async def _event(self, data: bytes, *, more: bool) -> None:
         await self._start()
-        event_id = await self._event_log.write(EVENT if more else LAST, data)
+        event_id = await self._event_log.write(EVENT if more else LAST_MESSAGE, data)
         if self._let_go:
-            await self._stir()
+            await self._reread()
         await self._put(frame(data, event_id), more=more)
 
     async def _start(self) -> None:
@@ -343,7 +343,7 @@ class Resumable(SseResponse):
             self._streams.enter(self)
             await self._request_messages.open(self.receive)
         prime = b""
-        if self._primes and (event_id := await self._event_log.write(MARK)):
+        if self._primes and (event_id := await self._event_log.write(PLACEHOLDER)):
             prime = b"id: %b\ndata: \n\n" % event_id.encode()
         await super()._start()
         if prime:
@@ -357,7 +357,7 @@ class Resumable(SseResponse):
         if not self._let_go:
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _stir(self) -> None:
+    async def _reread(self) -> None:
         """Tell the readers of the event log that there are new events."""
         try:
             await self._request_messages.channel.send("event", self._event_log.name)

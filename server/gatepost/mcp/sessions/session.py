@@ -88,14 +88,14 @@ class McpSessions:
 
     def start(self, params: bytes | None, caller: TenantContext) -> tuple[McpSession, str]:
         """Open a session for `initialize`; return it and its id. Raises JsonRpcError."""
-        asked: Initialize = decode_as(Initialize, params)
+        initialize: Initialize = decode_as(Initialize, params)
         session = McpSession(
-            version=counter_offer(asked.version),
-            capabilities=_named(asked.capabilities),
+            version=counter_offer(initialize.version),
+            capabilities=_named(initialize.capabilities),
             issued_at=int(self._clock()),
             nonce=secrets.token_bytes(12),
             owner=_owner(caller),
-            client=name_of(asked.client_info),
+            client=name_of(initialize.client_info),
         )
         return session, self._signer.sign(PURPOSE, msgspec.msgpack.encode(session))
 
@@ -121,7 +121,7 @@ def _owner(caller: TenantContext) -> bytes:
 
 
 # The client capabilities that the server uses; all others are ignored.
-KNOWN = {"sampling": ("tools", "context"), "elicitation": ("form", "url"), "roots": ()}
+USED_CAPABILITIES = {"sampling": ("tools", "context"), "elicitation": ("form", "url"), "roots": ()}
 
 
 def _named(capabilities: dict[str, Any] | UnsetType) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def _named(capabilities: dict[str, Any] | UnsetType) -> tuple[str, ...]:
     if capabilities is UNSET:
         return ()
     names = []
-    for name, parts in KNOWN.items():
+    for name, parts in USED_CAPABILITIES.items():
         if name in capabilities:
             names.append(name)
             value = capabilities[name]

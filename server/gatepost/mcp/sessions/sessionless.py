@@ -15,7 +15,7 @@ from gatepost.mcp.revisions import BATCHING, BEFORE_STREAMABLE
 from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.client import UNSET_LEVEL
-from gatepost.mcp.sessions.requests import EMPTY, LOST, NO_SESSION
+from gatepost.mcp.sessions.requests import EMPTY_BATCH, SESSION_ID_REQUIRED, SESSION_NOT_FOUND
 from gatepost.tools.client import Waiting, pending
 from gatepost_authz.caller import TenantContext
 
@@ -30,7 +30,7 @@ class UnaskableClient(StreamClient):
         self._server = server
         self._caller = caller
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision; the wait is short if there is no stream for messages."""
         allowed_s = self._server.runner.allowed_s(self._caller)
         if not await self.hold(waiting, allowed_s, self._server.stopping):
@@ -70,7 +70,9 @@ class Sessionless:
     async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
         """Answer the requests of a batch in order (DE-09); return 202 if there are none."""
         if not batch:
-            return self._replies.refused(None, await self._server.counted(exchange.caller, EMPTY))
+            return self._replies.refused(
+                None, await self._server.counted(exchange.caller, EMPTY_BATCH)
+            )
         work = self._parts(exchange, batch)
         until = UntilDisconnect(
             exchange.receive, work, exchange.caller, self._server.running_requests
@@ -102,7 +104,7 @@ class Sessionless:
         """Answer one request of a batch; *earlier* are the answers to those before it."""
         if earlier is not None:
             if self._server.tasks.is_out(exchange.caller):
-                raise LOST
+                raise SESSION_NOT_FOUND
             earlier.check()
         return await self._work(exchange, message, read_params(message.params), BATCHING, None)
 
@@ -146,7 +148,7 @@ class Sessionless:
         if method is None or method.handler is None:
             raise JsonRpcError(METHOD_NOT_FOUND, "Method not found")
         if method.in_session:
-            raise NO_SESSION
+            raise SESSION_ID_REQUIRED
         if problem is not None:
             raise problem
         return method, method.handler

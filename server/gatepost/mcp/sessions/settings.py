@@ -31,7 +31,7 @@ async def set_level(server: McpServer, ask: McpRequest) -> bytes:
 
 MOST_WATCHED_CHARACTERS = 32_768
 """The total length of a session's watched URIs, which are stored as long as the session."""
-FULL = JsonRpcError(
+TOO_MANY_SUBSCRIPTIONS = JsonRpcError(
     RATE_LIMITED,
     f"A session can watch at most {MOST_NAMES} resources, whose URIs together have at most "
     f"{MOST_WATCHED_CHARACTERS} characters",
@@ -50,17 +50,17 @@ async def subscribe(server: McpServer, ask: McpRequest) -> bytes:
     try:
         offer = server.registry.offer("document", uri, ask.caller)
     except Unknown:
-        told = server.runner.redaction.clean(ask.caller.tenant_id, uri)
-        raise unknown_document(uri, told, ask.revision) from None
+        redacted_uri = server.runner.redaction.clean(ask.caller.tenant_id, uri)
+        raise unknown_document(uri, redacted_uri, ask.revision) from None
     ask.caller.require(offer.scopes)
 
     def change(record: SessionRecord) -> SessionRecord:
         if uri in record.subscriptions:
             return record
         if len(record.subscriptions) >= MOST_NAMES:
-            raise FULL
+            raise TOO_MANY_SUBSCRIPTIONS
         if sum(map(len, record.subscriptions)) + len(uri) > MOST_WATCHED_CHARACTERS:
-            raise FULL
+            raise TOO_MANY_SUBSCRIPTIONS
         return msgspec.structs.replace(record, subscriptions=(*record.subscriptions, uri))
 
     return await _revise(server, ask, change)

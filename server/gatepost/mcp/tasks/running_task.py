@@ -176,14 +176,14 @@ class RunningTask(SilentClient):
             raise MissingCapability(missing)
         return await self._ask(requests)
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """
         Wait for a decision; the record shows the page to a client that opens pages.
 
         The client's answer does not matter, unless it declines.
         """
         unstarted = not has_tool_started()
-        self._message, self._is_waiting = waiting.told[:MESSAGE_CHARACTERS], True
+        self._message, self._is_waiting = waiting.message_with_url[:MESSAGE_CHARACTERS], True
         await self._change_or_stop(lambda one: with_call(one, unstarted=unstarted))
         self._set_resumable(unstarted)
         page = None

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -9,17 +10,21 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     Approver,
     GrantScope,
-    IsRevoked,
     Operator,
     Undecidable,
     definition_of,
-    is_valid_grant,
-    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, is_same_person
+from gatepost.policy.approvals.policies import (
+    ApprovalNeed,
+    ApprovalPolicy,
+    IsRevoked,
+    is_same_person,
+    is_valid_grant,
+    none_revoked,
+)
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore
@@ -64,7 +69,6 @@ class GrantService:
     ) -> None:
         self._records, self._requests, self._notifier = records, requests, notifier
         self._clock, self._is_revoked = clock, is_revoked
-        self._conditions: dict[str, Condition] = {}
 
     def check(self, approval: StoredApproval, scope: GrantScope, edited: bytes | None) -> None:
         """Raise Undecidable for a scope that cannot be granted with this request."""
@@ -122,7 +126,7 @@ class GrantService:
             ),
         )
         await self._records.of(request.tenant).grants.add(record)
-        await self._notifier.grant("granted", grant, by)
+        await self._notifier.announce("granted", grant, by)
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
         """Return the valid grants, the oldest first."""
@@ -167,9 +171,9 @@ class GrantService:
                 digest = digest or self._requests.arguments.digest(tool, call.arguments)
                 covered = given.digest == digest
             else:
-                covered = self._condition(given.grant.when).holds(subject) is True
+                covered = _condition(given.grant.when).holds(subject) is True
             if covered and await grants.spend(record.id, now):
-                await self._notifier.grant("grant_used", given.grant)
+                await self._notifier.announce("grant_used", given.grant)
                 return record.id
         return None
 
@@ -184,7 +188,7 @@ class GrantService:
             raise Undecidable("Only its giver, an approver or an administrator can end a grant.")
         if not await grants.revoke(grant_id):
             return False
-        await self._notifier.grant("grant_revoked", _grant(found[0]), by)
+        await self._notifier.announce("grant_revoked", _grant(found[0]), by)
         return True
 
     async def withdraw(self, tenant: str) -> int:
@@ -195,17 +199,12 @@ class GrantService:
                 grant = _grant(record)
                 if not is_valid_grant(grant, self._is_revoked) and await grants.revoke(record.id):
                     count += 1
-                    await self._notifier.grant("grant_revoked", grant)
+                    await self._notifier.announce("grant_revoked", grant)
             after = page[-1].id
         return count
 
-    def _condition(self, text: str) -> Condition:
-        found = self._conditions.get(text)
-        if found is None:
-            if len(self._conditions) >= MOST_COMPILED:
-                self._conditions.clear()
-            found = self._conditions[text] = Condition(text)
-        return found
+
+_condition = lru_cache(MOST_COMPILED)(Condition)
 
 
 def _grant(record: GrantRecord) -> ApprovalGrant:

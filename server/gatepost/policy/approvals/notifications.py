@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -59,7 +59,7 @@ What = Literal[
 ]
 
 
-class ApprovalChange(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalChange(msgspec.Struct, frozen=True):
     """
     A change that is durable.
 
@@ -69,22 +69,12 @@ class ApprovalChange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     what: What
-    tenant: str
-    id: str
-    """The id of the request or the grant."""
-    tool: str
+    changed: ApprovalRequest | ApprovalGrant
     by: Approver | None = None
-    request: ApprovalRequest | None = None
-    grant: ApprovalGrant | None = None
 
 
-class ApprovalListener(Protocol):
-    """Receives changes; must not wait for other systems."""
-
-    async def __call__(self, change: ApprovalChange) -> None:
-        """Handle a change; raises StoreUnavailable."""
-
-
+ApprovalListener = Callable[[ApprovalChange], Awaitable[None]]
+"""Receives changes; must not wait for other systems, and may raise StoreUnavailable."""
 MessageOf = Callable[[ApprovalChange], OutboxMessage | None]
 
 
@@ -113,7 +103,7 @@ class ApprovalNotifier:
     def message(self, what: What, request: ApprovalRequest) -> OutboxMessage | None:
         """Return the outbox message to store together with this change, or None."""
         message_of = self._message_of
-        return None if message_of is None else message_of(_of_request(what, request, None))
+        return None if message_of is None else message_of(ApprovalChange(what, request))
 
     async def record(self, what: What, request: ApprovalRequest, by: Approver | None) -> None:
         """
@@ -123,31 +113,22 @@ class ApprovalNotifier:
         decision. If the change is then not stored, a `void` record retracts it.
         """
         if self._audit is not None:
-            await self._audit(_of_request(what, request, by))
+            await self._audit(ApprovalChange(what, request, by))
 
-    async def request(
+    async def announce(
         self,
         what: What,
-        request: ApprovalRequest,
+        changed: ApprovalRequest | ApprovalGrant,
         by: Approver | None = None,
         *,
         is_recorded: bool = False,
     ) -> None:
-        """Announce a change of a request; *is_recorded*: it is in the audit log already."""
-        await self._announce(_of_request(what, request, by), is_recorded=is_recorded)
-
-    async def grant(self, what: What, grant: ApprovalGrant, by: Approver | None = None) -> None:
-        """Announce a change of a grant."""
-        change = ApprovalChange(
-            what=what, tenant=grant.tenant, id=grant.id, tool=grant.tool, by=by, grant=grant
-        )
-        await self._announce(change, is_recorded=False)
-
-    async def _announce(self, change: ApprovalChange, *, is_recorded: bool) -> None:
+        """Announce a change; *is_recorded*: it is in the audit log already."""
         log.info(
-            f"approval_{change.what}",
-            extra={"tenant": change.tenant, "approval": change.id, "tool": change.tool},
+            f"approval_{what}",
+            extra={"tenant": changed.tenant, "approval": changed.id, "tool": changed.tool},
         )
+        change = ApprovalChange(what, changed, by)
         try:
             if not is_recorded and self._audit is not None:
                 await self._audit(change)
@@ -156,15 +137,9 @@ class ApprovalNotifier:
         finally:
             # Waiting calls continue even if a listener failed.
             try:
-                await self._shared_store.of(change.tenant).publish(TOPIC, change.id.encode())
+                await self._shared_store.of(changed.tenant).publish(TOPIC, changed.id.encode())
             except StoreUnavailable:
                 log.debug("wake_up_not_sent")
-
-
-def _of_request(what: What, request: ApprovalRequest, by: Approver | None) -> ApprovalChange:
-    return ApprovalChange(
-        what=what, tenant=request.tenant, id=request.id, tool=request.tool, by=by, request=request
-    )
 
 
 class ApprovalAudit:
@@ -175,16 +150,13 @@ class ApprovalAudit:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Record a change; raises StoreUnavailable."""
-        request, grant, by = change.request, change.grant, change.by
-        changed = request or grant
-        if changed is None:
-            return
-        about = changed.caller
+        changed, by, about = change.changed, change.by, change.changed.caller
         private, details = {}, {"by": "operator"} if isinstance(by, Operator) else {}
         if change.what == "unknown":
             details["ending"] = UNKNOWN
         if isinstance(by, Operator):
             private["operator"] = by.name
+        request = None if isinstance(changed, ApprovalGrant) else changed
         if request is not None and request.decisions and by is not None:
             # Texts of people are private, so that they can be erased.
             decision = request.decisions[-1]
@@ -192,13 +164,13 @@ class ApprovalAudit:
             if decision.edited and request.edited is not None:
                 private["edited"] = request.edited.decode()
         await self._writer.note(
-            change.tenant,
-            "approval" if grant is None else "grant",
+            changed.tenant,
+            "grant" if request is None else "approval",
             outcome=change.what.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
             about=_person(about) if about.subject else None,
-            tool=change.tool,
-            approval=change.id,
+            tool=changed.tool,
+            approval=changed.id,
             request_id="" if request is None else request.request_id,
             peer=by.peer if isinstance(by, SignedInApprover) else "",
             details=details,
@@ -238,23 +210,23 @@ class ChannelNotifications:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Begin to send a notification of a new request."""
-        request, tool = change.request, self._tool
-        if request is None or change.what != "requested":
+        request, tool = change.changed, self._tool
+        if isinstance(request, ApprovalGrant) or change.what != "requested":
             return
         # A notification that needs an approval itself, or whose tool calls another one that needs
         # it, must not cause the next one.
         if request.tool == tool.name or request.caller.issuer == SENDER:
             return
         # One tenant's requests must not leave other tenants without notifications.
-        of_tenant = sum(tenant == change.tenant for tenant in self._running.values())
+        of_tenant = sum(tenant == request.tenant for tenant in self._running.values())
         if len(self._running) >= MOST_AT_ONCE or of_tenant >= MOST_OF_TENANT:
             log.warning(
                 "approval_notification_dropped",
-                extra={"tenant": change.tenant, "approval": change.id},
+                extra={"tenant": request.tenant, "approval": request.id},
             )
             return
         task = asyncio.create_task(self._send(request, tool))
-        self._running[task] = change.tenant
+        self._running[task] = request.tenant
         task.add_done_callback(self._sent)
 
     async def finish(self, within_s: float) -> None:

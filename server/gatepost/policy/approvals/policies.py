@@ -1,6 +1,6 @@
-"""Which approval a call needs, and who may give it."""
+"""Which approval a call needs, who may give it, and whose part in it is revoked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -8,6 +8,8 @@ from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule
 from gatepost.policy.approvals.approval_request import (
+    ApprovalDecision,
+    ApprovalGrant,
     ApprovalRequest,
     Approver,
     DisplayedParty,
@@ -28,6 +30,7 @@ ENDINGS = {
     "withdrawn": "was withdrawn",
     "used": "was approved, and the call was made",
 }
+
 NOT_SERVED = "This tool no longer needs approval or is not served. The call has to be made again."
 OTHER_RULES = "The rules for this tool have changed. The call has to be made again."
 OTHER_TOOL = (
@@ -144,12 +147,8 @@ class ApprovalPolicy(msgspec.Struct, frozen=True):
 
     def frequency(self) -> str:
         """Return `always` or `sometimes`: when calls need approval."""
-        return "always" if self.always or self.unconditional else "sometimes"
-
-    @property
-    def unconditional(self) -> bool:
-        """Return whether a rule matches every call."""
-        return any(clause.condition is None for clause in self.clauses)
+        is_always = self.always or any(clause.condition is None for clause in self.clauses)
+        return "always" if is_always else "sometimes"
 
 
 Plan = Mapping[str, ApprovalPolicy]
@@ -196,7 +195,7 @@ def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
         return "This machine has your own id, so another person has to decide."
     if any(is_same_person(one.by, who) for one in request.decisions):
         return "You have already approved it. A second person has to approve."
-    if not _satisfies(who, request.by):
+    if not all(any(_is(who, entry) for entry in group) for group in request.by):
         return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
     return None
 
@@ -220,13 +219,6 @@ def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
     return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
 
 
-def _satisfies(who: Approver, by: Iterable[tuple[str, ...]]) -> bool:
-    """Return whether an approver matches one entry of each group; an operator always does."""
-    if isinstance(who, Operator):
-        return True
-    return all(any(_is(who, entry) for entry in group) for group in by)
-
-
 def _is(who: TenantContext, entry: str) -> bool:
     if entry.startswith(ROLE):
         return entry.removeprefix(ROLE) in who.roles
@@ -243,3 +235,66 @@ def _required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
 def _approver_phrase(entry: str) -> str:
     kind, _, rest = entry.partition(":")
     return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"
+
+
+CLOCKS_S = 60.0
+"""
+If the issue time of a token is unknown, it counts as issued this long before it was used. Clocks
+differ, and a revoked token must not be taken for one that was issued later.
+"""
+
+IsRevoked = Callable[[TenantContext], bool]
+"""Returns whether a caller is revoked; the same rule as for tokens, applied to stored data."""
+
+
+def none_revoked(caller: TenantContext) -> bool:
+    """Return False: no caller is revoked."""
+    return False
+
+
+def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext | None:
+    """
+    Rebuild the claims of the token that a party used *at* that time, for the check of revocations.
+
+    Return None for an operator on the command line, who used no token.
+    """
+    if party.kind == "operator":
+        return None
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=party.issuer,
+        subject=party.subject,
+        subject_kind=party.kind,
+        client_id=party.client_id,
+        actor=party.actor,
+        issued_at=int(at - CLOCKS_S) if party.issued_at is None else party.issued_at,
+        resource="",
+        expires_at=0,
+    )
+
+
+def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:
+    """Return whether the caller of the request is revoked."""
+    return _revoked(request.caller, request.tenant, request.created_at, is_revoked)
+
+
+def revoked_approvals(
+    request: ApprovalRequest, is_revoked: IsRevoked
+) -> tuple[ApprovalDecision, ...]:
+    """Return the approvals by revoked approvers; their rejections stay valid."""
+    return tuple(
+        one
+        for one in request.decisions
+        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
+    )
+
+
+def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
+    """Return whether neither the grant's caller nor its approver is revoked."""
+    people = (grant.caller, grant.by)
+    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
+
+
+def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:
+    token = token_claims(party, tenant, at)
+    return token is not None and is_revoked(token)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import AsyncIterator
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -12,10 +11,10 @@ from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
-    Approver,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records
 
@@ -55,40 +54,6 @@ class WaitingPage(msgspec.Struct, frozen=True):
     """The cursor of the next page; empty on the last one."""
 
 
-class ScriptRequests(Protocol):
-    """The requests for scripts, which have a store of their own (`ScriptReviews`)."""
-
-    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
-        """Return the tenant's waiting scripts, the oldest first."""
-
-    async def rejected(self, tenant: str) -> list[ApprovalRequest]:
-        """Return the tenant's rejected scripts that do not wait again, the latest first."""
-
-    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
-        """Return the script with that id if it waits or was rejected."""
-
-    def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
-        """Return a sentence why *who* cannot approve the script, or None."""
-
-    async def decide(
-        self,
-        tenant: str,
-        request_id: str,
-        by: Approver,
-        decision: ApprovalDecision,
-        *,
-        seen: str | None,
-        until: float,
-    ) -> ApprovalRequest:
-        """Approve a script, or reject it *until* then; raises Undecidable."""
-
-    async def withdraw(self, tenant: str) -> int:
-        """Withdraw the waiting scripts of revoked callers; return their number."""
-
-    async def tidy(self) -> int:
-        """Remove expired rejections of all tenants; return their number."""
-
-
 class RequestLists:
     """
     The requests of a tenant for calls and for scripts, in one order.
@@ -96,7 +61,7 @@ class RequestLists:
     All methods raise StoreUnavailable.
     """
 
-    def __init__(self, records: Records, requests: RequestStore, scripts: ScriptRequests) -> None:
+    def __init__(self, records: Records, requests: RequestStore, scripts: ScriptReviews) -> None:
         self.records, self.requests, self._scripts = records, requests, scripts
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:

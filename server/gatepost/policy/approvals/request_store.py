@@ -11,15 +11,19 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
-    IsRevoked,
     ToolFacts,
-    caller_is_revoked,
     party_of,
+)
+from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.policies import (
+    ApprovalNeed,
+    ApprovalPolicy,
+    IsRevoked,
+    caller_is_revoked,
+    caller_variables,
     revoked_approvals,
     token_claims,
 )
-from gatepost.policy.approvals.notifications import ApprovalNotifier, What
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
 from gatepost.policy.approvals.stored_request import (
     ArgumentSealer,
     SealedArguments,
@@ -74,7 +78,7 @@ class RequestStore:
         self.arguments = ArgumentSealer(keyring)
         self._notifier, self.is_revoked, self.clock = notifier, is_revoked, clock
         settings = ApprovalsSettings()
-        self.apply(settings, ToolPolicies(settings, {}, {}))
+        self.apply(settings, ToolPolicies(settings, {}))
 
     def apply(self, settings: ApprovalsSettings, policies: ToolPolicies) -> None:
         """Take up the settings and the policies of a configuration."""
@@ -102,7 +106,7 @@ class RequestStore:
                 message = self._notifier.message("requested", request)
                 stored = await approvals.open(new.record, message)
                 if stored is None:
-                    await self._notifier.request("requested", request)
+                    await self._notifier.announce("requested", request)
                     return new
             if (found := await self._joined(approval_of(stored))) is not None:
                 return found
@@ -172,11 +176,8 @@ class RequestStore:
 
     async def is_waiting(self, tenant: str, request_id: str) -> bool:
         """Return whether a request still waits for a decision."""
-        record = await self._of(tenant).get(request_id)
-        if record is None or record.state != "waiting":
-            return False
-        approval = await self.current(approval_of(record))
-        return approval is None or approval.request.state == "waiting"
+        approval = await self.get(tenant, request_id)
+        return approval is not None and approval.request.state == "waiting"
 
     async def current(self, approval: StoredApproval) -> StoredApproval | None:
         """
@@ -240,7 +241,7 @@ class RequestStore:
         if not await self._of(request.tenant).replace(changed.record, message):
             await self._notifier.record("void", request, by)
             return False
-        await self._notifier.request(what, request, by, is_recorded=True)
+        await self._notifier.announce(what, request, by, is_recorded=True)
         return True
 
     async def close(self, approval: StoredApproval) -> None:
@@ -259,7 +260,7 @@ class RequestStore:
                 return
             if (used := await self.change(approval, **changes)) is not None:
                 if not is_known:
-                    await self._notifier.request("used", used.request)
+                    await self._notifier.announce("used", used.request)
                 return
             record = await self._of(request.tenant).get(request.id)
             if record is None:
@@ -320,7 +321,7 @@ class RequestStore:
         if changed is not None:
             for one in revoked:
                 by = token_claims(one.by, request.tenant, one.at)
-                await self._notifier.request("void", request, by)
+                await self._notifier.announce("void", request, by)
         return changed
 
     async def _end(
@@ -336,5 +337,5 @@ class RequestStore:
             changes |= {"binding": approval.record.binding, "until": until}
         ended = await self.change(approval, message_kind=state, **changes)
         if ended is not None:
-            await self._notifier.request(state, ended.request)
+            await self._notifier.announce(state, ended.request)
         return ended

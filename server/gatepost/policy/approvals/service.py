@@ -19,28 +19,33 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalVerdict,
     Approver,
     GrantScope,
-    IsRevoked,
     Operator,
     Undecidable,
-    none_revoked,
     party_of,
 )
-from gatepost.policy.approvals.edited_arguments import ArgumentEditor
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
-from gatepost.policy.approvals.policies import Plan, objection, outdated
-from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
+from gatepost.policy.approvals.policies import (
+    OTHER_TOOL,
+    IsRevoked,
+    none_revoked,
+    objection,
+    outdated,
+)
+from gatepost.policy.approvals.request_lists import RequestLists
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.stored_request import StoredApproval
-from gatepost.policy.approvals.tool_policies import TenantTools, ToolPolicies
+from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes
+from gatepost.policy.approvals.tool_policies import ToolPolicies
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
-from gatepost.telemetry.logs import UNSEEN
+from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
+from gatepost.tools.registry import Registry
 
 MOST_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -54,9 +59,6 @@ TIDY_EVERY = 720
 RANDOM = random.SystemRandom()
 
 UNKNOWN = "There is no such request (any more)."
-OTHER_TOOL = (
-    "The definition of this tool has changed, or its server. The call has to be made again."
-)
 
 log = logging.getLogger("gatepost.approvals")
 
@@ -70,17 +72,13 @@ class ApprovalService(RequestLists):
     do not count.
     """
 
-    plan: Plan
-    policies: ToolPolicies
-    settings: ApprovalsSettings
-
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         records: Records,
         keyring: KeyRing,
         redaction: Redaction,
         notifier: ApprovalNotifier,
-        scripts: ScriptRequests,
+        scripts: ScriptReviews,
         *,
         is_revoked: IsRevoked = none_revoked,
         clock: Callable[[], float] = time.time,
@@ -93,35 +91,32 @@ class ApprovalService(RequestLists):
         self.waiting_calls = 0
         """Number of calls of this process that wait for a decision."""
         self.granting = GrantService(records, self.requests, notifier, clock, is_revoked=is_revoked)
-        self.apply(ApprovalsSettings(), {}, {})
+        self.apply(ApprovalsSettings(), {})
 
     def apply(
         self,
         settings: ApprovalsSettings,
-        plan: Plan,
         tools: Mapping[str, Tool],
-        tenant_tools: TenantTools | None = None,
+        tenant_tools: Registry | None = None,
     ) -> None:
         """
-        Take up a configuration: its settings, its policies, and its tools by name.
+        Take up a configuration: its settings, and its tools by name; raises BadCondition.
 
         *tenant_tools* are the tools of tenants; None if there are none.
         """
-        self.settings, self.plan = settings, plan
-        self.policies = ToolPolicies(settings, plan, tools, tenant_tools)
-        self._editor = ArgumentEditor(self.requests.arguments, self.policies, self._redaction)
+        self.settings = settings
+        self.policies = ToolPolicies(settings, tools, tenant_tools)
         self.requests.apply(settings, self.policies)
 
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the request, or None."""
         if request.kind == "script":
             return self._scripts.objection(request, who)
-        is_own = request.facts is None
-        current = self.plan.get(request.tool) if is_own else self.policies.of_request(request)
-        why = objection(request, who, now=self.clock()) or outdated(request, current)
-        if why is None and not is_own and self.policies.has_changed(request):
-            return OTHER_TOOL
-        return why
+        why, policies = objection(request, who, now=self.clock()), self.policies
+        if request.facts is None:
+            return why or outdated(request, policies.plan.get(request.tool))
+        why = why or outdated(request, policies.of_request(request))
+        return OTHER_TOOL if why is None and policies.has_changed(request) else why
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -250,7 +245,10 @@ class ApprovalService(RequestLists):
         self, approval: StoredApproval, by: Approver, edited: bytes | None, reason: str
     ) -> StoredApproval:
         request, now = approval.request, self.clock()
-        changes = {} if edited is None else self._editor.edit(approval, edited)
+        changes = {}
+        if edited is not None:
+            sealer, redaction = self.requests.arguments, self._redaction
+            changes = edited_changes(approval, edited, sealer, self.policies, redaction)
         decision = ApprovalDecision(
             by=party_of(by),
             verdict="approved",
@@ -270,7 +268,7 @@ class ApprovalService(RequestLists):
 
         Unseen characters could hide instructions for the agent in what a person has pasted.
         """
-        reason = UNSEEN.sub("", reason).strip()
+        reason = INVISIBLE.sub("", reason).strip()
         if len(reason) > MOST_REASON:
             raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
         if SURROGATE.search(reason):
@@ -301,7 +299,7 @@ class WaitingCall:
         self._until = request.until
         self.url = url
         self.message = pending(request)
-        self.told = f"{self.message} {url}" if url else self.message
+        self.message_with_url = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""

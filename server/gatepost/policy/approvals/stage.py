@@ -20,8 +20,8 @@ from gatepost.policy.approvals.stored_request import StoredApproval, check_reada
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
-    INVITING,
     LOST,
+    RETRIED_KINDS,
     UNKNOWN,
     CallOutcome,
     IdempotentWork,
@@ -95,7 +95,7 @@ class ApprovalStage(Stage):
         self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
         self._page, self._count_denial = page, denied
         # The policies of this moment; a reload creates another stage.
-        self._policy_of, self._policies = service.plan.get, service.policies
+        self._policy_of, self._policies = service.policies.plan.get, service.policies
 
     def concerns(self, offer: Offer) -> bool:
         """Return whether a call of the tool may need approval."""
@@ -160,7 +160,7 @@ class ApprovalStage(Stage):
         page = self._page(request.tenant, request.id)
         self._service.waiting_calls += 1
         try:
-            await call.client.stand_by(
+            await call.client.wait_for_decision(
                 WaitingCall(requests, self._shared_store, request, page, is_gone)
             )
         finally:
@@ -274,7 +274,7 @@ async def _already_used(call: Call, offer: Offer, arguments: Any) -> Outcome:
 def _is_still_usable(outcome: Outcome) -> bool:
     """Return whether nothing was done, or the outcome is unknown; the approval then stays."""
     failure = outcome.failure
-    return failure is not None and (failure.kind in INVITING or outcome == UNKNOWN.outcome)
+    return failure is not None and (failure.kind in RETRIED_KINDS or outcome == UNKNOWN.outcome)
 
 
 def _message(ending: CallOutcome) -> str:

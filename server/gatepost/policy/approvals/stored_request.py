@@ -1,33 +1,31 @@
-"""Approval requests as they are stored: their arguments are sealed, and shown without secrets."""
+"""Approval requests as they are stored; their arguments are sealed, shown and edited here."""
 
 import hashlib
 import json
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import (
-    load_pem_private_key,
-    load_ssh_private_key,
-)
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.approval_request import ApprovalRequest, definition_of
+from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable, definition_of
+from gatepost.policy.approvals.policies import variables_of
+from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import digest_of
 from gatepost.redaction import json_document
+from gatepost.redaction.hidden_text import hides_arguments, hides_words
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.exact_json import decoded, encoded
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.secret import literals
 from gatepost_authz.strict_json import StrictJsonError, members
 
 MOST_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
+
+DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 
 PURPOSE, KEYED = "approval arguments", "approval digest"
 
@@ -37,14 +35,6 @@ MARK = "[REDACTED:"
 WITHHELD = (
     "A person has to approve this call and would not see all of it: what looks like a private key "
     "is none, or the value of a secret argument stands in another one as well."
-)
-
-MARKED = re.compile(r"\[REDACTED:([^\[\]\n]{1,128})\]")
-KEY = "PRIVATE_KEY"
-MOST_KEYS = 8
-"""Each takes about a millisecond to parse."""
-_LINES = re.compile(
-    r"-----BEGIN [A-Z0-9 ]+-----\n(?:[^\n]{64,76}\n)*[^\n]{1,76}\n-----END [A-Z0-9 ]+-----"
 )
 
 
@@ -225,77 +215,102 @@ def check_readable(arguments: bytes) -> None:
         raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
 
 
-def hides_words(arguments: bytes, shown: bytes) -> bool:
-    """
-    Return whether a redacted private key in *shown* is something else.
-
-    It is the only secret pattern that matches words and lines. A caller could put text between the
-    begin and end lines, which the approver would not see although the tool gets it.
-    """
-    originals, shown_texts = list(_leaves(arguments)), list(_leaves(shown))
-    if len(originals) != len(shown_texts):
-        return True
-    hidden = [
-        part
-        for one, other in zip(originals, shown_texts, strict=True)
-        if one != other and f":{KEY}]" in str(other)
-        for part in _parts(str(one), str(other))
-    ]
-    return len(hidden) > MOST_KEYS or not all(map(_is_key, hidden))
-
-
-def hides_arguments(arguments: bytes, before: bytes, after: bytes, secrets: Sequence[str]) -> bool:
-    """
-    Return whether the values of secret arguments, *secrets*, hide anything but those arguments.
-
-    *before* and *after* are the shown arguments without and with these values redacted. A caller
-    that uses an address as a password too would have the address redacted in both places.
-    """
-    own = Counter(secrets)
-    triples = zip(_leaves(arguments), _leaves(before), _leaves(after), strict=True)
-    for original, one, other in triples:
-        if one == other:
-            continue
-        if not own[str(original)]:
-            return True
-        own[str(original)] -= 1
-    return False
-
-
-def _leaves(encoded: bytes) -> Iterator[Any]:
-    """Yield names and values in their order, repeated names included."""
-    left: list[Any] = [json.loads(encoded, object_pairs_hook=list)]
-    while left:
-        one = left.pop()
-        if isinstance(one, list | tuple):
-            left.extend(reversed(one))
-        else:
-            yield one
-
-
-def _parts(original: str, shown_text: str) -> Iterator[str]:
-    """Yield at least the parts of *original* that were redacted as keys."""
-    pieces = MARKED.split(shown_text)
-    names, segments = pieces[1::2], pieces[::2]
-    at = len(segments[0])
-    for name, segment in zip(names[:-1], segments[1:-1], strict=True):
-        end = max(original.find(segment, at), at)
-        if name == KEY:
-            yield original[at:end]
-        at = end + len(segment)
-    if names[-1] == KEY:
-        yield original[at : len(original) - len(segments[-1])]
-
-
-def _is_key(text: str) -> bool:
-    encoded = text.strip().replace("\r\n", "\n")
-    if not _LINES.fullmatch(encoded):
-        return False
-    load = load_ssh_private_key if "OPENSSH" in encoded[:40] else load_pem_private_key
+def edited_changes(
+    approval: StoredApproval,
+    edited: bytes,
+    sealer: ArgumentSealer,
+    policies: ToolPolicies,
+    redaction: Redaction,
+) -> dict[str, Any]:
+    """Return the changes of a request for arguments that an approver edited; raises Undecidable."""
+    request = approval.request
+    if request.given:
+        raise Undecidable(DECIDED)
+    tool, sealed = policies.tool_of(request), sealer.open(approval.record)
+    if sealed is None or tool is None:
+        raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
+    arguments = merged(edited, request.arguments, sealed.arguments)
+    if sealer.digest(tool, arguments) == approval.details.digest:
+        if request.edited is None:
+            return {}
+        # The approval of the person who edited them is gone; the edit must not outlast it.
+        original = sealer.seal(request.id, SealedArguments(sealed.arguments))
+        return {"sealed": original, "edited": None}
     try:
-        load(encoded.encode(), None, unsafe_skip_rsa_key_validation=True)
-    except TypeError:
-        return True  # a key with a password
-    except (ValueError, UnsupportedAlgorithm):
-        return False
-    return True
+        checked = tool.check(arguments)
+        shown = shown_arguments(redaction, request.tenant, tool, arguments)
+    except ToolFailure as refused:
+        message = redaction.clean(request.tenant, refused.failure.message)
+        raise Undecidable(f"The tool does not take these arguments: {message}") from None
+    variables = variables_of(approval.details.caller, tool, arguments, checked)
+    policy = policies.of(tool)
+    need = None if policy is None else policy.need(variables)
+    if need is not None and not need.within(request.caller, request.needed, request.by):
+        raise Undecidable("These arguments need other approvers. Reject, and call again.")
+    both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
+    return {"sealed": both, "edited": shown}
+
+
+def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
+    """
+    Return the edited arguments with the redacted secrets restored in their places.
+
+    Raises Undecidable if a redaction placeholder was moved or changed. Entries of a list may look
+    alike and hide different secrets: with placeholders they stay as they are, and so does the
+    number of entries.
+    """
+    try:
+        wanted = decoded(edited)
+    except ValueError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    if not isinstance(wanted, dict):
+        raise Undecidable("The edited arguments are not a JSON object.")
+    try:
+        whole = _restored(wanted, decoded(shown), decoded(original), "")
+        arguments = encoded(whole)
+    except RecursionError:
+        raise Undecidable("The edited arguments are nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    try:
+        check_readable(arguments)
+    except ToolFailure as refused:
+        raise Undecidable(refused.failure.message) from None
+    return arguments
+
+
+def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
+    if isinstance(wanted, dict):
+        shown = shown if isinstance(shown, dict) else {}
+        original = original if isinstance(original, dict) else {}
+        for name in wanted:
+            _unmarked(name, place)
+        return {
+            name: _restored(value, shown.get(name), original.get(name), f"{place}.{name}")
+            for name, value in wanted.items()
+        }
+    if isinstance(wanted, list):
+        are_lists = isinstance(shown, list) and isinstance(original, list)
+        if not (are_lists and len(wanted) == len(shown) == len(original)):
+            shown = original = [None] * len(wanted)
+        places = (f"{place}[{at}]" for at in range(len(wanted)))
+        return [
+            _restored(one, before, secret, where)
+            if one == before or len(wanted) == 1
+            else _restored(one, None, None, where)
+            for one, before, secret, where in zip(wanted, shown, original, places, strict=True)
+        ]
+    if wanted == shown and type(wanted) is type(shown):
+        return original
+    if isinstance(wanted, str):
+        _unmarked(wanted, place)
+    return wanted
+
+
+def _unmarked(text: str, place: str) -> None:
+    if MARK in text:
+        where = place.removeprefix(".") or "the arguments"
+        raise Undecidable(
+            f"Part of {where} is withheld, so it can be left as it is or written anew, "
+            "but not changed around the withheld part or moved within a list."
+        )

@@ -2,16 +2,18 @@
 
 import fnmatch
 import hashlib
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts, token_claims
+from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts
 from gatepost.policy.approvals.conditions import Condition
-from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule
+from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule, token_claims
 from gatepost.tools.api import Offer, Tool
+from gatepost.tools.registry import Registry
 from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
 
@@ -82,21 +84,11 @@ def matches(pattern: str, tool: Tool | ToolFacts) -> bool:
     return fnmatch.fnmatchcase(name, literal)
 
 
-class TenantTools(Protocol):
-    """The tools that tenants have beside those of the configuration, as the registry knows them."""
-
-    def ready(self, caller: TenantContext) -> Awaitable[None]:
-        """Load the tools of the caller's tenant; raises StoreUnavailable."""
-
-    def known(self, caller: TenantContext, name: str) -> Tool | None:
-        """Return the tool of that name, if it is at hand."""
-
-
 class ToolPolicies:
     """
     The policies of one configuration.
 
-    *plan* has those of its own *tools*. The policy of any other tool is worked out at the first
+    ``plan`` has those of its own *tools*. The policy of any other tool is worked out at the first
     call; the tools `find_tools` and `call_tool` have none, because the tool that they call has its
     own. *tenant_tools* are the tools of tenants.
     """
@@ -104,18 +96,15 @@ class ToolPolicies:
     def __init__(
         self,
         settings: ApprovalsSettings,
-        plan: Plan,
         tools: Mapping[str, Tool],
-        tenant_tools: TenantTools | None = None,
+        tenant_tools: Registry | None = None,
     ) -> None:
-        self._settings, self.plan, self._tools, self._tenant_tools = (
-            settings,
-            plan,
-            tools,
-            tenant_tools,
-        )
-        self._conditions = conditions_of(settings)
-        self._of_tenants: dict[ToolFacts, ApprovalPolicy | None] = {}
+        self._tools, self._tenant_tools = tools, tenant_tools
+        self.plan = plan_of(settings, tools.values())
+        conditions = conditions_of(settings)
+        self._of_tenant_tool: Callable[[ToolFacts], ApprovalPolicy | None] = lru_cache(
+            MOST_POLICIES
+        )(lambda facts: policy_of(settings, facts, conditions))
 
     @property
     def has_others(self) -> bool:
@@ -164,14 +153,6 @@ class ToolPolicies:
         if self._tenant_tools is None or caller is None or request.tool in self._tools:
             return None
         return self._tenant_tools.known(caller, request.tool)
-
-    def _of_tenant_tool(self, facts: ToolFacts) -> ApprovalPolicy | None:
-        if facts in self._of_tenants:
-            return self._of_tenants[facts]
-        if len(self._of_tenants) >= MOST_POLICIES:
-            del self._of_tenants[next(iter(self._of_tenants))]
-        policy = self._of_tenants[facts] = policy_of(self._settings, facts, self._conditions)
-        return policy
 
 
 def _caller_of(request: ApprovalRequest) -> TenantContext | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
-from gatepost.policy.approvals.approval_request import PageUrl, no_page
+from gatepost.policy.approvals.approval_request import ApprovalGrant, PageUrl, no_page
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
@@ -93,8 +93,8 @@ def payload_of(change: ApprovalChange, *, now: float, page: PageUrl) -> bytes | 
 
     It contains neither arguments nor people's texts; those require a sign-in.
     """
-    request = change.request
-    if request is None or change.what not in EVENTS:
+    request = change.changed
+    if isinstance(request, ApprovalGrant) or change.what not in EVENTS:
         return None
     if change.what == "approved" and request.state == "waiting":
         return None  # the first of two approvals; nothing is decided yet
@@ -140,11 +140,11 @@ class Webhook:
 
     def message(self, change: ApprovalChange) -> OutboxMessage | None:
         """Return the outbox message for a change, or None if it sends none."""
-        request, now = change.request, self._clock()
+        request, now = change.changed, self._clock()
         body = payload_of(change, now=now, page=self._page) if self._url else None
-        if request is None or body is None:
+        if isinstance(request, ApprovalGrant) or body is None:
             return None
-        name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
+        name, until = f"{request.id.replace(':', '_')}_{change.what}", request.until
         if request.kind == "call":
             sequence = SEQUENCES[change.what]
         else:
@@ -155,7 +155,7 @@ class Webhook:
             sequence = self._sequence = max(round(now * 1_000_000), self._sequence + 1)
         return OutboxMessage(
             id=f"msg_{name}",
-            ordering_key=change.id,
+            ordering_key=request.id,
             sequence=sequence,
             body=body,
             created_at=now,
@@ -217,13 +217,13 @@ class OutboxSender:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Wake the sender for a change, whose message is already in the outbox."""
-        if change.what not in EVENTS:
+        request = change.changed
+        if change.what not in EVENTS or isinstance(request, ApprovalGrant):
             return
-        request = change.request
-        if request is not None and request.kind == "script":
+        if request.kind == "script":
             # Scripts have their own store, so the message is not stored together with the decision.
             await self._store(change)
-        self._grown_tenants.add(change.tenant)
+        self._grown_tenants.add(request.tenant)
         self._turn.wake()
 
     @asynccontextmanager
@@ -277,15 +277,15 @@ class OutboxSender:
             log.error("webhook_not_tried", extra=reason_of(task))
 
     async def _store(self, change: ApprovalChange) -> None:
-        message = self._webhook.message(change)
+        message, tenant = self._webhook.message(change), change.changed.tenant
         if message is None:
             return
         try:
-            await self._records.of(change.tenant).outbox.add(message)
+            await self._records.of(tenant).outbox.add(message)
         except StoreUnavailable as outage:
             # The decision stands without its message.
             self.done["dropped"] += 1
-            log.warning("webhook_dropped", extra={"tenant": change.tenant, "reason": str(outage)})
+            log.warning("webhook_dropped", extra={"tenant": tenant, "reason": str(outage)})
 
     async def _drop_excess(self) -> None:
         for tenant in tuple(self._grown_tenants):

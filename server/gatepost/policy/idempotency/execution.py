@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from gatepost.policy.idempotency.idempotency_record import (
-    NO_ROOM,
-    NOTHING_DONE,
+    NOT_RUN,
     OTHER_ARGUMENTS,
+    TOO_LARGE_RECORD,
     UNKNOWN,
     CallOutcome,
     IdempotentWork,
@@ -38,13 +38,13 @@ from gatepost_authz.caller import TenantContext
 log = logging.getLogger("gatepost.once")
 
 STILL_RUNNING = "The first call with this idempotency key is still running."
-COME_BACK_S = 5.0
+RETRY_AFTER_S = 5.0
 CLOSING_S = 5.0
 
 # Renewed twice before it expires, so that one renewal may fail.
 LEASE_S = 15.0
 RENEW_S = 5.0
-RESERVED_BYTES = weight(NO_ROOM)
+RESERVED_BYTES = weight(TOO_LARGE_RECORD)
 """
 The bytes that a new record reserves in the quota, so that there is room to store how its call
 ended.
@@ -101,7 +101,7 @@ class IdempotentExecution:
         """
         loop = asyncio.get_running_loop()
         self._callers += 1
-        wanted = True
+        still_wanted = True
         try:
             while not self._done.done():
                 left = None if own and self.leads else until - loop.time()
@@ -112,11 +112,11 @@ class IdempotentExecution:
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
             # client that cancels its call does not (T-11, CX-03).
-            wanted = HUNG_UP in cancelled.args
+            still_wanted = HUNG_UP in cancelled.args
             raise
         finally:
             self._callers -= 1
-            if not self._callers and not (wanted and self.leads):
+            if not self._callers and not (still_wanted and self.leads):
                 self.stop()
 
     def stop(self) -> None:
@@ -126,24 +126,24 @@ class IdempotentExecution:
             self._wake_ups.wake()
 
     async def _go(self) -> None:
-        held = await self._begin(self._new_record())
-        if held is None or await self._follow(held):
+        stored = await self._begin(self._new_record())
+        if stored is None or await self._follow(stored):
             await self._lead()
 
     async def _begin(self, record: IdempotencyRecord) -> IdempotencyRecord | None:
         """Call `IdempotencyStore.begin`; ToolFailure if the quota has no room for the key."""
         now = self._clock()
         try:
-            async with self._room(RESERVED_BYTES):
+            async with self._reserve(RESERVED_BYTES):
                 return await self._store.begin(record, now=now)
         except QuotaExceeded as full:
             # Outcomes that are stored already are still returned.
-            held = await self._store.get(record.key)
-            if held is not None and held.expires_at > now:
-                return held
+            stored = await self._store.get(record.key)
+            if stored is not None and stored.expires_at > now:
+                return stored
             raise no_room(full) from None
 
-    def _room(self, size: int) -> AbstractAsyncContextManager[None]:
+    def _reserve(self, size: int) -> AbstractAsyncContextManager[None]:
         owner = self._template.owner
         return (
             nullcontext() if owner is None else self._quota.room(self.caller.tenant_id, owner, size)
@@ -152,7 +152,7 @@ class IdempotentExecution:
     def _over(self, task: asyncio.Task[None]) -> None:
         """Release all waiting callers, even if a store failed."""
         error = None if task.cancelled() else task.exception()
-        self._resolve(NOTHING_DONE if error is None else CallOutcome(error=error))
+        self._resolve(NOT_RUN if error is None else CallOutcome(error=error))
 
     def _resolve(self, ending: CallOutcome) -> None:
         if not self._done.done():
@@ -172,13 +172,13 @@ class IdempotentExecution:
 
     # Another process holds the record.
 
-    async def _follow(self, held: IdempotencyRecord) -> bool:
+    async def _follow(self, stored: IdempotencyRecord) -> bool:
         """Wait for another process's outcome; return True if this process took over the record."""
-        if self._settled(held):
+        if self._is_finished(stored):
             return False
         async with self._wake_ups:
             while (found := await self._store.get(self._template.key)) is not None:
-                if self._settled(found):
+                if self._is_finished(found):
                     return False
                 if found.leased_until <= self._clock():
                     if not self._may_take_over(found):
@@ -193,18 +193,18 @@ class IdempotentExecution:
         # Released, because nothing was done. Each waiting caller tries again.
         return False
 
-    def _settled(self, held: IdempotencyRecord) -> bool:
-        if held.expires_at <= self._clock():
-            self._resolve(NOTHING_DONE)
-        elif held.digest != self._template.digest:
+    def _is_finished(self, stored: IdempotencyRecord) -> bool:
+        if stored.expires_at <= self._clock():
+            self._resolve(NOT_RUN)
+        elif stored.digest != self._template.digest:
             self._resolve(OTHER_ARGUMENTS)
-        elif held.outcome is not None:
-            self._resolve(replay(held.outcome))
+        elif stored.outcome is not None:
+            self._resolve(replay(stored.outcome))
         return self._done.done()
 
-    def _may_take_over(self, held: IdempotencyRecord) -> bool:
+    def _may_take_over(self, stored: IdempotencyRecord) -> bool:
         after = self._template.unknown_s
-        counts_no_more = after is not None and held.leased_until + after <= self._clock()
+        counts_no_more = after is not None and stored.leased_until + after <= self._clock()
         return self._work.repeatable or counts_no_more
 
     # This process holds the record.
@@ -212,7 +212,7 @@ class IdempotentExecution:
     async def _lead(self) -> None:
         self.leads = True
         if self._stopped.done():
-            await self._give_up(NOTHING_DONE)
+            await self._give_up(NOT_RUN)
             return
         doing = asyncio.create_task(self._do())
         try:
@@ -257,8 +257,8 @@ class IdempotentExecution:
             until = self._clock() + LEASE_S
             if await self._store.renew(self._template.key, self._template.holder, until):
                 return
-            held = await self._store.get(self._template.key)
-            if held is not None and held.holder != self._template.holder:
+            stored = await self._store.get(self._template.key)
+            if stored is not None and stored.holder != self._template.holder:
                 # The database was unreachable for so long that another process took over the key
                 # and may run the same call.
                 self.stop()
@@ -271,7 +271,7 @@ class IdempotentExecution:
 
         async def finish() -> None:
             try:
-                async with self._room(len(kept)):
+                async with self._reserve(len(kept)):
                     await self._store.finish(template.key, template.holder, kept, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
@@ -279,7 +279,9 @@ class IdempotentExecution:
                 log.warning(
                     "outcome_not_kept", extra={"tenant": self.caller.tenant_id, "limit": full.limit}
                 )
-                await self._store.finish(template.key, template.holder, NO_ROOM, expires_at)
+                await self._store.finish(
+                    template.key, template.holder, TOO_LARGE_RECORD, expires_at
+                )
 
         await self._keep_trying(finish, ending)
 
@@ -324,8 +326,8 @@ class RunningCalls:
         allowed_s = max(caller.expires_at - self._clock(), 0.0) + GRACE_S
         until = loop.time() + (work.limit_s if work.call.lasting else min(work.limit_s, allowed_s))
         while True:
-            place = (template.key, template.digest)
-            run = self._open.get(place)
+            call_key = (template.key, template.digest)
+            run = self._open.get(call_key)
             own = run is None
             if run is None:
                 run = self._begin(work, template)
@@ -340,16 +342,16 @@ class RunningCalls:
                 return outcome
 
     def _begin(self, work: IdempotentWork, template: RecordTemplate) -> IdempotentExecution:
-        tenant, place = work.call.caller.tenant_id, (template.key, template.digest)
+        tenant, call_key = work.call.caller.tenant_id, (template.key, template.digest)
         run = IdempotentExecution(
             work,
             template,
             shared_store=self._shared_store.of(tenant),
             quota=self.quota,
             clock=self._clock,
-            ended=lambda: self._open.pop(place, None),
+            ended=lambda: self._open.pop(call_key, None),
         )
-        self._open[place] = run
+        self._open[call_key] = run
         self._tasks.add(run.task)
         run.task.add_done_callback(self._tasks.discard)
         return run
@@ -376,4 +378,4 @@ class StillRunning(ToolFailure):
     """The first call of a key takes longer than the second may wait."""
 
     def __init__(self) -> None:
-        super().__init__("conflict", STILL_RUNNING, retry_after=COME_BACK_S)
+        super().__init__("conflict", STILL_RUNNING, retry_after=RETRY_AFTER_S)

@@ -38,7 +38,7 @@ EXACT = 1e25
 
 # These outcomes say that nothing was done and that a retry may succeed. If they were stored, every
 # retry would get them for a day.
-INVITING: frozenset[FailureKind] = frozenset(
+RETRIED_KINDS: frozenset[FailureKind] = frozenset(
     {"rate_limit", "upstream_unavailable", "approval_pending"}
 )
 # A tool raises these to be called again: with answers, by a more capable client, or with more
@@ -76,7 +76,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
         return self.outcome
 
 
-NOTHING_DONE = CallOutcome(shared=False)
+NOT_RUN = CallOutcome(shared=False)
 
 Lost = Literal["stopped", "too large", "no room"]
 
@@ -132,8 +132,8 @@ LOST: Mapping[Lost, CallOutcome] = {
         "the storage quota of its caller or tenant was used up. It was not run again."
     ),
 }
-STOPPED = _encode(StoredOutcome(lost="stopped"))
-NO_ROOM = _encode(StoredOutcome(lost="no room"))
+STOPPED_RECORD = _encode(StoredOutcome(lost="stopped"))
+TOO_LARGE_RECORD = _encode(StoredOutcome(lost="no room"))
 
 
 def keep(outcome: Outcome) -> bytes:
@@ -227,18 +227,18 @@ def judged(
     """
     if doing.cancelled() and stopped:
         if not invoked or work.repeatable:
-            return NOTHING_DONE, None
-        return replay(STOPPED), STOPPED
+            return NOT_RUN, None
+        return replay(STOPPED_RECORD), STOPPED_RECORD
     error = asyncio.CancelledError() if doing.cancelled() else doing.exception()
     if not invoked or isinstance(error, NOT_AN_OUTCOME):
         outcome = doing.result() if error is None else None
         return CallOutcome(outcome, error, shared=False), None
     if isinstance(error, StoreUnavailable):
-        return CallOutcome(error=error), None if work.repeatable else STOPPED
+        return CallOutcome(error=error), None if work.repeatable else STOPPED_RECORD
     try:
         if isinstance(error, ProtocolError):
-            told = work.redacted.protocol_error(error)
-            return CallOutcome(error=told), keep_error(told)
+            redacted_error = work.redacted.protocol_error(error)
+            return CallOutcome(error=redacted_error), keep_error(redacted_error)
         return _fitted(work, doing.result() if error is None else work.failed(error))
     except UNENCODABLE as bad:
         return _fitted(work, work.failed(bad))
@@ -247,7 +247,7 @@ def judged(
 def _fitted(work: IdempotentWork, outcome: Outcome) -> tuple[CallOutcome, bytes | None]:
     if outcome.failure is not None:
         outcome = work.redacted.outcome(outcome)
-    if outcome.failure is not None and outcome.failure.kind in INVITING:
+    if outcome.failure is not None and outcome.failure.kind in RETRIED_KINDS:
         return CallOutcome(outcome), None
     fitted = fit(outcome, work.tool, work.max_result_bytes)
     return CallOutcome(fitted), keep(fitted)
@@ -298,10 +298,10 @@ def template_of(
         # against it. The idempotency key, which only the client has, is not stored.
         digest = hmac.digest(idempotency_key.key.encode(errors="surrogatepass"), digest, "sha256")
     named = (*caller.identity_key, tool.name, idempotency_key.kind, idempotency_key.key)
-    episode = digest.hex() if idempotency_key.kind == "correlation" else None
+    bound_to = digest.hex() if idempotency_key.kind == "correlation" else None
     return RecordTemplate(
         # As JSON, so that no choice of ids makes two different callers the same.
-        key=hashlib.sha256(msgspec.json.encode((*named, episode))).digest(),
+        key=hashlib.sha256(msgspec.json.encode((*named, bound_to))).digest(),
         digest=digest,
         holder=secrets.token_hex(8),
         running_s=DAY_S,

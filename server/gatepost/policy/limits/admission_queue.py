@@ -47,6 +47,11 @@ class AdmissionQueue:
         self._concurrency = concurrency
         self._queues: OrderedDict[str, TenantQueue] = OrderedDict()
 
+    def apply(self, *, most: float, each: int, within_s: float) -> None:
+        """Apply these bounds from now on, and begin the waiting calls that fit them."""
+        self.most, self.each, self.within_s = most, each, within_s
+        self.let_in()
+
     async def enter(self, tenant: str, caller: Hashable) -> bool:
         """
         Wait to begin a call; return False if that takes too long or the tenant's queue is full.

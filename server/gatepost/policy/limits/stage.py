@@ -17,7 +17,7 @@ from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, LimitRules, rows_
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
-from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
+from gatepost.tools.api import NOT_AUDITED, Call, Failure, Offer, Outcome
 from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.failure import FailureLimit
 from gatepost.tools.redacted_call import RedactedCall
@@ -88,9 +88,7 @@ class LimitStage(Stage):
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        queue = self.queue
-        queue.most, queue.each, queue.within_s = most or ANY, each, within_s
-        queue.let_in()
+        self.queue.apply(most=most or ANY, each=each, within_s=within_s)
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
@@ -101,7 +99,7 @@ class LimitStage(Stage):
             caller.subject_kind,
             caller.subject,
             # Callers can invent any number of names that are not tools.
-            call.name if call.kind == "tool" else None if call.kind in OFF_RECORD else "",
+            call.name if call.kind == "tool" else None if call.kind in NOT_AUDITED else "",
             call.depth > 0,
         )
         call_limits = self._call_limits.get(key) or self.limits_of(key)

@@ -18,7 +18,7 @@ from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")
 
-BY = "approvals"
+HOLD_AUTHOR = "approvals"
 """The author of these holds."""
 
 
@@ -68,7 +68,7 @@ class DenialCounter:
     async def _hold(self, caller: TenantContext) -> None:
         for_s = self._settings.hold_s
         reason = f"{self._settings.denials} calls were denied"
-        record = hold(caller, now=self._clock(), for_s=for_s, by=BY, reason=reason)
+        record = hold(caller, now=self._clock(), for_s=for_s, by=HOLD_AUTHOR, reason=reason)
         details = {"id": record.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
         about = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.

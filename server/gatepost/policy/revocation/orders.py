@@ -3,7 +3,7 @@
 import re
 import secrets
 
-from gatepost.storage.revocations import FOR_EVER, HOLD, RevocationRecord
+from gatepost.storage.revocations import HOLD_PREFIX, NEVER_EXPIRES, RevocationRecord
 from gatepost_authz.caller import TenantContext
 
 SUSPENDED = "suspended"
@@ -33,10 +33,10 @@ def revocation(
 
     *leeway_s* is how far an issuer's clock may be ahead, *longest_s* is the longest lifetime of a
     token, *kept_s* is how long stored data outlives its token, and *block_s* is for how long newer
-    tokens are refused too (`FOR_EVER`: always).
+    tokens are refused too (`NEVER_EXPIRES`: always).
     """
     before = now + leeway_s
-    until = FOR_EVER if block_s >= FOR_EVER else now + block_s
+    until = NEVER_EXPIRES if block_s >= NEVER_EXPIRES else now + block_s
     over = max(before + max(longest_s, kept_s), until)
     return RevocationRecord(
         id=secrets.token_hex(4),
@@ -50,7 +50,7 @@ def revocation(
         created_at=now,
         created_by=selectors.created_by,
         reason=selectors.reason,
-        expires_at=None if until == FOR_EVER else over,
+        expires_at=None if until == NEVER_EXPIRES else over,
     )
 
 
@@ -72,14 +72,14 @@ def hold(
 
 def hold_id(caller: TenantContext) -> str:
     """Return the id of the caller's hold; a machine with a person's subject is another caller."""
-    return HOLD + caller.principal_digest.hex()[:16]
+    return HOLD_PREFIX + caller.principal_digest.hex()[:16]
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a duration (`90s`, `30m`, `2h`, `7d`, `ever`); raise ValueError."""
-    if text == "ever":
-        return FOR_EVER
+    """Return the seconds of a duration (`90s`, `30m`, `2h`, `7d`, `forever`); raise ValueError."""
+    if text == "forever":
+        return NEVER_EXPIRES
     match = SPAN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no span of time: write 90s, 30m, 2h, 7d or ever")
+        raise ValueError(f"{text!r} is no span of time: write 90s, 30m, 2h, 7d or forever")
     return float(int(match[1]) * UNITS[match[2]])

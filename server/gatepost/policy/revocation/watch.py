@@ -11,9 +11,9 @@ from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 
 SETTINGS = "tenancy.suspended"
 """The author of suspensions from the configuration."""
-FRESH_S = 30.0
+READ_WITHIN_S = 30.0
 """How long a reading is used without a change: a writer may have died before it announced one."""
-FRESHLY_S = 3600.0
+STARTUP_WINDOW_S = 3600.0
 """A starting process ignores older revocations: other processes have acted on them."""
 EndRevoked = Callable[[tuple[RevocationRecord, ...]], object]
 """Called with new revocations, on the event loop; must not raise."""
@@ -34,8 +34,8 @@ class RevocationSnapshot:
         self._by_tenant: dict[str, list[RevocationRecord]] = {}
         for record in self.revocations:
             if not (record.suspends or record.is_hold):
-                place, name = self._place(record)
-                place.setdefault(name, []).append(record)
+                index, name = self._index_of(record)
+                index.setdefault(name, []).append(record)
         self._revokes_any = bool(self._by_subject or self._by_client or self._by_tenant)
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
@@ -54,7 +54,7 @@ class RevocationSnapshot:
         for client in {caller.client_id or caller.subject, caller.subject}:
             yield from self._by_client.get(client, ())
 
-    def _place(self, record: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
+    def _index_of(self, record: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
         if record.subject:
             return self._by_subject, record.subject
         return (
@@ -128,7 +128,7 @@ class Revocations:
     def configure(self, suspended: Iterable[str]) -> None:
         """Take up the tenants that the configuration suspends, and end their calls and streams."""
         before, self._configured = self._configured, frozenset(suspended)
-        self._settle()
+        self._update_suspended()
         if self.is_ready and (new := self._configured - before):
             self._ended(self._suspensions(new))
 
@@ -179,8 +179,8 @@ class Revocations:
         snapshot = RevocationSnapshot(await self._records.revocations.all())
         # A starting process skips what other processes acted on long ago.
         is_first = not self.is_ready
-        since = self._clock() - FRESHLY_S if is_first else float("-inf")
-        self._changes, self._fresh_until = changes, now + FRESH_S
+        since = self._clock() - STARTUP_WINDOW_S if is_first else float("-inf")
+        self._changes, self._fresh_until = changes, now + READ_WITHIN_S
         shut = self._suspensions(self._configured) if is_first else ()
         known, self._snapshot = {*self._snapshot.revocations}, snapshot
         self.are_holding = bool(snapshot.holds)
@@ -188,7 +188,7 @@ class Revocations:
         if shut or any(
             not record.is_hold for record in known.symmetric_difference(snapshot.revocations)
         ):
-            self._settle()
+            self._update_suspended()
             new = [
                 record
                 for record in snapshot.revocations
@@ -200,8 +200,8 @@ class Revocations:
         now = self._clock()
         return tuple(suspension(one, now=now, by=SETTINGS) for one in sorted(tenants))
 
-    def _settle(self) -> None:
+    def _update_suspended(self) -> None:
         # In place: the request handlers hold a reference to this set.
-        wanted = self._configured | self._snapshot.suspended
-        self._suspended -= self._suspended - wanted
-        self._suspended |= wanted
+        suspended = self._configured | self._snapshot.suspended
+        self._suspended -= self._suspended - suspended
+        self._suspended |= suspended

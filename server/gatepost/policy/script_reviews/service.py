@@ -13,14 +13,12 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
-    IsRevoked,
     Operator,
     Undecidable,
-    caller_is_revoked,
-    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
@@ -30,7 +28,7 @@ UNKNOWN_SUBMITTER = (
     "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
     "you. An operator can approve it with `gatepost scripts approve`."
 )
-GONE = "Nothing of that content waits any more; look at what waits now."
+NOTHING_WAITS = "Nothing of that content waits any more; look at what waits now."
 
 
 class ScriptReviews:
@@ -99,12 +97,12 @@ class ScriptReviews:
         verdict = decision.verdict
         decided = await self._decided(tenant, request_id, by, decision, until)
         if seen is not None and seen != decided.digest:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         await self._notifier.record(verdict, decided, by)
         if not await self._store(decided):
             await self._notifier.record("void", decided, by)
-            raise Undecidable(GONE)
-        await self._notifier.request(verdict, decided, by, is_recorded=True)
+            raise Undecidable(NOTHING_WAITS)
+        await self._notifier.announce(verdict, decided, by, is_recorded=True)
         return decided
 
     async def allow(self, tenant: str, script: Script, by: Approver) -> None:
@@ -122,7 +120,7 @@ class ScriptReviews:
         decided = _with(request, ApprovalDecision(by=party, verdict="approved", at=now))
         await self._notifier.record("approved", decided, by)
         await self._of(tenant).approve(script, by=party)
-        await self._notifier.request("approved", decided, by, is_recorded=True)
+        await self._notifier.announce("approved", decided, by, is_recorded=True)
 
     async def revoke(
         self, tenant: str, name: str, by: Approver
@@ -141,7 +139,7 @@ class ScriptReviews:
             if revoked is None:
                 await self._notifier.record("void", request, by)
             else:
-                await self._notifier.request("revoked", request, by, is_recorded=True)
+                await self._notifier.announce("revoked", request, by, is_recorded=True)
         return revoked
 
     async def withdraw(self, tenant: str) -> int:
@@ -151,7 +149,7 @@ class ScriptReviews:
             request = _request(tenant, review)
             if caller_is_revoked(request, self._is_revoked) and await approvals.drop(review.digest):
                 ended = replace(request, state="withdrawn", decided_at=self._clock())
-                await self._notifier.request("withdrawn", ended)
+                await self._notifier.announce("withdrawn", ended)
                 count += 1
         return count
 
@@ -186,7 +184,7 @@ class ScriptReviews:
         """Return the request with the decision applied; Undecidable if it is not possible."""
         request = await self.get(tenant, request_id)
         if request is None:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         if decision.verdict == "approved":
             why = self.objection(request, by)
         else:

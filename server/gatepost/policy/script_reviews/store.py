@@ -15,7 +15,7 @@ from gatepost.tools.api import CallContext
 from gatepost_authz.caller import TenantContext
 
 SUBJECT = "scripts"
-APPROVED, WAITING, REJECTED = "approved:", "waiting:", "rejected:"
+APPROVED_PREFIX, WAITING_PREFIX, REJECTED_PREFIX = "approved:", "waiting:", "rejected:"
 MOST_REJECTED = 50
 """Rejections of one tenant that are kept with their content; the oldest are dropped."""
 ERASED_APPROVER = DisplayedParty(subject="", name="an administrator")
@@ -63,19 +63,19 @@ class ScriptApprovals:
         submitted = [ScriptReview.of(script, at=now, caller=party) for script in new]
         displaced = {one.digest for one in displaced_by(submitted, others, most)}
         for review in [*replaced, *(one for one in others if one.digest in displaced)]:
-            await self._entries.delete(WAITING + review.digest)
+            await self._entries.delete(WAITING_PREFIX + review.digest)
         for review in [one for one in submitted if one.digest not in displaced]:
-            key = WAITING + review.digest
+            key = WAITING_PREFIX + review.digest
             await self._entries.put(key, _encode(review), now=self._clock(), revision=0)
 
     async def _is_new(self, script: Script) -> bool:
-        if await self._entries.get(WAITING + script.digest) is not None:
+        if await self._entries.get(WAITING_PREFIX + script.digest) is not None:
             return False
         return await self.rejection(script) is None
 
     async def approved(self, name: str) -> ScriptReview | None:
         """Return the approved content of a name."""
-        entry = await self._entries.get(APPROVED + name)
+        entry = await self._entries.get(APPROVED_PREFIX + name)
         return None if entry is None else _review(entry.value)
 
     async def holds(self, script: Script) -> bool:
@@ -85,14 +85,14 @@ class ScriptApprovals:
 
     async def all_approved(self) -> list[ScriptReview]:
         """Return the approved scripts, by name."""
-        return _reviews(await self._entries.all(), APPROVED)
+        return _reviews(await self._entries.all(), APPROVED_PREFIX)
 
     async def waiting(self) -> list[ScriptReview]:
         """Return the scripts that wait for an administrator, the oldest first."""
         found = await self._entries.all()
         # A call at another replica may submit it at the moment of its rejection.
         rejected = {one.review.digest for one in self._rejections(found)}
-        waiting = [one for one in _reviews(found, WAITING) if one.digest not in rejected]
+        waiting = [one for one in _reviews(found, WAITING_PREFIX) if one.digest not in rejected]
         return sorted(waiting, key=lambda one: (one.at, one.name))
 
     async def rejected(self) -> list[Rejection]:
@@ -102,7 +102,7 @@ class ScriptApprovals:
 
     async def rejection(self, script: Script) -> Rejection | None:
         """Return the rejection of exactly this script, if it holds."""
-        entry = await self._entries.get(REJECTED + script.digest)
+        entry = await self._entries.get(REJECTED_PREFIX + script.digest)
         return None if entry is None else next(self._rejections([entry]), None)
 
     async def approve(self, script: Script, *, by: DisplayedParty) -> None:
@@ -111,23 +111,23 @@ class ScriptApprovals:
         """
         now = self._clock()
         review = ScriptReview.of(script, at=now, approver=by)
-        await self._entries.put(APPROVED + script.name, _encode(review), now=now)
-        await self._entries.delete(REJECTED + script.digest)
-        await self._entries.delete(WAITING + script.digest)
+        await self._entries.put(APPROVED_PREFIX + script.name, _encode(review), now=now)
+        await self._entries.delete(REJECTED_PREFIX + script.digest)
+        await self._entries.delete(WAITING_PREFIX + script.digest)
 
     async def drop(self, digest: str) -> bool:
         """Remove a waiting content until it is called again; return whether it waited."""
-        return await self._entries.delete(WAITING + digest)
+        return await self._entries.delete(WAITING_PREFIX + digest)
 
     async def reject(
         self, review: ScriptReview, *, by: DisplayedParty, reason: str, until: float
     ) -> bool:
         """Reject a waiting content *until* then; return False if another decision was first."""
-        now, key = self._clock(), REJECTED + review.digest
+        now, key = self._clock(), REJECTED_PREFIX + review.digest
         rejection = Rejection(review=review, by=by, reason=reason, at=now, until=until)
         await self.tidy(most=MOST_REJECTED - 1)
         is_first = await self._entries.put(key, _encode(rejection), now=now, revision=0)
-        await self._entries.delete(WAITING + review.digest)
+        await self._entries.delete(WAITING_PREFIX + review.digest)
         if is_first and await self.holds(review.script):
             # In the same moment it was approved: it may run, and must not count as rejected later.
             await self._entries.delete(key)
@@ -137,9 +137,9 @@ class ScriptApprovals:
     async def tidy(self, *, most: int = MOST_REJECTED) -> int:
         """Remove expired rejections, and the oldest beyond *most*; return their number."""
         found = await self._entries.all()
-        stored = [one for one in found if one.key.startswith(REJECTED)]
+        stored = [one for one in found if one.key.startswith(REJECTED_PREFIX)]
         kept = sorted(self._rejections(stored), key=lambda one: one.at)[-most:]
-        keys = {REJECTED + one.review.digest for one in kept}
+        keys = {REJECTED_PREFIX + one.review.digest for one in kept}
         expired = [one.key for one in stored if one.key not in keys]
         for key in expired:
             await self._entries.delete(key)
@@ -147,7 +147,7 @@ class ScriptApprovals:
 
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Remove the approval and all waiting contents of that name; return what there was."""
-        was_approved = await self._entries.delete(APPROVED + name)
+        was_approved = await self._entries.delete(APPROVED_PREFIX + name)
         waiting = [one for one in await self.waiting() if one.name == name]
         for review in waiting:
             await self.drop(review.digest)
@@ -163,17 +163,17 @@ class ScriptApprovals:
         """
         changed = 0
         for entry in await self._entries.all():
-            if entry.key.startswith(WAITING) and _is_submitter(
+            if entry.key.startswith(WAITING_PREFIX) and _is_submitter(
                 _review(entry.value).caller, issuer, subject
             ):
                 changed += await self._entries.delete(entry.key)
         for entry in await self._entries.all():
             before: ScriptReview | Rejection
             after: ScriptReview | Rejection
-            if entry.key.startswith(APPROVED):
+            if entry.key.startswith(APPROVED_PREFIX):
                 before = _review(entry.value)
                 after = _without_approver(before, issuer, subject)
-            elif entry.key.startswith(REJECTED):
+            elif entry.key.startswith(REJECTED_PREFIX):
                 before = _rejection(entry.value)
                 after = _without_person(before, issuer, subject)
             else:
@@ -190,7 +190,7 @@ class ScriptApprovals:
         """Yield the rejections among the entries that hold."""
         now = self._clock()
         for entry in entries:
-            if entry.key.startswith(REJECTED):
+            if entry.key.startswith(REJECTED_PREFIX):
                 rejection = _rejection(entry.value)
                 if rejection.until > now:
                     yield rejection

@@ -14,11 +14,11 @@ from gatepost.upstreams.registration_changes import (
 from gatepost.upstreams.upstream_server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
 
 JSON = "application/json"
-READING = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
+REFUSAL_STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 """The statuses of refusals of these routes; a refresh also has 502."""
 
 TEXT = {"type": "string"}
-MOMENT = {"type": ["string", "null"], "description": "RFC 3339, in UTC"}
+TIMESTAMP = {"type": ["string", "null"], "description": "RFC 3339, in UTC"}
 STATUS = {"enum": ["active", "disabled"]}
 NAME = {"type": "string", "minLength": 1, "maxLength": MOST_NAME}
 DESCRIPTION = {"type": ["string", "null"], "maxLength": MOST_DESCRIPTION}
@@ -82,7 +82,9 @@ SERVER = _shown(
         "api_key_set": {"type": "boolean"},
         "header_names": {"type": "array", "items": TEXT},
         "source": {"enum": ["configuration", "api"]},
-        **dict.fromkeys(("tools_cached_at", "failing_since", "created_at", "updated_at"), MOMENT),
+        **dict.fromkeys(
+            ("tools_cached_at", "failing_since", "created_at", "updated_at"), TIMESTAMP
+        ),
         "failure": {"type": ["string", "null"]},
     }
 )
@@ -106,7 +108,7 @@ AGENT = _shown(
         "mode": AGENT_FIELDS["mode"],
         "capabilities": {"type": "array", "items": _shown({"ref": TEXT})},
         "source": {"enum": ["configuration", "api"]},
-        **dict.fromkeys(("created_at", "updated_at"), MOMENT),
+        **dict.fromkeys(("created_at", "updated_at"), TIMESTAMP),
     }
 )
 CAPABILITY_SHOWN = _shown(dict.fromkeys(("id", "name", "description", "icon", "category"), TEXT))
@@ -154,11 +156,11 @@ class ManagementPaths:
         }
 
     def _one(self, kind: str, words: str, answer: str) -> dict[str, Any]:
-        there = {"200": _answer(answer)}
+        responses = {"200": _answer(answer)}
         return {
-            "get": self._operation(f"get{kind}", f"Read an {words}", there, one=True),
+            "get": self._operation(f"get{kind}", f"Read an {words}", responses, one=True),
             "patch": self._operation(
-                f"change{kind}", f"Change an {words}", there, body=f"{kind}Changes", one=True
+                f"change{kind}", f"Change an {words}", responses, body=f"{kind}Changes", one=True
             ),
             "delete": self._operation(
                 f"remove{kind}", f"Remove an {words}", {"204": _GONE}, one=True
@@ -192,7 +194,7 @@ class ManagementPaths:
             "operationId": name,
             "summary": summary,
             "parameters": [*([_ID] if one else []), *self._parameters],
-            "responses": {**answers, **self._refusals(READING)},
+            "responses": {**answers, **self._refusals(REFUSAL_STATUSES)},
         }
         if body:
             schema = {"$ref": f"#/components/schemas/{body}"}

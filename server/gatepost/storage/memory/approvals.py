@@ -8,7 +8,7 @@ from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
 from gatepost.storage.memory.outbox import MemoryOutbox
 from gatepost.storage.outbox import OutboxMessage
 
-OPEN = ("waiting", "approved")
+OPEN_STATES = ("waiting", "approved")
 
 
 class MemoryApprovals:
@@ -67,11 +67,13 @@ class MemoryApprovals:
 
     async def undecided(self) -> list[str]:
         """Return the ids of all requests that wait, or are approved and not used."""
-        return [one.id for one in self.held.values() if one.state in OPEN]
+        return [one.id for one in self.held.values() if one.state in OPEN_STATES]
 
     def overdue(self, now: float) -> list[str]:
         """Return the ids of open requests whose time is over."""
-        return [one.id for one in self.held.values() if one.state in OPEN and one.until <= now]
+        return [
+            one.id for one in self.held.values() if one.state in OPEN_STATES and one.until <= now
+        ]
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
         return (one for one in self.held.values() if one.state == "waiting")

@@ -27,14 +27,16 @@ from gatepost.storage.audit_segments import (
 )
 from gatepost.storage.audit_sums import KEPT_MS, Sums, sliced, sums_of
 
-MOST = 20_000
+RECORDS_PER_CHAIN = 20_000
 """
 The number of records of one chain that are kept, because a server on a laptop may run for weeks.
 """
 
 
 class MemoryChain:
-    """A `TenantChain` in memory, which forgets the oldest of more than `MOST` records."""
+    """
+    A `TenantChain` in memory, which forgets the oldest of more than `RECORDS_PER_CHAIN` records.
+    """
 
     def __init__(self, key: ChainKey) -> None:
         self.key = key
@@ -60,15 +62,15 @@ class MemoryChain:
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         """Remove the details of these records and add the new records, both or neither, durably."""
-        wanted = frozenset(numbers)
-        self.held = deque(erased(one, wanted) for one in self.held)
+        to_erase = frozenset(numbers)
+        self.held = deque(erased(one, to_erase) for one in self.held)
         self.take(*link(self.key, self.end, new_records))
 
     def take(self, made: Sequence[Segment], head: ChainHead) -> None:
         """Add records to the chain."""
         self.end = head
         self.held += made
-        while self.held and head.number - self.held[0].last >= MOST:
+        while self.held and head.number - self.held[0].last >= RECORDS_PER_CHAIN:
             self.held.popleft()
 
 
@@ -187,7 +189,7 @@ class MemoryAuditStore:
     def attach(self, linker: Linker) -> None:
         """Do nothing: records are linked at once."""
 
-    async def settle(self) -> None:
+    async def link_pending(self) -> None:
         """Do nothing, for the same reason."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from gatepost.storage.entries import CHANGES, NO_TENANT, Entry, EntryValue, fits
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
@@ -17,7 +17,7 @@ from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.stored_bytes import StoredUsage, weight
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 
-FRESH = SessionRecord()
+NEW_SESSION = SessionRecord()
 SWEEP_EVERY_S = 1.0
 
 
@@ -78,7 +78,7 @@ class MemoryRecords:
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
         """Return the change counters of subjects, in one cheap statement."""
-        found = {one: await self.of(NO_TENANT).entries(one).get(CHANGES) for one in subjects}
+        found = {one: await self.of(NO_TENANT).entries(one).get(CHANGE_COUNTER) for one in subjects}
         return {subject: entry.revision for subject, entry in found.items() if entry is not None}
 
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
@@ -164,8 +164,8 @@ class MemoryTenant:
         for kept in (entries.held for entries in self._entries.values()):
             ends = [(key, one.expires_at) for key, one in kept.items()]
             over += [(kept, key) for key, end in ends if end is not None and end <= now]
-        for held, key in over:
-            del held[key]
+        for records, key in over:
+            del records[key]
         return len(over)
 
 
@@ -254,7 +254,7 @@ class MemorySessions:
     async def get(self, key: bytes) -> SessionRecord:
         """Return the state of a session."""
         kept = self.held.get(key)
-        return FRESH if kept is None else kept[0]
+        return NEW_SESSION if kept is None else kept[0]
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
         """Replace the record that has the same ``revision`` (0: there is none), durably."""

@@ -2,7 +2,7 @@
 
 import time
 
-from gatepost.storage.entries import CHANGES, Entries
+from gatepost.storage.entries import CHANGE_COUNTER, Entries
 from gatepost.storage.revocations import RevocationRecord
 
 
@@ -16,12 +16,12 @@ class MemoryRevocations:
 
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""
-        return sorted(self.held.values(), key=lambda cut: (cut.created_at, cut.id))
+        return sorted(self.held.values(), key=lambda record: (record.created_at, record.id))
 
-    async def put(self, cut: RevocationRecord) -> bool:
+    async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
         await self._count()
-        return self.held.setdefault((cut.tenant, cut.id), cut) is cut
+        return self.held.setdefault((record.tenant, record.id), record) is record
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
@@ -29,14 +29,14 @@ class MemoryRevocations:
         return self.held.pop((tenant, revocation_id), None) is not None
 
     async def _count(self) -> None:
-        await self._changes.put(CHANGES, b"", now=time.time())
+        await self._changes.put(CHANGE_COUNTER, b"", now=time.time())
 
     def sweep(self, now: float) -> int:
         """Remove the revocations that no longer apply to any caller."""
         over = [
             key
-            for key, cut in self.held.items()
-            if cut.expires_at is not None and cut.expires_at <= now
+            for key, record in self.held.items()
+            if record.expires_at is not None and record.expires_at <= now
         ]
         for key in over:
             del self.held[key]

@@ -29,7 +29,9 @@ class MemoryTenantData:
     async def tenants(self, *kinds: str) -> list[str]:
         """Return the tenants that have records of these kinds, or of any kind, sorted."""
         counts = {name: await self.count(name) for name in self._tenants if name}
-        return sorted(name for name, held in counts.items() if {*held} & {*(kinds or held)})
+        return sorted(
+            name for name, counted in counts.items() if {*counted} & {*(kinds or counted)}
+        )
 
     async def count(self, tenant: str) -> dict[str, int]:
         """Return the number of records of each kind that has any, except those of `APART`."""
@@ -51,17 +53,17 @@ class MemoryTenantData:
         """Return the number of records of each kind that belong to a person."""
         counted: Counter[str] = Counter()
         for kind, records in self._of(tenant):
-            if mine := _mine(records, person):
-                counted[kind] += len(mine)
+            if of_person := _of_person(records, person):
+                counted[kind] += len(of_person)
         return dict(counted)
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
         """Remove some records of a person durably and return their number; 0 if none is left."""
         gone = 0
         for _, records in self._of(tenant):
-            mine = _mine(records, person)
-            gone += len(mine)
-            for key in mine:
+            of_person = _of_person(records, person)
+            gone += len(of_person)
+            for key in of_person:
                 del records[key]
         return gone
 
@@ -70,7 +72,7 @@ class MemoryTenantData:
         return () if holder is None else holder.kept()
 
 
-def _mine(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
+def _of_person(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
     """Return the keys of one person's records."""
     return [key for key, one in records.items() if _belongs_to(person, one)]
 

@@ -14,15 +14,15 @@ def upgrade(connection: Connection, scripts: Path) -> list[str]:
     """Run every step that the database lacks; answers what each did, in their order."""
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    told: list[str] = []
+    applied: list[str] = []
 
-    def tell(*, step: MigrationInfo, **_: object) -> None:
+    def report(*, step: MigrationInfo, **_: object) -> None:
         made = cast("Script", step.up_revision)
-        told.append(f"{made.revision}: {made.doc}")
+        applied.append(f"{made.revision}: {made.doc}")
 
-    config.attributes.update(connection=connection, tell=tell)
+    config.attributes.update(connection=connection, tell=report)
     command.upgrade(config, "head")
-    return told
+    return applied
 
 
 def knows(scripts: Path, revision: str) -> bool:

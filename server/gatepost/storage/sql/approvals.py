@@ -14,17 +14,17 @@ from gatepost.storage.sql.database import Database, Values
 from gatepost.storage.sql.idempotency import ATTEMPTS
 from gatepost.storage.sql.tables import APPROVAL_REQUESTS, GRANTS, insert_into
 
-OPEN = ("waiting", "approved")
+OPEN_STATES = ("waiting", "approved")
 
 _FIELDS = [APPROVAL_REQUESTS.c[name] for name in ApprovalRecord.__struct_fields__]
-_OF = APPROVAL_REQUESTS.c.tenant == bindparam("its_tenant")
-_THIS = (_OF, APPROVAL_REQUESTS.c.id == bindparam("its_id"))
+_OF = APPROVAL_REQUESTS.c.tenant == bindparam("where_tenant")
+_THIS = (_OF, APPROVAL_REQUESTS.c.id == bindparam("where_id"))
 _WAITS = APPROVAL_REQUESTS.c.state == "waiting"
 
 _GET = select(*_FIELDS).where(*_THIS)
-_MET = select(*_FIELDS).where(_OF, APPROVAL_REQUESTS.c.binding == bindparam("its_binding"))
+_MET = select(*_FIELDS).where(_OF, APPROVAL_REQUESTS.c.binding == bindparam("where_binding"))
 _REPLACE = update(APPROVAL_REQUESTS).where(
-    *_THIS, APPROVAL_REQUESTS.c.revision == bindparam("its_revision", type_=Integer)
+    *_THIS, APPROVAL_REQUESTS.c.revision == bindparam("where_revision", type_=Integer)
 )
 _WAITING = (
     select(*_FIELDS)
@@ -34,9 +34,9 @@ _WAITING = (
 )
 _WAITING_AFTER = _WAITING.where(
     or_(
-        APPROVAL_REQUESTS.c.created_at > bindparam("its_time", type_=Double),
-        (APPROVAL_REQUESTS.c.created_at == bindparam("its_time", type_=Double))
-        & (APPROVAL_REQUESTS.c.id > bindparam("its_id")),
+        APPROVAL_REQUESTS.c.created_at > bindparam("where_time", type_=Double),
+        (APPROVAL_REQUESTS.c.created_at == bindparam("where_time", type_=Double))
+        & (APPROVAL_REQUESTS.c.id > bindparam("where_id")),
     )
 )
 _PAST = (
@@ -47,12 +47,12 @@ _PAST = (
 )
 _BEFORE = _PAST.where(
     or_(
-        APPROVAL_REQUESTS.c.changed_at < bindparam("its_time", type_=Double),
-        (APPROVAL_REQUESTS.c.changed_at == bindparam("its_time", type_=Double))
-        & (APPROVAL_REQUESTS.c.id < bindparam("its_id")),
+        APPROVAL_REQUESTS.c.changed_at < bindparam("where_time", type_=Double),
+        (APPROVAL_REQUESTS.c.changed_at == bindparam("where_time", type_=Double))
+        & (APPROVAL_REQUESTS.c.id < bindparam("where_id")),
     )
 )
-_UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, APPROVAL_REQUESTS.c.state.in_(OPEN))
+_UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, APPROVAL_REQUESTS.c.state.in_(OPEN_STATES))
 _OF_CALLER = (
     APPROVAL_REQUESTS.c.issuer == bindparam("issuer"),
     APPROVAL_REQUESTS.c.subject == bindparam("subject"),
@@ -64,7 +64,7 @@ _COUNT = select(
 _OVERDUE = (
     select(APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.id)
     .where(
-        APPROVAL_REQUESTS.c.state.in_(OPEN),
+        APPROVAL_REQUESTS.c.state.in_(OPEN_STATES),
         APPROVAL_REQUESTS.c.until <= bindparam("now", type_=Double),
     )
     .order_by(APPROVAL_REQUESTS.c.until)
@@ -104,19 +104,19 @@ class SqlApprovals:
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
         """Return the request, in any state."""
-        return self._one(await self._rows(_GET, its_id=approval_id))
+        return self._one(await self._rows(_GET, where_id=approval_id))
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
-        return self._one(await self._rows(_MET, its_binding=binding))
+        return self._one(await self._rows(_MET, where_binding=binding))
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
         values: dict[str, Any] = msgspec.structs.asdict(record)
         which = {
-            "its_tenant": self._tenant,
-            "its_id": values.pop("id"),
-            "its_revision": values.pop("revision"),
+            "where_tenant": self._tenant,
+            "where_id": values.pop("id"),
+            "where_revision": values.pop("revision"),
         }
         values["revision"] = record.revision + 1
         return await self._change(_REPLACE, {**values, **which}, message) == 1
@@ -128,34 +128,37 @@ class SqlApprovals:
         if after is None:
             return await self._rows(_WAITING, most=most)
         at, approval_id = after
-        return await self._rows(_WAITING_AFTER, most=most, its_time=at, its_id=approval_id)
+        return await self._rows(_WAITING_AFTER, most=most, where_time=at, where_id=approval_id)
 
     async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
         if before is None:
             return await self._rows(_PAST, most=most)
         at, approval_id = before
-        return await self._rows(_BEFORE, most=most, its_time=at, its_id=approval_id)
+        return await self._rows(_BEFORE, most=most, where_time=at, where_id=approval_id)
 
     async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
         """Count waiting requests of a caller, with any client and actor, and of the tenant."""
         caller = {"issuer": issuer, "subject": subject, "subject_kind": subject_kind}
-        found = await self._database.rows(_COUNT, {"its_tenant": self._tenant, **caller})
+        found = await self._database.rows(_COUNT, {"where_tenant": self._tenant, **caller})
         return WaitingCount(**found[0]._mapping)
 
     async def undecided(self) -> list[str]:
         """Return the ids of all requests that wait, or are approved and not used."""
-        found = await self._database.rows(_UNDECIDED, {"its_tenant": self._tenant})
+        found = await self._database.rows(_UNDECIDED, {"where_tenant": self._tenant})
         return [row.id for row in found]
 
     async def _change(self, statement: Any, values: Values, message: OutboxMessage | None) -> int:
         if message is None:
             return await self._database.change(statement, values)
-        told = outbox.adding(self._database.dialect), outbox.values_of(self._tenant, message)
-        return await self._database.change_both((statement, values), told)
+        message_insert = (
+            outbox.adding(self._database.dialect),
+            outbox.values_of(self._tenant, message),
+        )
+        return await self._database.change_both((statement, values), message_insert)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[ApprovalRecord]:
-        found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
+        found = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
         return [ApprovalRecord(**row._mapping) for row in found]
 
     def _one(self, found: list[ApprovalRecord]) -> ApprovalRecord | None:
@@ -171,8 +174,8 @@ async def overdue(database: Database, now: float, limit: int) -> list[tuple[str,
 
 
 _GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
-_GRANTS_OF = GRANTS.c.tenant == bindparam("its_tenant")
-_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("its_id"))
+_GRANTS_OF = GRANTS.c.tenant == bindparam("where_tenant")
+_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("where_id"))
 _NOW = GRANTS.c.expires_at > bindparam("now", type_=Double)
 _LEFT = or_(GRANTS.c.remaining.is_(None), GRANTS.c.remaining > 0)
 
@@ -181,9 +184,9 @@ _GRANTS = (
     select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
 )
 _CALLERS_GRANTS = _GRANTS.where(
-    GRANTS.c.tool == bindparam("its_tool"),
-    GRANTS.c.issuer == bindparam("its_issuer"),
-    GRANTS.c.subject == bindparam("its_subject"),
+    GRANTS.c.tool == bindparam("where_tool"),
+    GRANTS.c.issuer == bindparam("where_issuer"),
+    GRANTS.c.subject == bindparam("where_subject"),
 )
 _GRANTS_PAGE = (
     select(*_GRANT_FIELDS)
@@ -216,24 +219,24 @@ class SqlGrants:
 
     async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
         """Return the valid grants of one caller and tool, the oldest first."""
-        values = {"its_tool": tool, "its_issuer": issuer, "its_subject": subject, "now": now}
+        values = {"where_tool": tool, "where_issuer": issuer, "where_subject": subject, "now": now}
         return await self._rows(_CALLERS_GRANTS, **values)
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
-        return await self._change(_SPEND, its_id=grant_id, now=now) == 1
+        return await self._change(_SPEND, where_id=grant_id, now=now) == 1
 
     async def revoke(self, grant_id: str) -> bool:
         """End a grant durably; return whether it existed."""
-        return await self._change(_REVOKE, its_id=grant_id) == 1
+        return await self._change(_REVOKE, where_id=grant_id) == 1
 
     async def page(self, after: str, most: int) -> list[GrantRecord]:
         """Return the next grants by id, valid or not; "" is before the first."""
         return await self._rows(_GRANTS_PAGE, after=after, most=most)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:
-        found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
+        found = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
         return [GrantRecord(**row._mapping) for row in found]
 
     async def _change(self, statement: Any, **values: Any) -> int:
-        return await self._database.change(statement, {"its_tenant": self._tenant, **values})
+        return await self._database.change(statement, {"where_tenant": self._tenant, **values})

@@ -40,9 +40,9 @@ from gatepost.storage.audit_segments import (
     sound,
 )
 from gatepost.storage.sql import audit_sums
-from gatepost.storage.sql.audit_chain import FIELDS, PAGE, Settle, SqlChain, as_segments
+from gatepost.storage.sql.audit_chain import FIELDS, PAGE_SIZE, LinkPending, SqlChain, as_segments
 from gatepost.storage.sql.audit_heads import (
-    END,
+    HEAD_COLUMNS,
     OF_WALS,
     add,
     by_tenant,
@@ -59,20 +59,22 @@ from gatepost.storage.sql.tables import (
     AUDIT_SEGMENTS,
 )
 
-LATEST = (1 << 63) - 1
+LAST_TIME = (1 << 63) - 1
 """The last time that a database can store."""
-FEW = 8
+NEWEST_SEGMENTS = 8
 """The number of segments that are read first for the newest records, which are mostly there."""
 
 _SEGMENTS, _HEADS, _CHECKPOINTS = AUDIT_SEGMENTS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
 _SIGNED = [_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__]
-_OURS = _SEGMENTS.tenant == bindparam("its_tenant")
-_OF_WRITER = and_(_OURS, _SEGMENTS.writer == bindparam("its_writer"))
+_OF_TENANT = _SEGMENTS.tenant == bindparam("where_tenant")
+_OF_WRITER = and_(_OF_TENANT, _SEGMENTS.writer == bindparam("where_writer"))
 
-_ENDS = select(*END).where(_HEADS.tenant == bindparam("its_tenant")).order_by(_HEADS.writer)
+_ENDS = (
+    select(*HEAD_COLUMNS).where(_HEADS.tenant == bindparam("where_tenant")).order_by(_HEADS.writer)
+)
 _WRITERS = union(
-    select(_SEGMENTS.writer).where(_OURS),
-    select(_HEADS.writer).where(_HEADS.tenant == bindparam("its_tenant")),
+    select(_SEGMENTS.writer).where(_OF_TENANT),
+    select(_HEADS.writer).where(_HEADS.tenant == bindparam("where_tenant")),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
 _OTHER_KEY = func.max(case((_HEADS.proof.startswith(bindparam("key")), 0), else_=1)) == 1
@@ -87,7 +89,7 @@ _AFTER = (
 
 def _heads_of(tenants: Select[Any]) -> Select[Any]:
     return (
-        select(*END)
+        select(*HEAD_COLUMNS)
         .where(_HEADS.tenant.in_(tenants.scalar_subquery()))
         .order_by(_HEADS.tenant, _HEADS.writer)
     )
@@ -100,7 +102,7 @@ _TENANTS = union(
 )
 _CHECKS = (
     select(*_SIGNED)
-    .where(_CHECKPOINTS.tenant == bindparam("its_tenant"))
+    .where(_CHECKPOINTS.tenant == bindparam("where_tenant"))
     .order_by(_CHECKPOINTS.number)
 )
 _CUT = (
@@ -112,13 +114,13 @@ _CUT = (
 )
 _PRUNE = delete(AUDIT_SEGMENTS).where(_OF_WRITER, _SEGMENTS.first <= bindparam("through"))
 _FORGET = delete(AUDIT_CHECKPOINTS).where(
-    _CHECKPOINTS.tenant == bindparam("its_tenant"), _CHECKPOINTS.number < bindparam("through")
+    _CHECKPOINTS.tenant == bindparam("where_tenant"), _CHECKPOINTS.number < bindparam("through")
 )
 _NEWEST = (_SEGMENTS.until, _SEGMENTS.writer, _SEGMENTS.first)
 # Answered from the index alone.
 _HORIZON = (
     select(_SEGMENTS.until)
-    .where(_OURS, _SEGMENTS.until <= bindparam("before"))
+    .where(_OF_TENANT, _SEGMENTS.until <= bindparam("before"))
     .order_by(*(column.desc() for column in _NEWEST))
     .offset(bindparam("segments"))
     .limit(1)
@@ -128,37 +130,37 @@ _HORIZON = (
 class SqlTrail:
     """The `TenantTrail` of one tenant, in SQL tables."""
 
-    __slots__ = ("_database", "_settle", "_tenant")
+    __slots__ = ("_database", "_link_pending", "_tenant")
 
-    def __init__(self, database: Database, settle: Settle, tenant: str) -> None:
-        self._database, self._settle, self._tenant = database, settle, tenant
+    def __init__(self, database: Database, link_pending: LinkPending, tenant: str) -> None:
+        self._database, self._link_pending, self._tenant = database, link_pending, tenant
 
     def chain(self, writer: int) -> SqlChain:
         """Implement `TenantTrail`."""
-        return SqlChain(self._database, self._settle, self._tenant, writer)
+        return SqlChain(self._database, self._link_pending, self._tenant, writer)
 
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
-        await self._settle()
-        found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
+        await self._link_pending()
+        found = await self._database.rows(_ENDS, {"where_tenant": self._tenant})
         return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
-        await self._settle()
-        found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
+        await self._link_pending()
+        found = await self._database.rows(_WRITERS, {"where_tenant": self._tenant})
         # SQLite accepts any value in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
 
     async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
-        await self._settle()
-        narrowed = select(*FIELDS).where(_OURS, *_narrowed(query))
+        await self._link_pending()
+        narrowed = select(*FIELDS).where(_OF_TENANT, *_narrowed(query))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
         rows: list[AuditRow] = []
-        older, most = latest, FEW
+        older, most = latest, NEWEST_SEGMENTS
         while True:
             page = await self._page(older, most=most)
             rows += await asyncio.to_thread(answers, page, query)
@@ -169,34 +171,34 @@ class SqlTrail:
             if sum(row.at > last.until for row in rows) >= query.limit:
                 return newest(rows, query.limit)
             older = latest.where(tuple_(*_NEWEST) < (last.until, last.writer, last.first))
-            most = min(most * 2, PAGE)
+            most = min(most * 2, PAGE_SIZE)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Implement `TenantTrail`."""
-        await self._settle()
-        before = LATEST if before is None else before
-        which = {"its_tenant": self._tenant, "before": before, "segments": segments}
+        await self._link_pending()
+        before = LAST_TIME if before is None else before
+        which = {"where_tenant": self._tenant, "before": before, "segments": segments}
         found = await self._database.rows(_HORIZON, which)
         return found[0].until if found and isinstance(found[0].until, int) else None
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
-        await self._settle()
+        await self._link_pending()
         return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
 
     async def forget_counts(self) -> None:
         """Implement `TenantTrail`."""
-        await self._settle()
+        await self._link_pending()
         await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Implement `TenantTrail`."""
-        found = await self._database.rows(_CHECKS, {"its_tenant": self._tenant})
+        found = await self._database.rows(_CHECKS, {"where_tenant": self._tenant})
         return [*map(stored_checkpoint, found)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
         """Implement `TenantTrail`."""
-        await self._settle()
+        await self._link_pending()
         return (await checked(self._database, [self._tenant], sign)).get(self._tenant)
 
     async def prune(
@@ -206,7 +208,7 @@ class SqlTrail:
         link: Link,
     ) -> bool:
         """Implement `TenantTrail`."""
-        await self._settle()
+        await self._link_pending()
         return await self._database.apart(self._prune(through, new_records, link))
 
     async def _prune(
@@ -221,15 +223,15 @@ class SqlTrail:
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
                 return False
-            base = {"its_tenant": tenant, "through": through[CHECKPOINTS]}
+            base = {"where_tenant": tenant, "through": through[CHECKPOINTS]}
             which = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
             if (await connection.execute(select(*_SIGNED).where(*which))).first() is None:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
-                values = {**base, "its_writer": writer, "through": through[writer]}
-                cut = sound(as_segments(await connection.execute(_CUT, values)))
+                values = {**base, "where_writer": writer, "through": through[writer]}
+                outdated = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
-                left = [rest for one in cut for rest in remainder(one, through[writer])]
+                left = [rest for one in outdated for rest in remainder(one, through[writer])]
                 await put(connection, tenant, left)
             await connection.execute(_FORGET, base)
             batch = {(tenant, writer): new_records[writer] for writer in new_records}
@@ -237,7 +239,7 @@ class SqlTrail:
         return True
 
     async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
-        values = {"its_tenant": self._tenant, **which}
+        values = {"where_tenant": self._tenant, **which}
         return sound(as_segments(await self._database.rows(statement, values)))
 
 
@@ -274,7 +276,7 @@ class SqlAuditStore:
     def attach(self, linker: Linker) -> None:
         """Do nothing: records are linked at once, unless a database does otherwise."""
 
-    async def settle(self) -> None:
+    async def link_pending(self) -> None:
         """Do nothing, for the same reason."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
@@ -289,7 +291,7 @@ class SqlAuditStore:
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """Implement `AuditStore`."""
-        await self.settle()
+        await self.link_pending()
         which: dict[str, Any] = {"after": after, "most": limit}
         if unsigned is None:
             found = await self._database.rows(_HEADS_BEHIND, which)
@@ -299,7 +301,7 @@ class SqlAuditStore:
 
     async def tenants(self) -> list[str]:
         """Implement `AuditStore`."""
-        await self.settle()
+        await self.link_pending()
         found = await self._database.rows(_TENANTS, {})
         return sorted({row.tenant for row in found} - {OF_WALS})
 

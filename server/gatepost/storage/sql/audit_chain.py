@@ -12,30 +12,32 @@ from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
 
-Settle = Callable[[], Awaitable[None]]
-"""Links all records that were written, so that they can be read (`AuditStore.settle`)."""
+LinkPending = Callable[[], Awaitable[None]]
+"""Links all records that were written, so that they can be read (`AuditStore.link_pending`)."""
 
-PAGE = 100
+PAGE_SIZE = 100
 """The number of segments that are read at once."""
 
 _SEGMENTS = AUDIT_SEGMENTS.c
 FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
-_OURS = and_(
-    _SEGMENTS.tenant == bindparam("its_tenant"), _SEGMENTS.writer == bindparam("its_writer")
+_OF_CHAIN = and_(
+    _SEGMENTS.tenant == bindparam("where_tenant"), _SEGMENTS.writer == bindparam("where_writer")
 )
 
 _FROM = (
     select(*FIELDS)
-    .where(_OURS, _SEGMENTS.first >= bindparam("start"))
+    .where(_OF_CHAIN, _SEGMENTS.first >= bindparam("start"))
     .order_by(_SEGMENTS.first)
     .limit(bindparam("most"))
 )
 # Begin with the segment that contains the record after that number.
-_START = select(func.max(_SEGMENTS.first)).where(_OURS, _SEGMENTS.first <= bindparam("after") + 1)
+_START = select(func.max(_SEGMENTS.first)).where(
+    _OF_CHAIN, _SEGMENTS.first <= bindparam("after") + 1
+)
 _BEHIND = (
     select(*FIELDS)
     .where(
-        _OURS,
+        _OF_CHAIN,
         _SEGMENTS.first >= func.coalesce(_START.scalar_subquery(), bindparam("after")),
         _SEGMENTS.last > bindparam("after"),
     )
@@ -44,7 +46,7 @@ _BEHIND = (
 )
 _CHANGE = (
     update(AUDIT_SEGMENTS)
-    .where(_OURS, _SEGMENTS.first == bindparam("its_first"))
+    .where(_OF_CHAIN, _SEGMENTS.first == bindparam("where_first"))
     .values(records=bindparam("left"))
 )
 
@@ -52,18 +54,20 @@ _CHANGE = (
 class SqlChain:
     """A `TenantChain` in SQL tables."""
 
-    __slots__ = ("_database", "_settle", "_tenant", "_which", "_writer")
+    __slots__ = ("_database", "_link_pending", "_tenant", "_which", "_writer")
 
-    def __init__(self, database: Database, settle: Settle, tenant: str, writer: int) -> None:
-        self._database, self._settle = database, settle
+    def __init__(
+        self, database: Database, link_pending: LinkPending, tenant: str, writer: int
+    ) -> None:
+        self._database, self._link_pending = database, link_pending
         self._tenant, self._writer = tenant, writer
-        self._which = {"its_tenant": tenant, "its_writer": writer}
+        self._which = {"where_tenant": tenant, "where_writer": writer}
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
-        await self._settle()
+        await self._link_pending()
         rows: list[AuditRow] = []
-        while (most := min(limit - len(rows), PAGE)) > 0:
+        while (most := min(limit - len(rows), PAGE_SIZE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
             # In a thread, because a page may contain megabytes.
             rows += await asyncio.to_thread(behind, sound(page), after)
@@ -74,7 +78,7 @@ class SqlChain:
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Implement `TenantChain`."""
-        await self._settle()
+        await self._link_pending()
         return await self._page(_FROM, start=start, most=limit)
 
     async def erase(
@@ -89,19 +93,19 @@ class SqlChain:
         chain = self._tenant, self._writer
         async with self._database.transaction() as connection:
             heads = await locked(connection, [chain])
-            wanted, after = frozenset(numbers), min(numbers, default=0) - 1
-            while after < max(wanted, default=after):
-                which = {**self._which, "after": after, "most": PAGE}
+            to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
+            while after < max(to_erase, default=after):
+                which = {**self._which, "after": after, "most": PAGE_SIZE}
                 page = sound(as_segments(await connection.execute(_BEHIND, which)))
-                left = await asyncio.to_thread(lambda: [erased(one, wanted) for one in page])  # noqa: B023  # at once
+                left = await asyncio.to_thread(lambda: [erased(one, to_erase) for one in page])  # noqa: B023  # at once
                 changes = [
-                    {**self._which, "its_first": one.first, "left": one.records}
+                    {**self._which, "where_first": one.first, "left": one.records}
                     for one, before in zip(left, page, strict=True)
                     if one is not before
                 ]
                 if changes:
                     await connection.execute(_CHANGE, changes)
-                if len(page) < PAGE:
+                if len(page) < PAGE_SIZE:
                     break
                 after = page[-1].last
             await add(connection, {chain: new_records}, heads, link)

@@ -24,18 +24,18 @@ from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
-    NO_TEXT,
+    NOT_TEXT,
     insert_into,
 )
 
 _HEADS, _CHECKPOINTS = AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
-END = [_HEADS[name] for name in ChainHead.__struct_fields__]
+HEAD_COLUMNS = [_HEADS[name] for name in ChainHead.__struct_fields__]
 _KEY = [_HEADS.tenant, _HEADS.writer]
 
-_TURN = select(
+_LOCK_HEAD = select(
     func.pg_advisory_xact_lock(
         func.hashtextextended(
-            bindparam("its_tenant", type_=_HEADS.tenant.type), bindparam("its_writer")
+            bindparam("where_tenant", type_=_HEADS.tenant.type), bindparam("where_writer")
         )
     )
 )
@@ -64,16 +64,16 @@ def _sign(dialect: str) -> Any:
     # Another process may have signed the same heads a moment ago.
     put = insert_into(AUDIT_CHECKPOINTS, dialect)
     changes = {name: put.excluded[name] for name in ("statement", "signature")}
-    places = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
-    return put.on_conflict_do_update(index_elements=places, set_=changes)
+    columns = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
+    return put.on_conflict_do_update(index_elements=columns, set_=changes)
 
 
 _SEGMENTS = AUDIT_SEGMENTS.c
 _NEWEST_RECORDS = (
     select(_SEGMENTS.last, _SEGMENTS.first)
     .where(
-        _SEGMENTS.tenant == bindparam("its_tenant"),
-        _SEGMENTS.writer == bindparam("its_writer"),
+        _SEGMENTS.tenant == bindparam("where_tenant"),
+        _SEGMENTS.writer == bindparam("where_writer"),
         # SQLite accepts any value in any column, and sorts texts after numbers.
         _SEGMENTS.first < bindparam("too_high"),
     )
@@ -81,9 +81,9 @@ _NEWEST_RECORDS = (
     .limit(1)
 )
 _SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).where(
-    _SEGMENTS.tenant == bindparam("its_tenant"),
-    _SEGMENTS.writer == bindparam("its_writer"),
-    _SEGMENTS.first == bindparam("its_first"),
+    _SEGMENTS.tenant == bindparam("where_tenant"),
+    _SEGMENTS.writer == bindparam("where_writer"),
+    _SEGMENTS.first == bindparam("where_first"),
 )
 
 OF_WALS = ""
@@ -98,7 +98,10 @@ _TYPES = (str, int, int, bytes, int, str)
 
 
 def stored_head(row: Iterable[Any]) -> ChainHead:
-    """Return a head from the columns `END`; a value of another type becomes an impossible one."""
+    """
+    Return a head from the columns `HEAD_COLUMNS`; a value of another type becomes an impossible
+    one.
+    """
     # SQLite accepts any value in any column.
     values = (*row,)
     if (*map(type, values),) == _TYPES and max(values[1], values[2], values[4]) < TOO_HIGH:
@@ -129,7 +132,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
     async with database.transaction() as connection:
         # Writers are not locked: a checkpoint covers the records that are there now.
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
-        ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
+        ends = select(*HEAD_COLUMNS).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
         newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
@@ -152,7 +155,7 @@ def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
     """Return heads by tenant, in their order; those of a value that is no text are left out."""
     found: dict[str, list[ChainHead]] = {}
     for row in rows:
-        if row.tenant != NO_TEXT:
+        if row.tenant != NOT_TEXT:
             found.setdefault(row.tenant, []).append(stored_head(row))
     return found
 
@@ -171,7 +174,7 @@ async def locked(
     if missing and connection.dialect.name == "postgresql":
         # A missing row cannot be locked, so the first transaction takes an advisory lock instead.
         for tenant, writer in missing:
-            await connection.execute(_TURN, {"its_tenant": tenant, "its_writer": writer})
+            await connection.execute(_LOCK_HEAD, {"where_tenant": tenant, "where_writer": writer})
         heads |= await _ends(connection, missing)
     return heads
 
@@ -179,7 +182,7 @@ async def locked(
 async def _ends(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead]:
-    found = select(*END).where(among(chains)).order_by(*_KEY).with_for_update()
+    found = select(*HEAD_COLUMNS).where(among(chains)).order_by(*_KEY).with_for_update()
     heads = map(stored_head, await connection.execute(found))
     return {head.key: head for head in heads}
 
@@ -193,12 +196,12 @@ async def shown(
     It is the head unless records stand after that one, because it was set back. Records that are
     added after such a head would get the numbers of those that are there.
     """
-    which: dict[str, Any] = {"its_tenant": chain[0], "its_writer": chain[1]}
+    which: dict[str, Any] = {"where_tenant": chain[0], "where_writer": chain[1]}
     found = await connection.execute(_NEWEST_RECORDS, {**which, "too_high": TOO_HIGH})
     newest = found.first()
     if newest is None or not is_beyond(newest, head):
         return head
-    found = await connection.execute(_SEGMENT, {**which, "its_first": newest.first})
+    found = await connection.execute(_SEGMENT, {**which, "where_first": newest.first})
     values: Sequence[Any] = found.one()
     return end_of(chain, head, Segment(*values))
 

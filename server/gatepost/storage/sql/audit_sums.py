@@ -14,10 +14,10 @@ from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
 COLUMNS = [column.name for column in AUDIT_SUMS.columns]
 _SUMS = AUDIT_SUMS.c
-_OURS = _SUMS.tenant == bindparam("its_tenant")
-_FORGET = delete(AUDIT_SUMS).where(_OURS)
+_OF_TENANT = _SUMS.tenant == bindparam("where_tenant")
+_FORGET = delete(AUDIT_SUMS).where(_OF_TENANT)
 
-ADDED = (
+ADD_ON_CONFLICT = (
     f"ON CONFLICT ({', '.join(column.name for column in AUDIT_SUMS.primary_key)}) "
     "DO UPDATE SET number = audit_sums.number + excluded.number"
 )
@@ -74,10 +74,10 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
     number = func.sum(_SUMS.number).label("number")
     read = (
         select(at.label("at"), *sort[1:], number)
-        .where(_OURS, _SUMS.hour >= bindparam("since"))
+        .where(_OF_TENANT, _SUMS.hour >= bindparam("since"))
         .group_by(*sort)
     )
-    found = await database.rows(read, {"its_tenant": tenant, "since": since})
+    found = await database.rows(read, {"where_tenant": tenant, "since": since})
     # PostgreSQL returns the sum as a decimal.
     return sorted_counts(
         {
@@ -89,4 +89,4 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
 
 async def forget(database: Database, tenant: str) -> None:
     """Remove the sums of a tenant."""
-    await database.change(_FORGET, {"its_tenant": tenant})
+    await database.change(_FORGET, {"where_tenant": tenant})

@@ -28,7 +28,7 @@ CLOSE_S = 3.0
 UNKNOWN_STATEMENT = "26000"
 """The SQLSTATE after a pooler has lost a prepared statement."""
 
-LATE = "the database does not answer in time"
+TIMED_OUT = "the database does not answer in time"
 
 # A writer of SQLite takes the lock at once: after a read in the same transaction, SQLite would
 # refuse it.
@@ -102,7 +102,7 @@ class Database:
         waits_s = within_s + GIVE_UP_S if self._interruptible else within_s
         done, _ = await asyncio.wait([task], timeout=waits_s)
         if not done:
-            raise StoreUnavailable(LATE)
+            raise StoreUnavailable(TIMED_OUT)
         if task.cancelled():
             # The caller was not cancelled, so it must not be ended by this cancellation.
             raise StoreUnavailable("the database does not serve: CancelledError")
@@ -141,7 +141,7 @@ class Database:
         if self._running:
             # A thread runs a statement that cannot be stopped. The process ends without waiting for
             # it.
-            log.warning("database_not_closed", extra={"reason": LATE})
+            log.warning("database_not_closed", extra={"reason": TIMED_OUT})
             return
         timeout = CLOSE_S
         while True:
@@ -220,7 +220,7 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     except PoolExhausted:
         raise StoreUnavailable("the database is busy: no connection was free in time") from None
     except TimeoutError:
-        raise StoreUnavailable(LATE) from None
+        raise StoreUnavailable(TIMED_OUT) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreUnavailable(f"the database cannot be reached: {reason}") from None

@@ -132,9 +132,9 @@ async def _migrate(database: Database, scripts: Path) -> Move:
         before = await connection.run_sync(_revision)
         if before is not None and not steps.knows(scripts, before):
             await check(database)
-        told: list[str] = await connection.run_sync(steps.upgrade, scripts)
+        applied: list[str] = await connection.run_sync(steps.upgrade, scripts)
         after = await connection.run_sync(_revision)
-    return Move(before, after or REVISION, tuple(told))
+    return Move(before, after or REVISION, tuple(applied))
 
 
 def _revision(connection: Connection) -> str | None:

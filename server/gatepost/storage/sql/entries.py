@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Integer, bindparam, func, null, select, update
 
-from gatepost.storage.entries import CHANGES, NO_TENANT, Entry, EntryValue, fits
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import ENTRIES, insert_into
 
@@ -17,29 +17,29 @@ REMEMBERED_S = 86_400.0
 _KEY = [ENTRIES.c.tenant, ENTRIES.c.subject, ENTRIES.c.key]
 _FIELDS = [ENTRIES.c[name] for name in Entry.__struct_fields__]
 _ALL = select(*_FIELDS).where(
-    ENTRIES.c.tenant == bindparam("its_tenant"),
-    ENTRIES.c.subject == bindparam("its_subject"),
+    ENTRIES.c.tenant == bindparam("where_tenant"),
+    ENTRIES.c.subject == bindparam("where_subject"),
     ENTRIES.c.value.is_not(None),
 )
 _OF_THESE = select(ENTRIES.c.tenant, *_FIELDS).where(
     ENTRIES.c.tenant.in_(bindparam("tenants", expanding=True)),
-    ENTRIES.c.subject == bindparam("its_subject"),
+    ENTRIES.c.subject == bindparam("where_subject"),
     ENTRIES.c.value.is_not(None),
 )
 _VALUES = _OF_THESE.with_only_columns(ENTRIES.c.tenant, ENTRIES.c.value).where(
-    ENTRIES.c.key == bindparam("its_key")
+    ENTRIES.c.key == bindparam("where_key")
 )
 _COUNT = select(func.count()).select_from(_ALL.subquery())
 _TENANTS = (
     select(ENTRIES.c.tenant)
-    .where(ENTRIES.c.subject == bindparam("its_subject"), ENTRIES.c.value.is_not(None))
+    .where(ENTRIES.c.subject == bindparam("where_subject"), ENTRIES.c.value.is_not(None))
     .distinct()
 )
 _LATEST = (
     select(ENTRIES.c.tenant, *_FIELDS)
     .where(
-        ENTRIES.c.subject == bindparam("its_subject"),
-        ENTRIES.c.key == bindparam("its_key"),
+        ENTRIES.c.subject == bindparam("where_subject"),
+        ENTRIES.c.key == bindparam("where_key"),
         ENTRIES.c.value.is_not(None),
     )
     .order_by(ENTRIES.c.updated_at.desc())
@@ -48,18 +48,18 @@ _LATEST = (
 _CHANGES = select(ENTRIES.c.subject, ENTRIES.c.revision).where(
     ENTRIES.c.tenant == NO_TENANT,
     ENTRIES.c.subject.in_(bindparam("subjects", expanding=True)),
-    ENTRIES.c.key == CHANGES,
+    ENTRIES.c.key == CHANGE_COUNTER,
     ENTRIES.c.value.is_not(None),
 )
 _THIS = (
-    ENTRIES.c.tenant == bindparam("its_tenant"),
-    ENTRIES.c.subject == bindparam("its_subject"),
-    ENTRIES.c.key == bindparam("its_key"),
+    ENTRIES.c.tenant == bindparam("where_tenant"),
+    ENTRIES.c.subject == bindparam("where_subject"),
+    ENTRIES.c.key == bindparam("where_key"),
     ENTRIES.c.value.is_not(None),
 )
 _GET = select(*_FIELDS).where(*_THIS)
 _REPLACE = update(ENTRIES).where(
-    *_THIS, ENTRIES.c.revision == bindparam("its_revision", type_=Integer)
+    *_THIS, ENTRIES.c.revision == bindparam("where_revision", type_=Integer)
 )
 # The row of a deleted entry stays a while, so that a new entry does not get a revision that was
 # read before.
@@ -97,14 +97,14 @@ class SqlEntries:
 
     async def all(self) -> list[Entry]:
         """Return all entries of the subject, sorted by key."""
-        which = {"its_tenant": self._tenant, "its_subject": self._subject}
+        which = {"where_tenant": self._tenant, "where_subject": self._subject}
         found = await self._database.rows(_ALL, which)
         # Not in the database's order, which depends on its locale.
         return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
 
     async def count(self) -> int:
         """Return how many entries the subject has."""
-        which = {"its_tenant": self._tenant, "its_subject": self._subject}
+        which = {"where_tenant": self._tenant, "where_subject": self._subject}
         found = await self._database.rows(_COUNT, which)
         return int(found[0][0])
 
@@ -121,7 +121,7 @@ class SqlEntries:
         fits(key, value)
         values: dict[str, Any] = {"value": value, "updated_at": now, "expires_at": expires_at}
         if revision:
-            values |= {**self._this(key), "its_revision": revision, "revision": revision + 1}
+            values |= {**self._this(key), "where_revision": revision, "revision": revision + 1}
             return await self._database.change(_REPLACE, values) == 1
         values |= {"tenant": self._tenant, "subject": self._subject, "key": key, "revision": 1}
         statement = _put(self._database.dialect, anew=revision == 0)
@@ -133,17 +133,17 @@ class SqlEntries:
         return await self._database.change(_DELETE, values) == 1
 
     def _this(self, key: str) -> dict[str, Any]:
-        return {"its_tenant": self._tenant, "its_subject": self._subject, "its_key": key}
+        return {"where_tenant": self._tenant, "where_subject": self._subject, "where_key": key}
 
 
 async def tenants(database: Database, subject: str) -> list[str]:
     """Return the tenants that have an entry of a subject."""
-    return sorted(row.tenant for row in await database.rows(_TENANTS, {"its_subject": subject}))
+    return sorted(row.tenant for row in await database.rows(_TENANTS, {"where_subject": subject}))
 
 
 async def latest(database: Database, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
     """Return the entries of all tenants with that key and their tenant, the newest first."""
-    which = {"its_subject": subject, "its_key": key, "most": most}
+    which = {"where_subject": subject, "where_key": key, "most": most}
     return [_of_tenant(row) for row in await database.rows(_LATEST, which)]
 
 
@@ -158,7 +158,7 @@ async def entries_of(
 ) -> dict[str, list[Entry]]:
     """Return the entries of a subject of several tenants; those that have none are left out."""
     found: dict[str, list[Entry]] = {}
-    which = {"tenants": [*tenants], "its_subject": subject}
+    which = {"tenants": [*tenants], "where_subject": subject}
     for row in await database.rows(_OF_THESE, which):
         tenant, entry = _of_tenant(row)
         found.setdefault(tenant, []).append(entry)
@@ -188,8 +188,8 @@ async def replace_entries(
         fits(key, value)
         row = {"value": value, "revision": revision + 1, **times}
         if revision:
-            which = {"its_tenant": tenant, "its_subject": subject, "its_key": key}
-            changed.append({**which, **row, "its_revision": revision})
+            which = {"where_tenant": tenant, "where_subject": subject, "where_key": key}
+            changed.append({**which, **row, "where_revision": revision})
         else:
             added.append({"tenant": tenant, "subject": subject, "key": key, **row})
 
@@ -199,7 +199,7 @@ async def replace_entries(
                 await connection.execute(_REPLACE, changed)
             if added:
                 await connection.execute(_put(database.dialect, anew=True), added)
-            which = {"tenants": [*values], "its_subject": subject, "its_key": key}
+            which = {"tenants": [*values], "where_subject": subject, "where_key": key}
             found = (await connection.execute(_VALUES, which)).all()
         return {row.tenant for row in found if row.value == values[row.tenant][0]}
 

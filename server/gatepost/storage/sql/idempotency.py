@@ -18,12 +18,12 @@ ATTEMPTS = 10
 _FIELDS = [IDEMPOTENCY_RECORDS.c[name] for name in IdempotencyRecord.__struct_fields__]
 _SET = [name for name in (*IdempotencyRecord.__struct_fields__, "bytes") if name != "key"]
 _THIS = (
-    IDEMPOTENCY_RECORDS.c.tenant == bindparam("its_tenant"),
-    IDEMPOTENCY_RECORDS.c.key == bindparam("its_key"),
+    IDEMPOTENCY_RECORDS.c.tenant == bindparam("where_tenant"),
+    IDEMPOTENCY_RECORDS.c.key == bindparam("where_key"),
 )
 _HELD = (
     *_THIS,
-    IDEMPOTENCY_RECORDS.c.holder == bindparam("its_holder"),
+    IDEMPOTENCY_RECORDS.c.holder == bindparam("where_holder"),
     IDEMPOTENCY_RECORDS.c.outcome.is_(None),
 )
 
@@ -32,11 +32,13 @@ _CHANGE = update(IDEMPOTENCY_RECORDS).where(*_HELD)
 _RELEASE = delete(IDEMPOTENCY_RECORDS).where(*_HELD)
 _TAKE_OVER = update(IDEMPOTENCY_RECORDS).where(
     *_THIS,
-    IDEMPOTENCY_RECORDS.c.digest == bindparam("its_digest"),
-    IDEMPOTENCY_RECORDS.c.holder == bindparam("its_holder"),
-    IDEMPOTENCY_RECORDS.c.leased_until == bindparam("its_leased_until"),
-    IDEMPOTENCY_RECORDS.c.expires_at == bindparam("its_expires_at"),
-    IDEMPOTENCY_RECORDS.c.outcome.is_not_distinct_from(bindparam("its_outcome", type_=LargeBinary)),
+    IDEMPOTENCY_RECORDS.c.digest == bindparam("where_digest"),
+    IDEMPOTENCY_RECORDS.c.holder == bindparam("where_holder"),
+    IDEMPOTENCY_RECORDS.c.leased_until == bindparam("where_leased_until"),
+    IDEMPOTENCY_RECORDS.c.expires_at == bindparam("where_expires_at"),
+    IDEMPOTENCY_RECORDS.c.outcome.is_not_distinct_from(
+        bindparam("where_outcome", type_=LargeBinary)
+    ),
 )
 
 
@@ -78,29 +80,31 @@ class SqlIdempotency:
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
         """Extend the lease of a running call; return False if *holder* no longer has the record."""
-        values = {**self._this(key), "its_holder": holder, "leased_until": leased_until}
+        values = {**self._this(key), "where_holder": holder, "leased_until": leased_until}
         return await self._database.change(_CHANGE, values) == 1
 
     async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
         """Store the outcome durably; return False if *holder* no longer has the record."""
         changes = {"outcome": outcome, "expires_at": expires_at, "bytes": weight(outcome)}
-        values = {**self._this(key), "its_holder": holder, **changes}
+        values = {**self._this(key), "where_holder": holder, **changes}
         return await self._database.change(_CHANGE, values) == 1
 
     async def release(self, key: bytes, holder: str) -> None:
         """Delete the record of a call that did nothing."""
-        await self._database.change(_RELEASE, {**self._this(key), "its_holder": holder})
+        await self._database.change(_RELEASE, {**self._this(key), "where_holder": holder})
 
     async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
         """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
         values = _columns(record)
-        values["its_key"] = values.pop("key")
+        values["where_key"] = values.pop("key")
         for name, value in msgspec.structs.asdict(was).items():
             values.setdefault(f"its_{name}", value)
-        return await self._database.change(_TAKE_OVER, {**values, "its_tenant": self._tenant}) == 1
+        return (
+            await self._database.change(_TAKE_OVER, {**values, "where_tenant": self._tenant}) == 1
+        )
 
     def _this(self, key: bytes) -> dict[str, Any]:
-        return {"its_tenant": self._tenant, "its_key": key}
+        return {"where_tenant": self._tenant, "where_key": key}
 
 
 def _columns(record: IdempotencyRecord) -> dict[str, Any]:

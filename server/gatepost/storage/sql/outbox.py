@@ -15,12 +15,12 @@ BATCH = 500
 
 _FIELDS = [OUTBOX_MESSAGES.c[name] for name in OutboxMessage.__struct_fields__]
 _KEY = (OUTBOX_MESSAGES.c.tenant, OUTBOX_MESSAGES.c.id)
-_OF = OUTBOX_MESSAGES.c.tenant == bindparam("its_tenant")
-_THIS = (_OF, OUTBOX_MESSAGES.c.id == bindparam("its_id"))
+_OF = OUTBOX_MESSAGES.c.tenant == bindparam("where_tenant")
+_THIS = (_OF, OUTBOX_MESSAGES.c.id == bindparam("where_id"))
 _TAKEN = (
     *_THIS,
-    OUTBOX_MESSAGES.c.holder == bindparam("its_holder"),
-    OUTBOX_MESSAGES.c.attempts == bindparam("its_attempts", type_=Integer),
+    OUTBOX_MESSAGES.c.holder == bindparam("where_holder"),
+    OUTBOX_MESSAGES.c.attempts == bindparam("where_attempts", type_=Integer),
 )
 _REMOVE = delete(OUTBOX_MESSAGES).where(*_TAKEN)
 _PUT_OFF = update(OUTBOX_MESSAGES).where(*_TAKEN)
@@ -59,7 +59,7 @@ _CLAIM = (
     .values(
         due_at=bindparam("until", type_=Double),
         attempts=OUTBOX_MESSAGES.c.attempts + 1,
-        holder=bindparam("its_holder"),
+        holder=bindparam("where_holder"),
     )
     .returning(OUTBOX_MESSAGES.c.tenant, *_FIELDS)
 )
@@ -99,22 +99,22 @@ class SqlOutbox:
 
     async def shed(self, most: int) -> list[str]:
         """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
-        which = {"its_tenant": self._tenant}
+        which = {"where_tenant": self._tenant}
         found = await self._database.rows(_OLDEST, {**which, "most": most})
         # One at a time: two processes that drop the same messages in different orders would
         # deadlock.
         return [
             row.id
             for row in found
-            if await self._database.change(_DROP, {**which, "its_id": row.id})
+            if await self._database.change(_DROP, {**which, "where_id": row.id})
         ]
 
     def _of(self, taken: OutboxMessage) -> dict[str, Any]:
         return {
-            "its_tenant": self._tenant,
-            "its_id": taken.id,
-            "its_holder": taken.holder,
-            "its_attempts": taken.attempts,
+            "where_tenant": self._tenant,
+            "where_id": taken.id,
+            "where_holder": taken.holder,
+            "where_attempts": taken.attempts,
         }
 
 
@@ -124,6 +124,6 @@ async def leased(
     """Lease due messages of all tenants to *holder*, *until* then."""
     if not await database.rows(_ANY, {"now": now}):
         return []  # a change that changes nothing also takes SQLite's only lock
-    values = {"now": now, "until": until, "its_holder": holder, "most": most}
+    values = {"now": now, "until": until, "where_holder": holder, "most": most}
     found = [row._asdict() for row in await database.rows(_CLAIM, values)]
     return [(row.pop("tenant"), OutboxMessage(**row)) for row in found]

@@ -21,10 +21,10 @@ RECYCLE_S = 1800
 STATEMENTS = 100
 """The number of prepared statements that a connection keeps."""
 # An acknowledged write is on disk, whatever the role or the server has as its default.
-SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
+SESSION_SETTINGS = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
 """The SQLSTATE of a write to a server that is read-only: a standby, or one that has become one."""
-ENDED = ("08", "57P")
+CONNECTION_CLOSED = ("08", "57P")
 """The prefixes of SQLSTATEs after which a connection is closed."""
 
 
@@ -78,7 +78,7 @@ class PostgresDatabase(Database):
             return connection
         with contextlib.ExitStack() as undo:
             undo.callback(connection.terminate)
-            await connection.execute(SETTLE)
+            await connection.execute(SESSION_SETTINGS)
             undo.pop_all()
         return connection
 
@@ -125,7 +125,7 @@ def _watch(database: Database) -> None:
         if state == READ_ONLY:
             # After a failover, the connections lead to a server that no longer accepts writes.
             database.doubted = time.monotonic()
-        if state == READ_ONLY or state.startswith(ENDED):
+        if state == READ_ONLY or state.startswith(CONNECTION_CLOSED):
             # The server reports the end before it closes the connection, and the driver has not
             # seen that yet.
             context.is_disconnect = True

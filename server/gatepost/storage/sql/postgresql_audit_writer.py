@@ -18,8 +18,8 @@ from gatepost.storage.audit import ChainHead, ChainKey, Link, RecordsByChain, Se
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
-from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of_segments
+from gatepost.storage.sql.audit_heads import HEAD_COLUMNS, TOO_HIGH, among, is_beyond, locked, shown
+from gatepost.storage.sql.audit_sums import ADD_ON_CONFLICT, COLUMNS, rows_of_segments
 from gatepost.storage.sql.database import ANSWER_S, answering
 from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
@@ -82,7 +82,7 @@ summed AS (
     INSERT INTO audit_sums ({", ".join(COLUMNS)})
     SELECT {_SUMS} FROM (SELECT count(*) FROM held) AS counted, unnest({_rows(4)}) AS row
     WHERE true
-    {ADDED}
+    {ADD_ON_CONFLICT}
 )
 INSERT INTO audit_segments ({", ".join(_SEGMENT)})
 SELECT {_SEGMENTS}, made.records FROM durable, (SELECT count(*) FROM begun) AS counted,
@@ -273,7 +273,7 @@ async def _read(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead | None]:
     found: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
-    rows = await connection.execute(select(*END).where(among(chains)))
+    rows = await connection.execute(select(*HEAD_COLUMNS).where(among(chains)))
     heads = [ChainHead(**row._mapping) for row in rows]
     return found | {head.key: head for head in heads}
 

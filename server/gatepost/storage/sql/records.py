@@ -70,11 +70,11 @@ def _sums(*, of_owner: bool) -> Any:
 
 def _sum(table: Table, *, of_owner: bool) -> Select[Any]:
     which: list[ColumnElement[bool]] = [
-        table.c.tenant == bindparam("its_tenant"),
+        table.c.tenant == bindparam("where_tenant"),
         table.c.expires_at > bindparam("now"),
     ]
     if of_owner:
-        which.append(table.c.owner == bindparam("its_owner"))
+        which.append(table.c.owner == bindparam("where_owner"))
     return select(
         func.coalesce(func.sum(table.c.bytes), 0).label("taken"),
         func.min(table.c.expires_at).label("until"),
@@ -189,7 +189,7 @@ class SqlTenant:
     @property
     def trail(self) -> SqlTrail:
         """Return the tenant's audit records."""
-        return SqlTrail(self._database, self._audit.settle, self._tenant)
+        return SqlTrail(self._database, self._audit.link_pending, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:
@@ -212,12 +212,12 @@ class SqlTenant:
 
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
         """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
-        values = {"its_tenant": self._tenant, "now": now}
+        values = {"where_tenant": self._tenant, "now": now}
         # The indexes alone answer this.
         if owner is None:
             found = await self._database.rows(_OF_ALL, values)
         else:
-            found = await self._database.rows(_OF_ONE, {**values, "its_owner": owner})
+            found = await self._database.rows(_OF_ONE, {**values, "where_owner": owner})
         ends = [row.until for row in found if row.until is not None]
         return StoredUsage(sum(int(row.taken) for row in found), min(ends, default=None))
 

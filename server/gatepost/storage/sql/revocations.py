@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, select
 
-from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT
 from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import SqlEntries
@@ -16,7 +16,7 @@ from gatepost.storage.sql.tables import REVOCATIONS, insert_into
 _FIELDS = [REVOCATIONS.c[name] for name in RevocationRecord.__struct_fields__]
 _ALL = select(*_FIELDS).order_by(REVOCATIONS.c.created_at, REVOCATIONS.c.id)
 _DELETE = delete(REVOCATIONS).where(
-    REVOCATIONS.c.tenant == bindparam("its_tenant"), REVOCATIONS.c.id == bindparam("its_id")
+    REVOCATIONS.c.tenant == bindparam("where_tenant"), REVOCATIONS.c.id == bindparam("where_id")
 )
 
 
@@ -39,21 +39,21 @@ class SqlRevocations:
         """Return all revocations, the oldest first, including expired ones."""
         return [RevocationRecord(**row._mapping) for row in await self._database.rows(_ALL, {})]
 
-    async def put(self, cut: RevocationRecord) -> bool:
+    async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
         statement = _put(self._database.dialect)
-        put = await self._database.change(statement, msgspec.structs.asdict(cut)) == 1
+        put = await self._database.change(statement, msgspec.structs.asdict(record)) == 1
         await self._tell()
         return put
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
-        which = {"its_tenant": tenant, "its_id": revocation_id}
-        there = await self._database.change(_DELETE, which) == 1
+        which = {"where_tenant": tenant, "where_id": revocation_id}
+        existed = await self._database.change(_DELETE, which) == 1
         await self._tell()
-        return there
+        return existed
 
     async def _tell(self) -> None:
         # After the change, so that a reader of the new number finds it. Also if nothing was
         # changed, because an earlier attempt may have stopped after the change.
-        await self._changes.put(CHANGES, b"", now=time.time())
+        await self._changes.put(CHANGE_COUNTER, b"", now=time.time())

@@ -10,13 +10,13 @@ from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import SESSIONS, insert_into
 
-FRESH = SessionRecord()
+NEW_SESSION = SessionRecord()
 
 _FIELDS = [SESSIONS.c[name] for name in SessionRecord.__struct_fields__]
-_THIS = (SESSIONS.c.tenant == bindparam("its_tenant"), SESSIONS.c.key == bindparam("its_key"))
+_THIS = (SESSIONS.c.tenant == bindparam("where_tenant"), SESSIONS.c.key == bindparam("where_key"))
 _GET = select(*_FIELDS).where(*_THIS)
 _REPLACE = update(SESSIONS).where(
-    *_THIS, SESSIONS.c.revision == bindparam("its_revision", type_=Integer)
+    *_THIS, SESSIONS.c.revision == bindparam("where_revision", type_=Integer)
 )
 
 
@@ -40,9 +40,9 @@ class SqlSessions:
 
     async def get(self, key: bytes) -> SessionRecord:
         """Return the state of a session."""
-        found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_key": key})
+        found = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_key": key})
         if not found:
-            return FRESH
+            return NEW_SESSION
         values = {**found[0]._mapping}
         return SessionRecord(**values | {"subscriptions": _decode(values["subscriptions"])})
 
@@ -57,5 +57,5 @@ class SqlSessions:
         if record.revision == 0:
             first = {"tenant": self._tenant, "key": key, **values}
             return await self._database.change(_first(self._database.dialect), first) == 1
-        which = {"its_tenant": self._tenant, "its_key": key, "its_revision": record.revision}
+        which = {"where_tenant": self._tenant, "where_key": key, "where_revision": record.revision}
         return await self._database.change(_REPLACE, {**values, **which}) == 1

@@ -19,7 +19,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
 
 SCHEME = "sqlite:///"
-BESIDE = ("-wal", "-shm")
+COMPANION_FILES = ("-wal", "-shm")
 """
 The files that SQLite creates beside the database. New ones get the database's permissions; existing
 ones keep theirs.
@@ -61,9 +61,9 @@ def database(url: str) -> Database:
         # Created before SQLite creates it: the files beside it get its permissions, and it contains
         # arguments.
         _close(path, os.O_RDWR | os.O_CREAT)
-        for beside in (*(path + end for end in BESIDE), *wals(path).values()):
+        for companion in (*(path + end for end in COMPANION_FILES), *wals(path).values()):
             with suppress(FileNotFoundError):
-                _close(beside, os.O_RDWR)
+                _close(companion, os.O_RDWR)
         _close(path + LOCK, os.O_RDWR | os.O_CREAT)
         opened = os.stat(path)
     except OSError as error:
@@ -76,9 +76,9 @@ def database(url: str) -> Database:
     )
 
     @event.listens_for(engine.sync_engine, "connect")
-    def settle(connection: DBAPIConnection, _: object) -> None:
+    def configure(connection: DBAPIConnection, _: object) -> None:
         cursor = connection.cursor()
-        _settle(path, cursor)
+        _set_pragmas(path, cursor)
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "do_connect")
@@ -102,7 +102,7 @@ def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
     os.stat(path)  # SQLite would create the file
     connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
-    _settle(path, connection.cursor())
+    _set_pragmas(path, connection.cursor())
     return connection
 
 
@@ -146,14 +146,14 @@ def overwrite(file: int, end: int) -> None:
         os.pwrite(file, ZEROS[: end - offset], offset)
 
 
-def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
-    for name, wanted in PRAGMAS.items():
-        _set(cursor, f"PRAGMA {name} = {wanted}")
+def _set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+    for name, value in PRAGMAS.items():
+        _set(cursor, f"PRAGMA {name} = {value}")
         cursor.execute(f"PRAGMA {name}")
         found = cursor.fetchone()
         # SQLite ignores a pragma that it cannot apply, without an error.
-        if found is None or found[0] != wanted:
-            raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+        if found is None or found[0] != value:
+            raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {value}")
 
 
 def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:

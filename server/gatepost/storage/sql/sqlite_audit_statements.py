@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 from gatepost.storage.audit import ChainHead, ChainKey, Checkpoint, Segment
 from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
-from gatepost.storage.sql.audit_sums import ADDED
+from gatepost.storage.sql.audit_sums import ADD_ON_CONFLICT
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -136,7 +136,7 @@ def put(
     _put(execute, "audit_segments", rows)
     moved = f"ON CONFLICT (tenant, writer) DO UPDATE SET {_MOVED}"
     _put(execute, "audit_heads", heads, moved)
-    _put(execute, "audit_sums", sums, ADDED)
+    _put(execute, "audit_sums", sums, ADD_ON_CONFLICT)
     signed = "ON CONFLICT DO UPDATE SET statement = excluded.statement, "
     signed += "signature = excluded.signature"
     _put(execute, "audit_checkpoints", checkpoints, signed)

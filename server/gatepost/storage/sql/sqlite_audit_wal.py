@@ -285,13 +285,13 @@ def _next(file: int, end: ChainHead) -> Frame | None:
     header = os.pread(file, _HEADER.size, end.pruned)
     if len(header) < _HEADER.size:
         return None
-    magic, size, length, number, its_digest = _HEADER.unpack(header)
+    magic, size, length, number, header_digest = _HEADER.unpack(header)
     if (magic, number) != (_MAGIC, end.number + 1) or size > os.fstat(file).st_size:
         return None
     rest = os.pread(file, length + size, end.pruned + _HEADER.size)
     proof, content = rest[:length], rest[length:]
     digest = _digest(end.hash, number, content)
-    if digest != its_digest or (batch := _read(content)) is None:
+    if digest != header_digest or (batch := _read(content)) is None:
         return None
     size = len(header) + len(rest)
     told = proof.decode("ascii", "replace")

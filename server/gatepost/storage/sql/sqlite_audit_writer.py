@@ -18,7 +18,7 @@ import msgspec
 from gatepost.storage.audit import ChainKey, Checkpoint, Link, Linker, RecordsByChain, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.database import ANSWER_S, LATE, Database
+from gatepost.storage.sql.database import ANSWER_S, TIMED_OUT, Database
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
@@ -85,17 +85,17 @@ class SqliteAuditStore(SqlAuditStore):
             await self._merge(partial(self._merger.open_wal, self._wal, self._linker))
         if self.is_failing or self._wal.unmerged >= RESTARTED_BYTES:
             # Batches that cannot be merged must not fill the disk.
-            await self.settle()
+            await self.link_pending()
         await self._appending.do(partial(self._append, self._wal, batch), within_s=ANSWER_S)
 
-    async def settle(self) -> None:
+    async def link_pending(self) -> None:
         """Implement `AuditStore`."""
         if self._linker is not None:
             await self._merge(partial(self._merge_all, self._wal, self._linker))
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Implement `AuditStore`."""
-        await self.settle()
+        await self.link_pending()
         made: dict[str, Checkpoint] = await self._merge(partial(self._merger.sign, tenants, sign))
         return made
 
@@ -196,7 +196,7 @@ class WorkThread:
             self._start()
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work, loop.create_future())
-        late = loop.call_later(within_s, queued.tell, None, StoreUnavailable(LATE))
+        late = loop.call_later(within_s, queued.tell, None, StoreUnavailable(TIMED_OUT))
         self._queue.put(queued)
         try:
             return await queued.answer

@@ -29,7 +29,7 @@ def insert_into(table: Table, dialect: str) -> Any:
     return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
-NO_TEXT = "\0"
+NOT_TEXT = "\0"
 """
 The text that is read for a value that is no text. SQLite accepts any value in any column; no id has
 this text.
@@ -52,9 +52,9 @@ class Exact(TypeDecorator[str]):
         return None if value is None else escaped(value)
 
     def process_result_value(self, value: object, dialect: Dialect) -> str | None:
-        """Undo it; return `NO_TEXT` for a value that is none."""
+        """Undo it; return `NOT_TEXT` for a value that is none."""
         if not isinstance(value, str):
-            return None if value is None else NO_TEXT
+            return None if value is None else NOT_TEXT
         if "\\" not in value:
             return value
         return _ESCAPE.sub(_meant, value)

@@ -11,13 +11,15 @@ from gatepost.storage.tasks import TERMINAL, TaskRecord
 
 _FIELDS = [TASKS.c[name] for name in TaskRecord.__struct_fields__]
 _OPEN = TASKS.c.status.not_in(sorted(TERMINAL))
-_THIS = (TASKS.c.tenant == bindparam("its_tenant"), TASKS.c.id == bindparam("its_id"))
+_THIS = (TASKS.c.tenant == bindparam("where_tenant"), TASKS.c.id == bindparam("where_id"))
 
 _CREATE = insert(TASKS)
 _GET = select(*_FIELDS).where(*_THIS)
-_REPLACE = update(TASKS).where(*_THIS, TASKS.c.revision == bindparam("its_revision", type_=Integer))
+_REPLACE = update(TASKS).where(
+    *_THIS, TASKS.c.revision == bindparam("where_revision", type_=Integer)
+)
 _COUNT = select(func.count()).where(
-    TASKS.c.tenant == bindparam("its_tenant"), TASKS.c.owner == bindparam("its_owner"), _OPEN
+    TASKS.c.tenant == bindparam("where_tenant"), TASKS.c.owner == bindparam("where_owner"), _OPEN
 )
 _ABANDONED = (
     select(TASKS.c.tenant, TASKS.c.id)
@@ -44,23 +46,23 @@ class SqlTasks:
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return a task, or None; it may have expired and not be removed yet."""
-        found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_id": task_id})
+        found = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_id": task_id})
         return TaskRecord(**found[0]._mapping) if found else None
 
     async def replace(self, task: TaskRecord) -> bool:
         """Replace the record that has the same id and ``revision``; its revision grows by one."""
         values: dict[str, Any] = msgspec.structs.asdict(task)
         which = {
-            "its_tenant": self._tenant,
-            "its_id": values.pop("id"),
-            "its_revision": values.pop("revision"),
+            "where_tenant": self._tenant,
+            "where_id": values.pop("id"),
+            "where_revision": values.pop("revision"),
         }
         values |= {"revision": task.revision + 1, "bytes": task.weight}
         return await self._database.change(_REPLACE, {**values, **which}) == 1
 
     async def count(self, owner: bytes) -> int:
         """Return the number of the owner's tasks that have not ended."""
-        which = {"its_tenant": self._tenant, "its_owner": owner}
+        which = {"where_tenant": self._tenant, "where_owner": owner}
         return int((await self._database.rows(_COUNT, which))[0][0])
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from gatepost.storage.sql.database import Database, Values
 from gatepost.storage.sql.tables import METADATA
-from gatepost.storage.tenant_data import APART, ErasureSubject
+from gatepost.storage.tenant_data import NOT_CLEARED, ErasureSubject
 
 BATCH = 500
 """The number of rows that one statement removes."""
@@ -58,7 +58,7 @@ def _persons(table: Table) -> ColumnElement[bool] | None:
     return None
 
 
-_KINDS = [table for table in METADATA.sorted_tables if not table.name.startswith(APART)]
+_KINDS = [table for table in METADATA.sorted_tables if not table.name.startswith(NOT_CLEARED)]
 
 
 class _Statements(NamedTuple):
@@ -108,7 +108,7 @@ class SqlTenantData:
         return sorted(found - {""})
 
     async def count(self, tenant: str) -> dict[str, int]:
-        """Return the number of records of each kind that has any, except those of `APART`."""
+        """Return the number of records of each kind that has any, except those of `NOT_CLEARED`."""
         return await self._count(_of_tenant().counts, {"whose": tenant})
 
     async def clear(self, tenant: str) -> int:

@@ -40,7 +40,7 @@ class Channels:
         self._make = connection
         self._connection: AbstractConnection | None = None
         self._followed: dict[bytes, _Channel] = {}
-        self._asked: Counter[bytes] = Counter()
+        self._unconfirmed: Counter[bytes] = Counter()
         self._reader: asyncio.Task[None] | None = None
 
     async def follow(self, name: bytes, deliver: DeliverMessage) -> "ValkeySubscription":
@@ -94,7 +94,7 @@ class Channels:
         if connection is None or not connection.is_connected or not names:
             return
         if command == "SUBSCRIBE":
-            self._asked.update(names)
+            self._unconfirmed.update(names)
         await connection.send_command(command, *names, check_health=False)
 
     async def _read_always(self) -> None:
@@ -123,7 +123,7 @@ class Channels:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(ANSWER_S) as timeout:
             await connection.connect()  # type: ignore[no-untyped-call]  # the method has no types
-            self._asked.clear()
+            self._unconfirmed.clear()
             self._connection = connection
             await self._ask("SUBSCRIBE", *self._followed)
             pinging = asyncio.create_task(_ping(connection))
@@ -143,9 +143,9 @@ class Channels:
         kind, name, *rest = message
         channel = self._followed.get(name)
         if kind == b"subscribe":
-            self._asked[name] -= 1
+            self._unconfirmed[name] -= 1
             # The confirmation may belong to an earlier subscription whose end is on the way.
-            if self._asked[name] <= 0 and channel is not None:
+            if self._unconfirmed[name] <= 0 and channel is not None:
                 channel.effective.set()
         elif kind == b"message" and channel is not None:
             loop = asyncio.get_running_loop()

@@ -23,10 +23,10 @@ RENEW_S = LEASE_S / 3
 
 LEAVE_S = 0.01
 """How long other processes may not know of an ended call; mostly the next request reports it."""
-MANY = 20
+LARGE_LIMIT = 20
 """In a limit of this many calls, one that counts for `LEAVE_S` longer does not matter."""
 
-TAKE = f"""
+TAKE_SCRIPT = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local me, mine, requests = unpack(cmsgpack.unpack(ARGV[1]))
@@ -134,7 +134,7 @@ return levels
 """The seconds until each bucket is full, and the running calls of each limit."""
 
 RunScript = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
-"""Runs `TAKE` with keys and its argument; raises StoreUnavailable."""
+"""Runs `TAKE_SCRIPT` with keys and its argument; raises StoreUnavailable."""
 
 _encode = msgspec.msgpack.encode
 _denials = msgspec.msgpack.Decoder(list[tuple[int, int, float]]).decode
@@ -180,7 +180,7 @@ class ValkeyConcurrency:
             if self._held[key] <= 0:
                 del self._held[key]
             self._untold.add(key)
-            if most < MANY:
+            if most < LARGE_LIMIT:
                 self._rate_limits.tell()
         if concurrency and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
@@ -219,24 +219,24 @@ class ValkeyConcurrency:
 
     async def _ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
         named = (key for request in requests for key, _ in request.concurrency)
-        told = self._unsure.union(self._untold, named)
-        concurrency = {key: number for number, key in enumerate(told, 1)}
+        reported = self._unsure.union(self._untold, named)
+        concurrency = {key: number for number, key in enumerate(reported, 1)}
         # If the server runs the script but its answer is lost, these limits are reported again.
-        self._unsure, self._untold = told, set()
+        self._unsure, self._untold = reported, set()
         buckets: dict[bytes, int] = {}
-        wanted: list[tuple[list[float], list[int]]] = []
+        encoded: list[tuple[list[float], list[int]]] = []
         for request in requests:
             rated: list[float] = []
             for key, rate, burst in request.buckets:
                 rated += (buckets.setdefault(key, len(buckets) + 1), rate, burst)
-            wanted.append(
+            encoded.append(
                 (
                     rated,
                     [one for key, most in request.concurrency for one in (concurrency[key], most)],
                 )
             )
-        held = [self._held.get(key, 0) for key in concurrency]
-        answer = await self._run([*buckets, *concurrency], _encode((self._me, held, wanted)))
+        running = [self._held.get(key, 0) for key in concurrency]
+        answer = await self._run([*buckets, *concurrency], _encode((self._me, running, encoded)))
         self._unsure = frozenset()
         denials: list[Denial | None] = [None] * len(requests)
         for number, at, wait_s in _denials(answer) if answer else ():

@@ -11,7 +11,7 @@ import msgspec
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Denial
 
-AT_ONCE = 100
+REQUESTS_PER_RUN = 100
 """The most requests in one run of the script, during which Valkey serves nothing else."""
 
 
@@ -45,9 +45,9 @@ class ValkeyRateLimits:
     def __init__(self, ask: AskServer, taken: Callable[[RateLimitRequest], None]) -> None:
         self._ask = ask
         self._taken = taken
-        self._asked: list[RateLimitRequest] = []
+        self._sent: list[RateLimitRequest] = []
         self._waiting: list[RateLimitRequest] = []
-        self._told = True
+        self._is_reported = True
         self._task: asyncio.Task[None] | None = None
 
     def put(self, request: RateLimitRequest) -> None:
@@ -59,7 +59,7 @@ class ValkeyRateLimits:
         """
         Send a batch soon, even without requests, because other processes should learn of a change.
         """
-        self._told = False
+        self._is_reported = False
         self._serve()
 
     async def aclose(self) -> None:
@@ -75,16 +75,19 @@ class ValkeyRateLimits:
             self._task.add_done_callback(self._over, context=context)
 
     async def _ask_always(self) -> None:
-        while self._waiting or not self._told:
-            self._asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            self._told = True
-            answers = await self._ask(self._asked)
-            for request, answer in zip(self._asked, answers, strict=True):
+        while self._waiting or not self._is_reported:
+            self._sent, self._waiting = (
+                self._waiting[:REQUESTS_PER_RUN],
+                self._waiting[REQUESTS_PER_RUN:],
+            )
+            self._is_reported = True
+            answers = await self._ask(self._sent)
+            for request, answer in zip(self._sent, answers, strict=True):
                 if not request.answer.done():  # the tokens are spent even if the caller hung up
                     if answer is None:
                         self._taken(request)
                     request.answer.set_result(answer)
-            self._asked = []
+            self._sent = []
         self._task = None
 
     def _over(self, task: asyncio.Task[None]) -> None:
@@ -95,8 +98,8 @@ class ValkeyRateLimits:
             failure = task.exception()
         if failure is None:
             return
-        every_caller = (*self._asked, *self._waiting)
-        self._asked, self._waiting, self._task = [], [], None
+        every_caller = (*self._sent, *self._waiting)
+        self._sent, self._waiting, self._task = [], [], None
         for request in every_caller:
             if not request.answer.done():
                 request.answer.set_exception(failure)

@@ -18,7 +18,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import ConcurrencyLimit, Denial, Spending
 from gatepost.storage.shared_store import DeliverMessage, LogEvent
 from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
-from gatepost.storage.valkey.concurrency import LEVELS, TAKE, ValkeyConcurrency
+from gatepost.storage.valkey.concurrency import LEVELS, TAKE_SCRIPT, ValkeyConcurrency
 from gatepost.storage.valkey.script_connection import ScriptConnection
 
 CONNECTIONS = 16
@@ -51,7 +51,7 @@ class ValkeySharedStore:
         self._levels = self.client.register_script(LEVELS)
         # A subscribed channel may be silent for any time.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
-        self._take = ScriptConnection(TAKE, self._listening.make_connection)
+        self._take = ScriptConnection(TAKE_SCRIPT, self._listening.make_connection)
         self.concurrency = ValkeyConcurrency(self._run)
         self.channels = Channels(self._listening.make_connection)
         # Databases separate keys, but not channels.
@@ -151,8 +151,8 @@ class ValkeyTenantSharedStore:
         keys = [self._key(b"bucket", one.bucket) for one in spendings]
         keys += [self._key(b"limit", limit.name) for limit in concurrency]
         levels = await self._shared_store.levels(keys, len(spendings))
-        held = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
-        return [*held, *levels[len(spendings) :]]
+        tokens = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
+        return [*tokens, *levels[len(spendings) :]]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""

@@ -192,13 +192,13 @@ class UpstreamCalls:
         is_prompt = definition.section == "prompts"
         kind, member = ("ref/prompt", "name") if is_prompt else ("ref/resource", "uri")
 
-        def prepare(asked: CompletionRequest) -> UpstreamCall:
+        def prepare(request: CompletionRequest) -> UpstreamCall:
             params: dict[str, Any] = {
                 "ref": {"type": kind, member: definition.key},
-                "argument": {"name": asked.argument, "value": asked.value},
+                "argument": {"name": request.argument, "value": request.value},
             }
-            if asked.given:
-                params["context"] = {"arguments": asked.given}
+            if request.given:
+                params["context"] = {"arguments": request.given}
             return UpstreamCall("completion/complete", params)
 
         def read(result: UpstreamResult, _: Any) -> Outcome:
@@ -313,7 +313,9 @@ class _OneCall:
                 partial(
                     self._connection.exchange, call.method, call.params, self._options(waits=True)
                 ),
-                tie=idempotency_key(self._ctx, self._server, self._way.definition.key),
+                idempotency_digest=idempotency_key(
+                    self._ctx, self._server, self._way.definition.key
+                ),
             )
         return await self._in_rounds(target, kept)
 

@@ -33,14 +33,14 @@ URL_NEEDED = -32042
 """2025-11-25: the user must visit a page before the call can be made."""
 MISSING_CAPABILITY = -32021
 """2026-07-28: the client did not declare a capability that the call needs."""
-NOTHING: Capabilities = {}
+NO_CAPABILITIES: Capabilities = {}
 MODES = ("form", "url", "tools", "context")
 """The parts of capabilities that a client can be told to lack."""
 MOST_DATA_BYTES = 4_096
 MOST_PAGES = 4
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
-KINDS: Mapping[str, FailureKind] = {
+FAILURE_KINDS: Mapping[str, FailureKind] = {
     "unreachable": "upstream_unavailable",
     "denied": "denied",
     "unauthorized": "upstream_unavailable",
@@ -54,7 +54,9 @@ KINDS: Mapping[str, FailureKind] = {
     "gone": "internal",
 }
 """The kind of failure for each way in which a call ends without an answer."""
-UNSURE = frozenset({"invalid", "outcome_unknown", "timeout", "gone", "cancelled", "expired"})
+UNCERTAIN_ENDS = frozenset(
+    {"invalid", "outcome_unknown", "timeout", "gone", "cancelled", "expired"}
+)
 """The ends after which the upstream may have done its work."""
 
 
@@ -64,7 +66,7 @@ def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFai
 
     If the call only *reads*, it can be made again, and the caller is told so.
     """
-    kind, message = KINDS[end.reason], end.message
+    kind, message = FAILURE_KINDS[end.reason], end.message
     if end.reason == "unauthorized":
         # The caller's own token is valid, so the caller must not be told to sign in again.
         message = f"{server.name} does not accept the credential that this server has for it."
@@ -75,7 +77,7 @@ def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFai
     message = message or f"{server.name} did not answer."
     if reads:
         kind = "upstream_unavailable" if kind == "internal" else kind
-    elif end.reason in UNSURE:
+    elif end.reason in UNCERTAIN_ENDS:
         message = f"{message} {CHECK_FIRST}"
     wait = end.retry_after_s if kind == "upstream_unavailable" else None
     return ToolFailure(kind, message, retry_after=wait)
@@ -99,7 +101,7 @@ def errored(
     error: Errored,
     *,
     document: bool = False,
-    declared: Capabilities = NOTHING,
+    declared: Capabilities = NO_CAPABILITIES,
     is_modern: bool = True,
 ) -> Exception:
     """
@@ -132,23 +134,23 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
     """Return what an upstream needs of a client, if the client lacks it and may be asked for it."""
     required = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
     if not isinstance(required, Mapping):
-        return NOTHING
+        return NO_CAPABILITIES
     # If the server's registration does not allow it, another client could not give it either.
-    asked: dict[str, Any] = {
+    needed: dict[str, Any] = {
         name: {part: {} for part in MODES if part in required[name]}
         for name in CAPABILITIES
         if name in server.allow and isinstance(required.get(name), Mapping)
     }
     extensions = required.get("extensions")
     if isinstance(extensions, Mapping) and TASKS in extensions:
-        asked["extensions"] = {TASKS: {}}
-    return lacking(declared, asked)
+        needed["extensions"] = {TASKS: {}}
+    return lacking(declared, needed)
 
 
 def _pages(server: UpstreamServer, data: Any) -> str:
-    asked = data.get("elicitations") if isinstance(data, Mapping) else None
+    elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
     urls: list[str] = []
-    for one in (asked if isinstance(asked, list) else ())[:MOST_PAGES]:
+    for one in (elicitations if isinstance(elicitations, list) else ())[:MOST_PAGES]:
         try:
             urls.append(checked_page(one["url"]))
         except UNREADABLE:

@@ -20,9 +20,9 @@ PROBES = 5
 The number of callers that probe at once, so that a slow probe of one does not delay the others.
 """
 
-SURE: frozenset[FailureReason] = frozenset({"unreachable", "session_lost"})
+SERVER_FAILURES: frozenset[FailureReason] = frozenset({"unreachable", "session_lost"})
 """Failures that no argument of a caller can cause."""
-UNSURE: frozenset[FailureReason] = frozenset({"timeout", "invalid", "outcome_unknown"})
+POSSIBLE_FAILURES: frozenset[FailureReason] = frozenset({"timeout", "invalid", "outcome_unknown"})
 """
 Failures that a caller can cause, with arguments or with a tool that takes too long. A series of
 them counts once for each caller, so that no caller opens the circuit for all others.
@@ -99,14 +99,14 @@ class CircuitBreaker:
         A *reason* that says nothing of the upstream, such as a refused credential, does not count.
         """
         self._calls += 1
-        if reason not in SURE | UNSURE:
+        if reason not in SERVER_FAILURES | POSSIBLE_FAILURES:
             self.released(caller)
             return
         self._failures += 1
         self._failure = message
         if self._failing_since is None:
             self._failing_since = now
-        if reason in SURE:
+        if reason in SERVER_FAILURES:
             self._sure += 1
         elif len(self._unanswered) < FAILURES:
             self._unanswered.add(caller)
@@ -128,7 +128,7 @@ class CircuitBreaker:
         self._unanswered.clear()
 
     def _probe_failed(self, reason: str, now: float, caller: object) -> None:
-        if reason in SURE or len(self._unanswered) >= FAILURES:
+        if reason in SERVER_FAILURES or len(self._unanswered) >= FAILURES:
             self._open_s = min(self._open_s * 2, LONGEST_OPEN_S)
             self._open(now)
         else:

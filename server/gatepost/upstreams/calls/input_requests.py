@@ -19,7 +19,7 @@ MOST_REQUEST_BYTES = 32_768
 MOST_URL = 2_048
 CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
 """The requests that a client can get; each has its word in `UpstreamServer.allow`."""
-HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """The categories of characters that a reader does not see, or that reorder what a reader sees."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -65,12 +65,12 @@ def input_request(
     try:
         if len(msgspec.json.encode(params)) > MOST_REQUEST_BYTES:
             raise ValueError(f"it has more than {MOST_REQUEST_BYTES} bytes")
-        asked = _converted(server, method, params)
+        converted = _converted(server, method, params)
     except UNREADABLE as error:
         raise Unsupported(f"The request cannot be shown to the client: {error}") from None
-    if lacking(declared, required_by({"": asked})):
+    if lacking(declared, required_by({"": converted})):
         raise Unsupported("The client does not support this request.")
-    return asked
+    return converted
 
 
 def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -> InputRequest:
@@ -88,9 +88,9 @@ def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -
 
 def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
     url = checked_page(params["url"])
-    said = clean(str(params["message"]), MOST_MESSAGE)
+    text = clean(str(params["message"]), MOST_MESSAGE)
     host = urlsplit(url).hostname
-    message = f"{server.name}: {said} (The page is at {host}, a server of others.)"
+    message = f"{server.name}: {text} (The page is at {host}, a server of others.)"
     return UrlElicitation(message, url).request
 
 
@@ -104,7 +104,7 @@ def checked_page(url: Any) -> str:
 
 
 def _sampling(params: Mapping[str, Any]) -> InputRequest:
-    options = {ours: params[name] for name, ours in SAMPLING.items() if params.get(name)}
+    options = {option: params[name] for name, option in SAMPLING.items() if params.get(name)}
     hints = (params.get("modelPreferences") or {}).get("hints") or ()
     models = [str(hint["name"]) for hint in hints if hint.get("name")]
     most = params["maxTokens"]
@@ -122,7 +122,9 @@ def _sampling(params: Mapping[str, Any]) -> InputRequest:
 def clean(text: str, most: int) -> str:
     """Return a text without characters that hide or reorder others, cut to *most* characters."""
     shown = "".join(
-        one for one in text[: most + 1] if one in "\n\t" or unicodedata.category(one) not in HIDDEN
+        one
+        for one in text[: most + 1]
+        if one in "\n\t" or unicodedata.category(one) not in HIDDEN_CATEGORIES
     )
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 

@@ -85,7 +85,7 @@ class ModernCall:
         kept, self._open = self._open, None
         if kept is None:
             raise ValueError("no request is open")
-        responses = {theirs: answers[ours] for ours, theirs in kept.names.items()}
+        responses = {upstream_key: answers[own_key] for own_key, upstream_key in kept.names.items()}
         return Send(responses, kept.upstream)
 
     def received(self, message: UpstreamResult | UpstreamError) -> RoundAction:
@@ -97,31 +97,31 @@ class ModernCall:
         self.round += 1
         if self.round > MOST_ROUNDS:
             return Refuse(f"{self._server.name} asked for input too often.")
-        return self._asked(message.value)
+        return self._input_required(message.value)
 
-    def _asked(self, value: Mapping[str, Any]) -> RoundAction:
+    def _input_required(self, value: Mapping[str, Any]) -> RoundAction:
         state = value.get("requestState")
-        asked = value.get("inputRequests") or {}
-        if not isinstance(state, str | None) or not isinstance(asked, Mapping):
+        input_requests = value.get("inputRequests") or {}
+        if not isinstance(state, str | None) or not isinstance(input_requests, Mapping):
             return Refuse(f"{self._server.name} asked for input in a form that is no MCP.")
-        if not asked:
+        if not input_requests:
             return Send({}, state)
-        if len(asked) > MOST_TOGETHER:
+        if len(input_requests) > MOST_TOGETHER:
             return Refuse(
                 f"{self._server.name} asked for more than {MOST_TOGETHER} inputs at once."
             )
         requests, names = {}, {}
-        for number, (theirs, one) in enumerate(asked.items()):
-            ours = f"upstream-{self.round}-{number}"
+        for number, (upstream_key, one) in enumerate(input_requests.items()):
+            own_key = f"upstream-{self.round}-{number}"
             try:
                 method, params = str(one["method"]), one.get("params") or {}
-                requests[ours] = input_request(self._server, self._declared, method, params)
+                requests[own_key] = input_request(self._server, self._declared, method, params)
             except (Unsupported, TypeError, KeyError, AttributeError):
                 return Refuse(
                     f"{self._server.name} asked for input that it may not ask for, or in a form "
                     "that no client can show. Its call was not finished."
                 )
-            names[ours] = theirs
+            names[own_key] = upstream_key
         self._open = ModernState(self._target, self.round, requests, names, state)
         return self._ask(self._open)
 
@@ -215,7 +215,7 @@ class SessionCall:
         self._next: list[tuple[int | str, InputRequest]] = []
         self._count = 0
         self._left_s = server.timeout_s
-        self._since = self._heard = now
+        self._since = self._last_message = now
         self._asked_at = now
 
     @property
@@ -232,13 +232,13 @@ class SessionCall:
         """Return the time at which `tick` must be called."""
         if self.waits:
             return self._asked_at + PARKED_S
-        return min(self._since + self._left_s, self._heard + self._server.idle_s)
+        return min(self._since + self._left_s, self._last_message + self._server.idle_s)
 
     def received(self, message: UpstreamMessage, now: float) -> list[HolderAction]:
         """Handle a message of the upstream."""
         if self.over:
             return []
-        self._heard = now
+        self._last_message = now
         if isinstance(message, UpstreamNotification):
             return [Forward(message)]
         if isinstance(message, UpstreamRequest):
@@ -259,12 +259,12 @@ class SessionCall:
             given = None if answer.answers is None else answer.answers.get(key)
             if given is None:
                 sentence = answer.refusal or "The client did not answer."
-                said: dict[str, Any] = {"error": {"code": answer.code, "message": sentence}}
+                response: dict[str, Any] = {"error": {"code": answer.code, "message": sentence}}
             else:
-                said = {"result": given}
-            actions.append(Respond(identity, said))
+                response = {"result": given}
+            actions.append(Respond(identity, response))
         self._open = {}
-        self._since = self._heard = now
+        self._since = self._last_message = now
         self._publish(now)
         return actions
 
@@ -288,15 +288,15 @@ class SessionCall:
         if self.waits:
             self.failed("expired", "The input was not given in time.")
             return [StopExchange("The input was not given in time")]
-        silent = now >= self._heard + self._server.idle_s
+        silent = now >= self._last_message + self._server.idle_s
         limit_s = self._server.idle_s if silent else self._server.timeout_s
-        told = "said nothing for" if silent else "did not finish within"
-        self.failed("timeout", f"{self._server.name} {told} {limit_s:g} seconds.")
+        event = "said nothing for" if silent else "did not finish within"
+        self.failed("timeout", f"{self._server.name} {event} {limit_s:g} seconds.")
         return [StopExchange("The call took too long")]
 
     def _request(self, message: UpstreamRequest, now: float) -> list[HolderAction]:
         try:
-            asked = input_request(self._server, self._declared, message.method, message.params)
+            request = input_request(self._server, self._declared, message.method, message.params)
         except Unsupported as refusal:
             error = {"code": METHOD_NOT_FOUND, "message": str(refusal)}
             return [Respond(message.id, {"error": error})]
@@ -304,7 +304,7 @@ class SessionCall:
         if self._count > MOST_ROUNDS or len(self._next) >= MOST_TOGETHER:
             error = {"code": INTERNAL, "message": "The client was asked too often."}
             return [Respond(message.id, {"error": error})]
-        self._next.append((message.id, asked))
+        self._next.append((message.id, request))
         if not self.waits:
             self._publish(now)
         return []
@@ -316,8 +316,8 @@ class SessionCall:
         self._left_s -= now - self._since
         step = len(self.steps) + 1
         requests = {}
-        for number, (identity, asked) in enumerate(self._next):
+        for number, (identity, request) in enumerate(self._next):
             key = f"upstream-{step}-{number}"
-            requests[key], self._open[key] = asked, identity
+            requests[key], self._open[key] = request, identity
         self._next, self._asked_at = [], now
         self.steps.append(InputRequested(requests))

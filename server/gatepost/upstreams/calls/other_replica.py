@@ -24,7 +24,7 @@ from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.calls.running import ReceiveNotification
 from gatepost.upstreams.connection import UpstreamNotification
 
-MOST_HEARD = 256
+MOST_MESSAGES = 256
 """The number of messages that wait here to be passed on."""
 
 
@@ -61,20 +61,20 @@ class OtherReplicaExchange:
         kept, reply = self._kept, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
-        heard: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
+        received: asyncio.Queue[bytes] = asyncio.Queue(MOST_MESSAGES)
 
-        def hear(message: bytes) -> None:
-            if heard.full():
-                heard.get_nowait()  # the newest notifications matter most
-            heard.put_nowait(message)
+        def receive(message: bytes) -> None:
+            if received.full():
+                received.get_nowait()  # the newest notifications matter most
+            received.put_nowait(message)
 
-        subscription = await self._shared_store.follow(reply_topic(reply), hear)
+        subscription = await self._shared_store.follow(reply_topic(reply), receive)
         try:
             request = ParkedRequest(
                 kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
             )
             await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
-            await self._wait(reply, sealing, heard, listener)
+            await self._wait(reply, sealing, received, listener)
             note = await self._shared_store.take(step_note(reply))
         finally:
             with suppress(StoreUnavailable):
@@ -86,7 +86,7 @@ class OtherReplicaExchange:
         self,
         reply: str,
         sealing: Sealing,
-        heard: asyncio.Queue[bytes],
+        received: asyncio.Queue[bytes],
         listener: ReceiveNotification,
     ) -> None:
         """Wait for the step, or until the other replica is silent for too long."""
@@ -99,7 +99,7 @@ class OtherReplicaExchange:
             message = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
-                    message = await heard.get()
+                    message = await received.get()
             if message == READY:
                 return
             if message:

@@ -88,7 +88,7 @@ def block_of(block: Any) -> ContentBlock | None:
     kind = block["type"]
     if kind == "text" and block.get("text") == "":
         return None
-    converted = KNOWN[kind](block) if kind in KNOWN else None
+    converted = CONVERTERS[kind](block) if kind in CONVERTERS else None
     if converted is None:
         note = f"[A block of the type {clean(kind, 40)!r} was left out: it cannot be shown.]"
         return {"type": "text", "text": note}
@@ -130,7 +130,7 @@ def _link(block: ContentBlock) -> ContentBlock | None:
     return shown
 
 
-KNOWN: Mapping[str, Callable[[ContentBlock], ContentBlock | None]] = {
+CONVERTERS: Mapping[str, Callable[[ContentBlock], ContentBlock | None]] = {
     "text": _text,
     "image": _media,
     "audio": _media,

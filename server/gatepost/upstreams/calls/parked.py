@@ -36,8 +36,8 @@ from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.upstreams")
 
-GONE = Ended("gone")
-STOPPED = "The server stops"
+ENDED_GONE = Ended("gone")
+SERVER_STOPS = "The server stops"
 LOOK_S = 3_600.0
 """The longest time between two looks at whether a call's token has expired."""
 
@@ -185,7 +185,7 @@ class ParkedCalls:
             if one.timer is not None:
                 one.timer.cancel()
         self._calls.clear()
-        await asyncio.gather(*(exchange.aclose(STOPPED) for exchange in running))
+        await asyncio.gather(*(exchange.aclose(SERVER_STOPS) for exchange in running))
         if serving := tuple(self._serving.values()):
             for task in serving:
                 task.cancel()
@@ -223,10 +223,10 @@ class ParkedCalls:
             if tenant not in self._subscriptions:
                 topic = replica_topic(self.replica)
                 self._subscriptions[tenant] = await self.shared_store.of(tenant).follow(
-                    topic, lambda message: self._heard(tenant, message)
+                    topic, lambda message: self._receive(tenant, message)
                 )
 
-    def _heard(self, tenant: str, message: bytes) -> None:
+    def _receive(self, tenant: str, message: bytes) -> None:
         if self._closed:
             return
         reply = message.decode(errors="replace")
@@ -240,16 +240,16 @@ class ParkedCalls:
         shared_store, sealing = self.shared_store.of(tenant), Sealing(self.keyring, tenant, reply)
         try:
             note = await shared_store.take(request_note(reply))
-            asked = None if note is None else sealing.open(note, ParkedRequest)
-            if asked is None:
+            request = None if note is None else sealing.open(note, ParkedRequest)
+            if request is None:
                 return  # another message of the same request, or one that is not ours
-            running = self.find(tenant, asked.parked, asked.call)
-            if asked.cancels:
-                await self._give_up(asked.cancels, running)
+            running = self.find(tenant, request.parked, request.call)
+            if request.cancels:
+                await self._give_up(request.cancels, running)
                 return
             if running is not None:
-                self.extend(asked.parked, asked.valid_until)
-            step = await self._next(shared_store, reply, running, asked, sealing)
+                self.extend(request.parked, request.valid_until)
+            step = await self._next(shared_store, reply, running, request, sealing)
             await shared_store.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
             await shared_store.publish(reply_topic(reply), READY)
         except StoreUnavailable:
@@ -269,20 +269,20 @@ class ParkedCalls:
         shared_store: TenantSharedStore,
         reply: str,
         running: RunningExchange | None,
-        asked: ParkedRequest,
+        request: ParkedRequest,
         sealing: Sealing,
     ) -> ExchangeStep:
         if running is None:
-            return GONE
+            return ENDED_GONE
         publisher = _StepPublisher(shared_store, sealing, reply)
-        waiting = asyncio.create_task(running.after(asked.step, asked.answer, publisher))
+        waiting = asyncio.create_task(running.after(request.step, request.answer, publisher))
         try:
             while not waiting.done():
                 await shared_store.publish(reply_topic(reply), ALIVE)
                 await asyncio.wait({waiting}, timeout=BEAT_S)
             return waiting.result()
         except NoSuchStep:
-            return GONE
+            return ENDED_GONE
         finally:
             waiting.cancel()
             await asyncio.wait({waiting})

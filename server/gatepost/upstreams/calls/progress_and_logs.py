@@ -38,9 +38,9 @@ async def _progress(ctx: CallContext, params: Mapping[str, Any]) -> None:
     progress, total, message = (params.get(name) for name in ("progress", "total", "message"))
     if progress is None or not _is_number(progress):
         return
-    said = clean(message, MOST_MESSAGE) if isinstance(message, str) else None
+    text = clean(message, MOST_MESSAGE) if isinstance(message, str) else None
     # The client drops a report that does not grow (PR-01).
-    await ctx.progress(progress, total if _is_number(total) else None, said)
+    await ctx.progress(progress, total if _is_number(total) else None, text)
 
 
 async def _log(ctx: CallContext, server: UpstreamServer, params: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.upstream_server import UpstreamServer
 
 CHANGED = "{server} was changed while the call waited for an answer. Call again, without the state."
-FOREIGN = "The state belongs to another call. Call again, without the state."
+FOREIGN_STATE = "The state belongs to another call. Call again, without the state."
 
 
 class Stale(Exception):
@@ -77,14 +77,14 @@ def target_of(
     ctx: CallContext, server: UpstreamServer, definition: Definition, arguments: Any
 ) -> UpstreamTarget:
     """Return what identifies this call: caller, upstream, definition and arguments."""
-    told = msgspec.json.encode([ctx.caller.identity_key, arguments], order="deterministic")
+    identity = msgspec.json.encode([ctx.caller.identity_key, arguments], order="deterministic")
     return UpstreamTarget(
         tenant=ctx.caller.tenant_id,
         server=server.id,
         section=definition.section,
         key=definition.key,
         digest=definition.digest,
-        call=hashlib.sha256(told).hexdigest(),
+        call=hashlib.sha256(identity).hexdigest(),
     )
 
 
@@ -110,11 +110,11 @@ def kept_for(
     except msgspec.DecodeError:
         if nested:
             return None
-        raise Stale(FOREIGN) from None
+        raise Stale(FOREIGN_STATE) from None
     if _place(state.target) != _place(target):
         if nested:
             return None
-        raise Stale(FOREIGN)
+        raise Stale(FOREIGN_STATE)
     if isinstance(state, ModernState) and state.target.digest != target.digest:
         raise Stale(CHANGED.format(server=server.name))
     return state

@@ -27,7 +27,7 @@ log = logging.getLogger("gatepost.upstreams")
 
 CANCEL_S = 5.0
 """How long an upstream may take to accept a cancellation."""
-BROKEN = "The call ended unexpectedly."
+UNEXPECTED_END = "The call ended unexpectedly."
 
 ReceiveNotification = Callable[[UpstreamNotification], Awaitable[None]]
 OpenExchange = Callable[[], AbstractAsyncContextManager[UpstreamExchange]]
@@ -82,7 +82,7 @@ class RunningExchange:
         self._listener = None if machine.over else listener
         if answer is not None:
             await self._act(machine.answered(step, answer, self._loop.time()))
-            self._turn()
+            self._wake_waiters()
         self.waiting += 1
         try:
             while len(machine.steps) <= step:
@@ -118,24 +118,24 @@ class RunningExchange:
                 self._exchange = exchange
                 await self._read(exchange)
             if not machine.over:
-                machine.failed("outcome_unknown", BROKEN)
+                machine.failed("outcome_unknown", UNEXPECTED_END)
         except ConnectionFailure as failure:
             machine.failed(failure.reason, failure.message, failure.retry_after_s)
         except asyncio.CancelledError:
-            machine.failed("outcome_unknown", BROKEN)
+            machine.failed("outcome_unknown", UNEXPECTED_END)
             if self._stopping is None:
                 raise
         finally:
-            machine.failed("outcome_unknown", BROKEN)  # nothing, if it has ended
+            machine.failed("outcome_unknown", UNEXPECTED_END)  # nothing, if it has ended
             self._exchange = None
-            self._turn()
+            self._wake_waiters()
 
     async def _read(self, exchange: UpstreamExchange) -> None:
-        self._turn()
+        self._wake_waiters()
         try:
             async for message in exchange.messages():
                 await self._act(self._machine.received(message, self._loop.time()))
-                self._turn()
+                self._wake_waiters()
                 if self._machine.over:
                     return
         except asyncio.CancelledError:
@@ -171,17 +171,17 @@ class RunningExchange:
         for action in actions:
             if isinstance(action, StopExchange):
                 self._stop(action)
-        self._turn()
+        self._wake_waiters()
 
     def _stop(self, action: StopExchange) -> None:
         if self._stopping is None and not self.task.done():
             self._stopping = action.reason
             self.task.cancel()
 
-    def _turn(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake all that wait for a step, and set the timer anew."""
-        heard, self._progressed = self._progressed, asyncio.Event()
-        heard.set()
+        progressed, self._progressed = self._progressed, asyncio.Event()
+        progressed.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

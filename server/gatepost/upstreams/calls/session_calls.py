@@ -26,7 +26,7 @@ from gatepost.upstreams.calls.machine import (
     SessionCall,
 )
 from gatepost.upstreams.calls.other_replica import OtherReplicaExchange
-from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
+from gatepost.upstreams.calls.parked import SERVER_STOPS, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
 from gatepost.upstreams.calls.progress_and_logs import passed_on
 from gatepost.upstreams.calls.round_state import ParkedState, UpstreamTarget, encoded
@@ -40,7 +40,7 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 
 REJECTED = -1
 """The code with which clients say that their user refused."""
-NO_ROOM = "The client cannot be asked now."
+CLIENT_UNAVAILABLE = "The client cannot be asked now."
 
 
 class Steps(Protocol):
@@ -64,7 +64,7 @@ class SessionCalls:
     async def aclose(self) -> None:
         """Cancel all calls at their upstreams, the parked ones too."""
         await self._parked.aclose()
-        await asyncio.gather(*(one.aclose(STOPPED) for one in tuple(self._running)))
+        await asyncio.gather(*(one.aclose(SERVER_STOPS) for one in tuple(self._running)))
 
     async def begin(
         self,
@@ -74,14 +74,18 @@ class SessionCalls:
         target: UpstreamTarget,
         open_: OpenExchange,
         *,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> LastStep:
         """
         Send the call, and return its end; raises InputNeeded when it is parked.
 
-        *tie* names the caller's idempotency key: a call that is parked under it is not sent again.
+        *idempotency_digest* names the caller's idempotency key: a call that is parked under it is
+        not sent again.
         """
-        if tie is not None and (tied := await self._tied(target, tie)) is not None:
+        if (
+            idempotency_digest is not None
+            and (tied := await self._parked_call(target, idempotency_digest)) is not None
+        ):
             return await self.resume(ctx, server, tied)
         identity = secrets.token_urlsafe(24)
         loop = asyncio.get_running_loop()
@@ -90,14 +94,14 @@ class SessionCalls:
         self._running.add(running)
         running.task.add_done_callback(lambda _: self._running.discard(running))
         first = ParkedState(target, self._parked.replica, identity, 0, {})
-        wanted = False
+        is_parked = False
         try:
-            return await self._converse(ctx, server, running, first, tie)
+            return await self._converse(ctx, server, running, first, idempotency_digest)
         except InputNeeded:
-            wanted = True  # it is parked
+            is_parked = True  # it is parked
             raise
         finally:
-            if not wanted:
+            if not is_parked:
                 running.cancel("The caller wants no answer any more")  # nothing if it has ended
 
     async def resume(self, ctx: CallContext, server: UpstreamServer, kept: ParkedState) -> LastStep:
@@ -115,7 +119,7 @@ class SessionCalls:
             except asyncio.CancelledError:
                 running.leave("The caller cancelled the call")
                 raise
-        there = OtherReplicaExchange(
+        remote = OtherReplicaExchange(
             self._shared_store,
             self._keyring,
             kept,
@@ -123,9 +127,9 @@ class SessionCalls:
             valid_until=ctx.caller.expires_at,
         )
         try:
-            return await self._converse(ctx, server, there, kept, None)
+            return await self._converse(ctx, server, remote, kept, None)
         except asyncio.CancelledError:
-            await there.cancel()
+            await remote.cancel()
             raise
 
     async def _converse(
@@ -134,7 +138,7 @@ class SessionCalls:
         server: UpstreamServer,
         steps: Steps,
         kept: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> LastStep:
         """Ask the caller what the upstream asks, until the call ends."""
         number, requests = kept.step, kept.requests
@@ -146,7 +150,7 @@ class SessionCalls:
                     # round the answers are in the request, and a task would ask once more.
                     await ctx.detach()
                 state = msgspec.structs.replace(kept, step=number, requests=requests)
-                answer = await self._ask(ctx, server, steps, state, tie)
+                answer = await self._ask(ctx, server, steps, state, idempotency_digest)
             step = await steps.after(number, answer, partial(passed_on, ctx, server))
             if not isinstance(step, InputRequested):
                 return step
@@ -158,7 +162,7 @@ class SessionCalls:
         server: UpstreamServer,
         steps: Steps,
         state: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> Answer:
         """Return the answers of the caller's client, or why there are none."""
         text = encoded(state)
@@ -168,15 +172,15 @@ class SessionCalls:
             given = await ctx.client.request(state.requests, state=text)
         except InputNeeded:
             if isinstance(steps, RunningExchange) and not await self._park(
-                ctx, server, steps, state, tie
+                ctx, server, steps, state, idempotency_digest
             ):
-                return Answer(refusal=NO_ROOM, code=INTERNAL)
+                return Answer(refusal=CLIENT_UNAVAILABLE, code=INTERNAL)
             raise
         except MissingCapability:
             return Answer(refusal="The client does not support this request.")
         except StoreUnavailable:
             # The call was sent. A 503 would make the caller's client send it again.
-            return Answer(refusal=NO_ROOM, code=INTERNAL)
+            return Answer(refusal=CLIENT_UNAVAILABLE, code=INTERNAL)
         except ToolFailure as refused:
             code = REJECTED if refused.failure.kind == "denied" else INTERNAL
             return Answer(refusal="The client gave no answer.", code=code)
@@ -188,7 +192,7 @@ class SessionCalls:
         server: UpstreamServer,
         running: RunningExchange,
         state: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> bool:
         running.mute()
         target = state.target
@@ -196,9 +200,9 @@ class SessionCalls:
         try:
             if not await self._parked.park(call):
                 return False
-            if tie is not None:
-                sealed = Sealing(self._keyring, target.tenant, tie).seal(state)
-                log = _tie_log(tie)
+            if idempotency_digest is not None:
+                sealed = Sealing(self._keyring, target.tenant, idempotency_digest).seal(state)
+                log = _call_log_name(idempotency_digest)
                 await self._shared_store.of(target.tenant).append(
                     log, sealed, ttl_s=2 * PARKED_S, most=1
                 )
@@ -207,12 +211,18 @@ class SessionCalls:
             return False
         return True
 
-    async def _tied(self, target: UpstreamTarget, tie: str) -> ParkedState | None:
+    async def _parked_call(
+        self, target: UpstreamTarget, idempotency_digest: str
+    ) -> ParkedState | None:
         """Return the call that is parked under the caller's idempotency key."""
-        events = await self._shared_store.of(target.tenant).read(_tie_log(tie), 0)
+        events = await self._shared_store.of(target.tenant).read(
+            _call_log_name(idempotency_digest), 0
+        )
         if not events:
             return None
-        found = Sealing(self._keyring, target.tenant, tie).open(events[-1].data, ParkedState)
+        found = Sealing(self._keyring, target.tenant, idempotency_digest).open(
+            events[-1].data, ParkedState
+        )
         return found if found is not None and found.target.call == target.call else None
 
     def _ended(self, identity: str, last: LastStep) -> None:
@@ -220,5 +230,5 @@ class SessionCalls:
         self._parked.ended(identity, size)
 
 
-def _tie_log(tie: str) -> str:
-    return f"parked-key:{tie}"
+def _call_log_name(idempotency_digest: str) -> str:
+    return f"parked-key:{idempotency_digest}"

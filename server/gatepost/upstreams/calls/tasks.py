@@ -17,7 +17,7 @@ SendRequest = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | Upst
 """Sends one more request to the upstream."""
 
 POLL_S, LONGEST_POLL_S = 1.0, 30.0
-LOST_AFTER = 10
+FAILED_POLLS = 10
 """Polls in a row without an answer after which the task counts as lost."""
 CANCEL_S = 5.0
 MOST_ID = 512
@@ -63,7 +63,7 @@ class UpstreamTask:
         # The outer tool of a nested call would run again from its beginning.
         self._is_durable = ctx.depth == 0
         self._polls = 0
-        self._said: str | None = None
+        self._status_message: str | None = None
         self._answered: set[str] = set()
 
     async def outcome(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
@@ -103,7 +103,7 @@ class UpstreamTask:
                 found = await self._ask("tasks/get", {"taskId": identity})
             except ConnectionFailure as failure:
                 lost += 1
-                if lost >= LOST_AFTER:
+                if lost >= FAILED_POLLS:
                     raise ConnectionFailure("outcome_unknown", failure.message) from None
                 continue
             if isinstance(found, UpstreamError):
@@ -129,17 +129,17 @@ class UpstreamTask:
         raise ToolFailure("internal", f"The task of {self._server.name} ended without a result.")
 
     async def _tell(self, task: Mapping[str, Any]) -> None:
-        said = task.get("statusMessage")
-        if isinstance(said, str) and said != self._said:
-            self._said, self._polls = said, self._polls + 1
-            await self._ctx.progress(self._polls, None, clean(said, MOST_STATUS))
+        message = task.get("statusMessage")
+        if isinstance(message, str) and message != self._status_message:
+            self._status_message, self._polls = message, self._polls + 1
+            await self._ctx.progress(self._polls, None, clean(message, MOST_STATUS))
 
     async def _answer(self, identity: str, task: Mapping[str, Any]) -> None:
         """Pass the task's requests to the caller's client, each once."""
-        asked = task.get("inputRequests")
-        if not isinstance(asked, Mapping):
+        requested = task.get("inputRequests")
+        if not isinstance(requested, Mapping):
             return
-        fresh = {key: one for key, one in asked.items() if key not in self._answered}
+        fresh = {key: one for key, one in requested.items() if key not in self._answered}
         if not fresh:
             return
         self._answered.update(fresh)
@@ -170,7 +170,7 @@ def _our_key(key: str) -> str:
 
 
 def _interval_s(task: Mapping[str, Any]) -> float:
-    asked = task.get("pollIntervalMs", task.get("pollInterval"))
-    if type(asked) not in (int, float):
+    interval = task.get("pollIntervalMs", task.get("pollInterval"))
+    if type(interval) not in (int, float):
         return POLL_S
-    return min(max(float(asked) / 1000, POLL_S / 4), LONGEST_POLL_S)
+    return min(max(float(interval) / 1000, POLL_S / 4), LONGEST_POLL_S)

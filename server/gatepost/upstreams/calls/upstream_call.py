@@ -20,7 +20,7 @@ LOG_LEVEL: LoggingLevel = "info"
 """
 The level that is requested from an upstream; the caller's own level is applied to its messages.
 """
-PLAIN = frozenset(map(chr, range(0x20, 0x7F)))
+PRINTABLE = frozenset(map(chr, range(0x20, 0x7F)))
 
 
 class UpstreamCall(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def header_arguments(routed: Sequence[Routed], arguments: Mapping[str, Any]) -> 
 def _header_value(text: str) -> str:
     """Return a text as a header carries it: plain ASCII, or base64 with its marks (H-06)."""
     is_marked = text.startswith("=?base64?") and text.endswith("?=")
-    if set(text) <= PLAIN and text == text.strip() and not is_marked:
+    if set(text) <= PRINTABLE and text == text.strip() and not is_marked:
         return text
     encoded = base64.b64encode(text.encode(errors="surrogatepass")).decode("ascii")
     return f"=?base64?{encoded}?="

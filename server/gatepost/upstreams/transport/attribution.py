@@ -20,7 +20,7 @@ def owner_of(
     if there is exactly one. With several it is given to none, because the wrong person could be
     asked.
     """
-    named = [value for where in _places(message.params) for value in where]
+    named = [value for where in _names_in(message.params) for value in where]
     for identity in running:
         if any(is_same(value, identity) for value in named):
             return identity
@@ -29,7 +29,7 @@ def owner_of(
     return next(iter(running)) if len(running) == 1 else None
 
 
-def _places(params: Mapping[str, Any]) -> list[list[Any]]:
+def _names_in(params: Mapping[str, Any]) -> list[list[Any]]:
     meta = params.get("_meta")
-    places = (params, meta if isinstance(meta, dict) else {})
-    return [[place[name] for name in NAMES if name in place] for place in places]
+    containers = (params, meta if isinstance(meta, dict) else {})
+    return [[members[name] for name in NAMES if name in members] for members in containers]

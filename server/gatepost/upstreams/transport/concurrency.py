@@ -8,7 +8,7 @@ from gatepost.upstreams.transport.clock import ExchangeClock
 
 WAIT_S = 5.0
 """How long a request waits until another one ends."""
-WAITING = 4
+WAITING_PER_RUNNING = 4
 """The number of requests that may wait for each that may run."""
 RESERVED = 4
 """One in this many requests is kept for callers other than the one that uses all others."""
@@ -40,7 +40,10 @@ class UpstreamConcurrency:
             return
         waiting = list(self._waiters.values())
         most = self._most if caller is None else self._share
-        if len(waiting) >= self._most * WAITING or waiting.count(caller) >= most * WAITING:
+        if (
+            len(waiting) >= self._most * WAITING_PER_RUNNING
+            or waiting.count(caller) >= most * WAITING_PER_RUNNING
+        ):
             raise self._overloaded()
         waiter = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = caller

@@ -16,7 +16,7 @@ from gatepost.upstreams.transport.stdio_connection import StdioConnection
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-KEPT = 1_000
+IDLE_CONNECTIONS = 1_000
 """The most idle connections that a process keeps; the least recently used ones end first."""
 
 ConnectionKey = tuple[str, int, str, tuple[str, ...] | None]
@@ -56,7 +56,7 @@ class UpstreamConnections:
         credential_of: Callable[[UpstreamServer], OutboundCredential],
         programs: ProgramServices,
         *,
-        kept: int = KEPT,
+        kept: int = IDLE_CONNECTIONS,
     ) -> None:
         self._client, self._credential_of = client, credential_of
         self._programs, self._kept = programs, kept
@@ -76,7 +76,7 @@ class UpstreamConnections:
         if found is None:
             found = self._made(server, principal)
         self._connections[key] = found  # at the end, so that the mapping is in the order of use
-        self._tidy(found)
+        self._close_idle(found)
         return found
 
     async def forget(self, server_id: str) -> None:
@@ -115,7 +115,7 @@ class UpstreamConnections:
             keeps_state=principal is not None,
         )
 
-    def _tidy(self, used: KeptConnection) -> None:
+    def _close_idle(self, used: KeptConnection) -> None:
         """Close the connections that were not used for longest, beyond those that are kept."""
         over = len(self._connections) - self._kept
         if over <= 0:

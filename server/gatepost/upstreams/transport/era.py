@@ -14,13 +14,13 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 
-SPOKEN = (*HANDSHAKE, BEFORE_STREAMABLE)
+HANDSHAKE_REVISIONS = (*HANDSHAKE, BEFORE_STREAMABLE)
 """The revisions with a handshake that we speak, newest first."""
 SDK_ERROR = -32000
 """The code that the TypeScript SDK and servers made after its examples have for most errors."""
 SDK_CODES = frozenset({SDK_ERROR, INVALID_REQUEST})
 UNSUPPORTED = "Bad Request: Unsupported protocol version"
-NO_SESSION = (
+SESSION_LOST = (
     # The TypeScript SDK, 1.x and 2.x: its one session is gone with an earlier process.
     "server not initialized",
     # The examples of the SDK, 1.x, and servers made after them, such as server-everything.
@@ -52,13 +52,15 @@ def of_discovery(outcome: DiscoveryAnswer) -> ServerDescription | NegotiationSte
     if outcome is None or outcome.code != UNSUPPORTED_VERSION:
         return "initialize"
     offered = supported_in(outcome)
-    return "initialize" if not offered or set(offered) & set(SPOKEN) else "incompatible"
+    return (
+        "initialize" if not offered or set(offered) & set(HANDSHAKE_REVISIONS) else "incompatible"
+    )
 
 
 def of_handshake(outcome: UpstreamResult) -> ServerDescription | None:
     """Return the description of a server with a handshake; None if we do not speak its revision."""
     revision = outcome.value.get("protocolVersion")
-    if revision not in SPOKEN:
+    if revision not in HANDSHAKE_REVISIONS:
         return None
     info = outcome.value.get("serverInfo")
     return described(outcome.value, info if isinstance(info, dict) else {}, "session", revision)
@@ -67,7 +69,7 @@ def of_handshake(outcome: UpstreamResult) -> ServerDescription | None:
 def second_offer(refusal: UpstreamError, first: str) -> str | None:
     """Return the revision to offer after a server refused the *first* one and named others."""
     return next(
-        (one for one in SPOKEN if one in supported_in(refusal) and one != first),
+        (one for one in HANDSHAKE_REVISIONS if one in supported_in(refusal) and one != first),
         None,
     )
 
@@ -103,7 +105,7 @@ def says_unsupported_version(refusal: UpstreamError) -> bool:
 def says_no_session(refusal: UpstreamError) -> bool:
     """Return whether an error is that of a server which answers 400 for an unknown session."""
     message = refusal.message.lower().removeprefix("bad request: ")
-    return refusal.code in SDK_CODES and message.startswith(NO_SESSION)
+    return refusal.code in SDK_CODES and message.startswith(SESSION_LOST)
 
 
 def supported_in(refusal: UpstreamError) -> Sequence[str]:

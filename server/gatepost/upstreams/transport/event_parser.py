@@ -32,11 +32,12 @@ class EventParser:
     """
     Splits a stream into events, whatever parts it arrives in.
 
-    An event of more than *most_bytes* is refused as soon as this is certain.
+    An event of more than *most_bytes* is refused as soon as this is certain. *last_id* is that of
+    the event after which the stream is continued.
     """
 
-    def __init__(self, most_bytes: int, *, most_lines: int = MOST_LINES) -> None:
-        self.last_id = ""
+    def __init__(self, most_bytes: int, *, most_lines: int = MOST_LINES, last_id: str = "") -> None:
+        self.last_id = last_id
         self.retry_ms: int | None = None
         """How long the server asks to wait before the stream is continued."""
         self._most_bytes, self._most_lines = most_bytes, most_lines

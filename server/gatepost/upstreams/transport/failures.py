@@ -21,7 +21,7 @@ REASONS: dict[str, FailureReason] = {
     "timeout": "timeout",
 }
 """By the kind of the failure; every other one means that the request was sent."""
-UNANSWERED = frozenset({502, 504})
+GATEWAY_ERRORS = frozenset({502, 504})
 """The statuses with which a proxy says that it got no answer to a request that it sent."""
 
 
@@ -92,7 +92,7 @@ def raise_for_refusal(server: str, reply: StreamedReply) -> None:
             f"The MCP server {server} is overloaded (HTTP {status}).",
             retry_after_s=retry_after(reply.headers.get("retry-after"), time()),
         )
-    if status in UNANSWERED:
+    if status in GATEWAY_ERRORS:
         raise broken(server)
     if 300 <= status < 400:
         raise invalid(server, f"redirects (HTTP {status}), and redirects are not followed")

@@ -23,7 +23,7 @@ from gatepost.upstreams.transport.announcements import Announcements
 from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
 from gatepost.upstreams.transport.era import KnownEra
 from gatepost.upstreams.transport.failures import invalid
-from gatepost.upstreams.transport.http_exchange import ASIDE_S, HttpExchange
+from gatepost.upstreams.transport.http_exchange import SEND_S, HttpExchange
 from gatepost.upstreams.transport.http_notifications import followed
 from gatepost.upstreams.transport.http_requester import HttpRequester
 from gatepost.upstreams.transport.negotiation import (
@@ -40,9 +40,9 @@ MOST_SESSIONS = 8
 The sessions of one connection. There are several because each declares the capabilities of some
 clients.
 """
-FRESH_S = 60.0
+STABLE_AFTER_S = 60.0
 """How long a description is reused without asking the server."""
-ASIDES = 64
+BACKGROUND_MESSAGES = 64
 """Messages that are sent in the background at once."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -81,7 +81,7 @@ class HttpConnection:
     async def describe(self) -> ServerDescription:
         """Return what the server says of itself (`UpstreamConnection`)."""
         now = asyncio.get_running_loop().time()
-        if self._modern is not None and now - self._described_at > FRESH_S:
+        if self._modern is not None and now - self._described_at > STABLE_AFTER_S:
             self._modern, self._discovery.era = None, None
         peer = await self.peer({})
         if self._discovery.era == "modern" and not self._described_at:
@@ -134,7 +134,7 @@ class HttpConnection:
         for peer in peers:
             self._end(peer)
         if self._asides:
-            await asyncio.wait(self._asides, timeout=ASIDE_S)
+            await asyncio.wait(self._asides, timeout=SEND_S)
         for aside in self._asides:
             aside.cancel()
 
@@ -154,7 +154,7 @@ class HttpConnection:
                 return known
             if known.credential_version == await self.requester.credential_version():
                 return known
-            self.lose(known, era_too=False)
+            self.drop_peer(known, era_too=False)
             self._end(known)
         return await self._once(key, lambda: self._open(key, capabilities))
 
@@ -261,7 +261,7 @@ class HttpConnection:
         """Return an id that no other request of this connection has."""
         return next(self._ids)
 
-    def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
+    def drop_peer(self, peer: UpstreamPeer, *, era_too: bool) -> None:
         """Forget a session that the server ended, or everything if it speaks another revision."""
         peer.lost = True
         self._close_stream(peer)
@@ -283,14 +283,14 @@ class HttpConnection:
             self._background("DELETE", peer, b"")
 
     def _background(self, verb: str, peer: UpstreamPeer, body: bytes) -> None:
-        if len(self._asides) >= ASIDES:
+        if len(self._asides) >= BACKGROUND_MESSAGES:
             return
 
         async def send() -> None:
             with suppress(ConnectionFailure, TimeoutError):
-                async with asyncio.timeout(ASIDE_S):
+                async with asyncio.timeout(SEND_S):
                     headers = peer.headers()
-                    async with self.requester.open(verb, headers, body, timeout_s=ASIDE_S):
+                    async with self.requester.open(verb, headers, body, timeout_s=SEND_S):
                         return
 
         self._asides.start(send())

@@ -40,7 +40,7 @@ from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.reader import Announce, AnswerItself, Deliver, MessageReader
 from gatepost.upstreams.transport.session_stream import SessionStream
 
-ASIDE_S = 10.0
+SEND_S = 10.0
 """How long an answer or a cancellation may take to send."""
 RESUMPTIONS = 3
 """How many times in a row a broken stream is continued without a new message."""
@@ -55,7 +55,7 @@ class ExchangeHost(Protocol):
     requester: HttpRequester
     concurrency: UpstreamConcurrency
 
-    def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
+    def drop_peer(self, peer: UpstreamPeer, *, era_too: bool) -> None:
         """Forget a session that the server ended, or everything if it speaks another revision."""
 
     def announce(self, notification: UpstreamNotification) -> None:
@@ -108,11 +108,11 @@ class HttpExchange:
         body = outgoing.response(request_id, answer)
         try:
             async with self._host.requester.open(
-                "POST", self._peer.headers(), body, timeout_s=ASIDE_S
+                "POST", self._peer.headers(), body, timeout_s=SEND_S
             ) as reply:
                 raise_for_refusal(self._server, reply)
                 if reply.status == 404:
-                    self._host.lose(self._peer, era_too=False)
+                    self._host.drop_peer(self._peer, era_too=False)
                     raise broken(self._server)
                 if reply.status >= 400:
                     raise invalid(self._server, f"refused an answer (HTTP {reply.status})")
@@ -231,10 +231,10 @@ class HttpExchange:
         error = None if refusal is None else refusal.outcome
         error = error if isinstance(error, UpstreamError) else None
         if self._peer.session_id is not None and era.refuses_session(reply.status, error):
-            self._host.lose(self._peer, era_too=False)
+            self._host.drop_peer(self._peer, era_too=False)
             raise session_lost(self._server)
         if error is not None and era.refuses_version(reply.status, error):
-            self._host.lose(self._peer, era_too=True)
+            self._host.drop_peer(self._peer, era_too=True)
             raise session_lost(self._server)
         if error is None:
             raise invalid(self._server, f"answered HTTP {reply.status} without an MCP error")
@@ -247,8 +247,7 @@ class HttpExchange:
         """Continue the stream after its last event; raises ConnectionFailure if that fails."""
         before = self._parser.last_id
         wait_ms = self._parser.retry_ms
-        self._parser = EventParser(self._options.max_bytes)
-        self._parser.last_id = before
+        self._parser = EventParser(self._options.max_bytes, last_id=before)
         for _ in range(RESUMPTIONS):
             await asyncio.sleep(min(RETRY_MS if wait_ms is None else wait_ms, MOST_RETRY_MS) / 1000)
             headers = self._peer.headers() | {"last-event-id": before, "accept": EVENTS}

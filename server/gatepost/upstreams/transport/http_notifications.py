@@ -18,12 +18,17 @@ from gatepost.upstreams.transport.failures import broken, invalid, raise_for_ref
 from gatepost.upstreams.transport.http_requester import HttpRequester
 from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
-from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, is_same, judged_request
+from gatepost.upstreams.transport.reader import (
+    CHANGE_NOTIFICATIONS,
+    AnswerItself,
+    is_same,
+    judged_request,
+)
 
 WITHIN_S = 15.0
 """How long the server may take to open the stream."""
 EVENT_BYTES = 1_000_000
-FOREVER_S = 7 * 86_400.0
+WEEK_S = 7 * 86_400.0
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged"} | {
     "resources": "resourcesListChanged"
@@ -89,7 +94,7 @@ async def _pumped(
             opened.set_result(None)
             await asyncio.Event().wait()
         identity = host.next_id()
-        read = _listened(host, peer, uris, identity) if is_modern else got(host, peer)
+        read = _listened(host, peer, uris, identity) if is_modern else read_stream(host, peer)
         async with aclosing(read) as messages:
             async with asyncio.timeout(WITHIN_S):
                 await anext(messages)
@@ -115,7 +120,7 @@ async def _pumped(
 def _take(
     host: NotificationHost, peer: UpstreamPeer, received: ReceivedMessage, queue: AnnouncementQueue
 ) -> None:
-    if isinstance(received, UpstreamNotification) and received.method in CHANGES:
+    if isinstance(received, UpstreamNotification) and received.method in CHANGE_NOTIFICATIONS:
         queue.put(received)
     elif isinstance(received, UpstreamRequest):
         judged = judged_request(received, asks=False)
@@ -128,19 +133,19 @@ async def _listened(
 ) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield the acknowledgement of `subscriptions/listen`, and what follows."""
     name, declared = host.requester.server.name, peer.description.capabilities
-    wanted: dict[str, Any] = {
+    filters: dict[str, Any] = {
         member: True
         for section, member in LISTS.items()
         if not declared or _is_offered(declared, section, "listChanged")
     }
     if uris:
-        wanted["resourceSubscriptions"] = list(uris)
-    if not wanted:
+        filters["resourceSubscriptions"] = list(uris)
+    if not filters:
         raise invalid(name, "announces no changes")
-    params = {"notifications": wanted, "_meta": outgoing.modern_meta({})}
+    params = {"notifications": filters, "_meta": outgoing.modern_meta({})}
     headers = peer.headers() | {"mcp-method": "subscriptions/listen"}
     body = outgoing.message("subscriptions/listen", params, identity)
-    async with host.requester.open("POST", headers, body, timeout_s=FOREVER_S) as reply:
+    async with host.requester.open("POST", headers, body, timeout_s=WEEK_S) as reply:
         raise_for_refusal(name, reply)
         if reply.status >= 400 or media_type(reply) != EVENTS:
             raise invalid(name, "does not open a stream of notifications")
@@ -148,12 +153,14 @@ async def _listened(
             yield one
 
 
-async def got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[ReceivedMessage, None]:
+async def read_stream(
+    host: NotificationHost, peer: UpstreamPeer
+) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield an empty notification once the GET stream of a session is open, and what follows."""
     name = host.requester.server.name
     headers = peer.headers() | {"accept": EVENTS}
     headers.pop("content-type")
-    async with host.requester.open("GET", headers, timeout_s=FOREVER_S) as reply:
+    async with host.requester.open("GET", headers, timeout_s=WEEK_S) as reply:
         raise_for_refusal(name, reply)
         if reply.status >= 400 or media_type(reply) != EVENTS:
             raise invalid(name, "does not open a stream of notifications")

@@ -11,7 +11,9 @@ from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.transport.failures import reported
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-FRAMING = frozenset({"accept", "cookie", "host", "idempotency-key", "last-event-id", "traceparent"})
+RESERVED_HEADERS = frozenset(
+    {"accept", "cookie", "host", "idempotency-key", "last-event-id", "traceparent"}
+)
 """Headers that no credential sets; nor any of `content-*`, `mcp-*` and `proxy-*`."""
 
 
@@ -71,7 +73,7 @@ class HttpRequester:
     def _of(self, signed: SignedHeaders) -> dict[str, str]:
         found = {name.lower(): value for name, value in signed.headers.items()}
         for name in found:
-            if name in FRAMING or name.startswith(("content-", "mcp-", "proxy-")):
+            if name in RESERVED_HEADERS or name.startswith(("content-", "mcp-", "proxy-")):
                 raise ConnectionFailure(
                     "denied",
                     f"The credential for the MCP server {self.server.name} sets the header "

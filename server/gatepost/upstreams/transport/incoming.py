@@ -79,7 +79,7 @@ def _message(value: Any) -> ReceivedMessage:
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
         raise InvalidMessage("sent a message that is not JSON-RPC 2.0")
     if "method" in value:
-        return _asked(value)
+        return _request_or_notification(value)
     if ("result" in value) == ("error" in value):
         raise InvalidMessage("sent a response with neither or both of a result and an error")
     if "error" in value:
@@ -90,7 +90,7 @@ def _message(value: Any) -> ReceivedMessage:
     return UpstreamResponse(_id(value.get("id")), UpstreamResult(result))
 
 
-def _asked(value: Mapping[str, Any]) -> UpstreamRequest | UpstreamNotification:
+def _request_or_notification(value: Mapping[str, Any]) -> UpstreamRequest | UpstreamNotification:
     method, params = value["method"], value.get("params", {})
     if not isinstance(method, str) or not 0 < len(method) <= MOST_METHOD:
         raise InvalidMessage("sent a message without a usable method")

@@ -11,25 +11,25 @@ async def merged(
     messages: AsyncGenerator[T, None], side: asyncio.Queue[T]
 ) -> AsyncGenerator[T, None]:
     """Yield *messages* to their end, and meanwhile what arrives in *side*."""
-    ahead: asyncio.Future[T] | None = None
-    beside: asyncio.Future[T] | None = None
+    from_messages: asyncio.Future[T] | None = None
+    from_side: asyncio.Future[T] | None = None
     try:
         while True:
-            ahead = ahead or asyncio.ensure_future(anext(messages))
-            beside = beside or asyncio.ensure_future(side.get())
-            await asyncio.wait({ahead, beside}, return_when=asyncio.FIRST_COMPLETED)
-            if beside.done():
-                arrived, beside = beside.result(), None
+            from_messages = from_messages or asyncio.ensure_future(anext(messages))
+            from_side = from_side or asyncio.ensure_future(side.get())
+            await asyncio.wait({from_messages, from_side}, return_when=asyncio.FIRST_COMPLETED)
+            if from_side.done():
+                arrived, from_side = from_side.result(), None
                 yield arrived
-            if ahead.done():
+            if from_messages.done():
                 try:
-                    message = ahead.result()
+                    message = from_messages.result()
                 except StopAsyncIteration:
                     return
-                ahead = None
+                from_messages = None
                 yield message
     finally:
-        left = [one for one in (ahead, beside) if one is not None]
+        left = [one for one in (from_messages, from_side) if one is not None]
         for one in left:
             one.cancel()
         if left:

@@ -67,9 +67,11 @@ async def open_session(
     """Open a session in the newest revision that both speak; raises ConnectionFailure."""
     name = requester.server.name
     version = await requester.credential_version()
-    outcome, session_id = await _initialize(requester, identity, era.SPOKEN[0], capabilities)
+    outcome, session_id = await _initialize(
+        requester, identity, era.HANDSHAKE_REVISIONS[0], capabilities
+    )
     if isinstance(outcome, UpstreamError):
-        other = era.second_offer(outcome, era.SPOKEN[0])
+        other = era.second_offer(outcome, era.HANDSHAKE_REVISIONS[0])
         if other is not None:
             outcome, session_id = await _initialize(requester, identity, other, capabilities)
     if not isinstance(outcome, UpstreamResult):

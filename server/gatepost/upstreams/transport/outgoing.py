@@ -13,11 +13,11 @@ from gatepost.outbound.http_client import AGENT
 from gatepost.upstreams.connection import Era, RequestOptions
 
 CLIENT_INFO = PREFIX + "clientInfo"
-OURS = {"name": "gatepost", "version": AGENT.partition("/")[2]}
+IMPLEMENTATION = {"name": "gatepost", "version": AGENT.partition("/")[2]}
 """The name that Gatepost gives itself; it says nothing about the caller."""
 WITH_PROGRESS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Requests that may take long, so progress shows that the server still works on them."""
-NAMED = {
+NAME_MEMBERS = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -63,7 +63,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         if self.era == "session":
             return headers
         headers["mcp-method"] = self.method
-        name = self.params.get(NAMED.get(self.method, ""))
+        name = self.params.get(NAME_MEMBERS.get(self.method, ""))
         if isinstance(name, str):
             headers["mcp-name"] = encoded_value(name)
         for header, value in self.options.header_arguments.items():
@@ -91,7 +91,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
 
 def modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of `_meta` that each modern request has."""
-    return {VERSION: MODERN, CLIENT_INFO: OURS, CAPABILITIES: capabilities}
+    return {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: capabilities}
 
 
 def common_headers(era: Era | None, revision: str) -> dict[str, str]:
@@ -120,7 +120,11 @@ def response(identity: int | str, answer: Mapping[str, Any]) -> bytes:
 
 def initialize(identity: int, revision: str, capabilities: Mapping[str, Any]) -> bytes:
     """Encode the first request of a session."""
-    params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": OURS}
+    params = {
+        "protocolVersion": revision,
+        "capabilities": capabilities,
+        "clientInfo": IMPLEMENTATION,
+    }
     return message("initialize", params, identity)
 
 

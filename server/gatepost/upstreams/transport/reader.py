@@ -16,7 +16,7 @@ from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessag
 
 MOST_MESSAGES = 10_000
 """The most messages of one request."""
-CHANGES = frozenset(
+CHANGE_NOTIFICATIONS = frozenset(
     {
         "notifications/tools/list_changed",
         "notifications/resources/list_changed",
@@ -24,11 +24,11 @@ CHANGES = frozenset(
         "notifications/resources/updated",
     }
 )
-PASSED = frozenset(
+FORWARDED_NOTIFICATIONS = frozenset(
     {"notifications/message", "notifications/cancelled", "notifications/elicitation/complete"}
     | {"notifications/tasks/status"}
 )
-ASKED = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+CLIENT_REQUESTS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 """The requests of an upstream that may be passed to a caller."""
 
 
@@ -84,16 +84,16 @@ class MessageReader:
                 return "alive"
             params = {**received.params, "progressToken": self._token}
             return Deliver(UpstreamNotification(received.method, params))
-        if received.method in CHANGES:
+        if received.method in CHANGE_NOTIFICATIONS:
             return Announce(received)
-        return Deliver(received) if received.method in PASSED else "ignored"
+        return Deliver(received) if received.method in FORWARDED_NOTIFICATIONS else "ignored"
 
 
 def judged_request(received: UpstreamRequest, *, asks: bool) -> Deliver | AnswerItself:
     """Return what to do with a request of the server; *asks* if the revision has any."""
     if received.method == "ping":
         return AnswerItself(received.id, {"result": {}})
-    if asks and received.method in ASKED:
+    if asks and received.method in CLIENT_REQUESTS:
         return Deliver(received)
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return AnswerItself(received.id, {"error": error})

@@ -15,10 +15,10 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.attribution import owner_of
-from gatepost.upstreams.transport.http_notifications import NotificationHost, got
+from gatepost.upstreams.transport.http_notifications import NotificationHost, read_stream
 from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
-from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, judged_request
+from gatepost.upstreams.transport.reader import CHANGE_NOTIFICATIONS, AnswerItself, judged_request
 
 OPENED_WITHIN_S = 5.0
 PAUSE_S = 1.0
@@ -57,7 +57,7 @@ class SessionStream(msgspec.Struct):
         while attempts < ATTEMPTS and not peer.lost:
             attempts += 1
             try:
-                async with aclosing(got(host, peer)) as messages:
+                async with aclosing(read_stream(host, peer)) as messages:
                     async for received in messages:
                         self.is_open, attempts = True, 0
                         opened.set()
@@ -73,16 +73,18 @@ class SessionStream(msgspec.Struct):
         if isinstance(received, UpstreamResponse):
             return
         if isinstance(received, UpstreamNotification):
-            if received.method in CHANGES:
+            if received.method in CHANGE_NOTIFICATIONS:
                 host.announcements.publish(received)
                 return
             owner = owner_of(received, self.running.keys())
             if owner is not None:
                 self.running[owner].receive_aside(received)
             return
-        self._asked(host, peer, received)
+        self._answer_request(host, peer, received)
 
-    def _asked(self, host: NotificationHost, peer: UpstreamPeer, received: UpstreamRequest) -> None:
+    def _answer_request(
+        self, host: NotificationHost, peer: UpstreamPeer, received: UpstreamRequest
+    ) -> None:
         owner = owner_of(received, self.running.keys())
         judged = judged_request(received, asks=owner is not None)
         if isinstance(judged, AnswerItself):

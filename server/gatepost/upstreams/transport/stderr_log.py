@@ -8,7 +8,7 @@ from gatepost.mcp.pipes import LineReader, LineTooLong
 
 MOST_CHARACTERS = 1_000
 MOST_BYTES = 16_384
-LINES, PER_S = 50, 10.0
+LINES_PER_PERIOD, PERIOD_S = 50, 10.0
 """Lines that are logged in each period; the others are counted."""
 
 log = logging.getLogger("gatepost.upstreams")
@@ -42,10 +42,10 @@ class StderrLog:
 
     def _line(self, line: bytes | LineTooLong) -> None:
         now = self._clock()
-        if now - self._since > PER_S:
+        if now - self._since > PERIOD_S:
             self._report()
             self._since, self._logged = now, 0
-        if isinstance(line, LineTooLong) or self._logged >= LINES:
+        if isinstance(line, LineTooLong) or self._logged >= LINES_PER_PERIOD:
             self._dropped += 1
             return
         self._logged += 1

@@ -5,10 +5,9 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatepost.background import TaskSet
-from gatepost.mcp.revisions import MODERN
 from gatepost.sandbox.confined_service import ConfinedService
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
@@ -44,6 +43,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 log = logging.getLogger("gatepost.upstreams")
 
 
+class IntroducedProcess(NamedTuple):
+    """A program that has answered, and what it said of itself."""
+
+    process: StdioProcess
+    description: ServerDescription
+
+
 class StdioConnection:
     """
     Starts the program at first use, and ends it after an idle time.
@@ -64,8 +70,8 @@ class StdioConnection:
         """The requests that use it now."""
         self._server, self._program, self._services = server, program, services
         self._known, self._concurrency = known, concurrency
-        self._process: StdioProcess | None = None
-        self._starting: asyncio.Task[StdioProcess] | None = None
+        self._introduced: IntroducedProcess | None = None
+        self._starting: asyncio.Task[IntroducedProcess] | None = None
         self._ending = TaskSet()
         self._idle: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
@@ -76,9 +82,7 @@ class StdioConnection:
     async def describe(self) -> ServerDescription:
         """Return what the server says of itself (`UpstreamConnection`)."""
         async with self._used():
-            process = await self._running()
-            assert process.description is not None  # noqa: S101 - it is set before it is running
-            return process.description
+            return (await self._running()).description
 
     @asynccontextmanager
     async def exchange(
@@ -88,9 +92,9 @@ class StdioConnection:
         async with self._used():
             await self._concurrency.acquire(options.caller)
             try:
-                process = await self._running()
-                await self._level(process, method, options)
-                request = self._prepared(process, method, params, options)
+                process, known = await self._running()
+                await self._level(process, known, method, options)
+                request = self._prepared(known, method, params, options)
                 exchange = StdioExchange(process, self._concurrency, request)
                 try:
                     yield exchange
@@ -109,9 +113,8 @@ class StdioConnection:
         Following does not keep an idle program running. Its end is a failure of the iteration.
         """
         async with self._used():
-            process = await self._running()
-            known = process.description
-            if known is not None and known.era == "modern":
+            process, known = await self._running()
+            if known.era == "modern":
                 await self._listen(process, uris)
             elif uris:
                 for uri in uris:
@@ -148,7 +151,7 @@ class StdioConnection:
                 self._idle = loop.call_later(self._program.idle_s, self._rest)
 
     def _rest(self) -> None:
-        if not self.users and self._process is not None:
+        if not self.users and self._introduced is not None:
             log.info(
                 "upstream_idle",
                 extra={"upstream": self._server.name, "tenant": self._server.tenant},
@@ -157,18 +160,18 @@ class StdioConnection:
 
     def _retire(self) -> None:
         """End the program in the background."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._ending.start(process.end())
+        ending, self._introduced = self._introduced, None
+        if ending is not None:
+            self._ending.start(ending.process.end())
 
-    async def _running(self) -> StdioProcess:
+    async def _running(self) -> IntroducedProcess:
         """Return the running program, started if needed; raises ConnectionFailure."""
         if self._closed:
             raise ended_before(self._server.name)
-        if self._process is not None and self._process.ended.is_set():
+        if self._introduced is not None and self._introduced.process.ended.is_set():
             self._crashed()
-        if self._process is not None:
-            return self._process
+        if self._introduced is not None:
+            return self._introduced
         if self._starting is None:
             left = self._not_before - asyncio.get_running_loop().time()
             if left > 0:
@@ -187,7 +190,7 @@ class StdioConnection:
                 raise ended_before(self._server.name) from None
             raise
 
-    def _started(self, task: asyncio.Task[StdioProcess]) -> None:
+    def _started(self, task: asyncio.Task[IntroducedProcess]) -> None:
         self._starting = None
         if not task.cancelled() and task.exception() is not None:
             self._wait_longer()
@@ -206,7 +209,7 @@ class StdioConnection:
         self._not_before = asyncio.get_running_loop().time() + self._pause_s
         self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
 
-    async def _start(self) -> StdioProcess:
+    async def _start(self) -> IntroducedProcess:
         process = await self._launched()
         try:
             description = await self._discovered(process)
@@ -227,10 +230,9 @@ class StdioConnection:
         except (ConnectionFailure, asyncio.CancelledError):
             await process.end()
             raise
-        process.description = description
         self._known.era = description.era
-        self._process = process
-        return process
+        self._introduced = IntroducedProcess(process, description)
+        return self._introduced
 
     async def _launched(self) -> StdioProcess:
         server, services = self._server, self._services
@@ -269,7 +271,7 @@ class StdioConnection:
     async def _initialized(self, process: StdioProcess) -> ServerDescription:
         name = self._server.name
         capabilities = capabilities_for(self._server.allow)
-        revision: str | None = era.SPOKEN[0]
+        revision: str | None = era.HANDSHAKE_REVISIONS[0]
         outcome: UpstreamResult | UpstreamError | None = None
         while revision is not None and not isinstance(outcome, UpstreamResult):
             identity = next(self._ids)
@@ -282,7 +284,7 @@ class StdioConnection:
                     f"The program of the MCP server {name} ended before it answered `initialize`.",
                     retry_after_s=5,
                 ) from None
-            first = revision == era.SPOKEN[0]
+            first = revision == era.HANDSHAKE_REVISIONS[0]
             refused = isinstance(outcome, UpstreamError) and first
             revision = era.second_offer(outcome, revision) if refused else None  # type: ignore[arg-type]
         found = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
@@ -291,11 +293,13 @@ class StdioConnection:
         await process.send(outgoing.message("notifications/initialized", {}))
         return found
 
-    async def _level(self, process: StdioProcess, method: str, options: RequestOptions) -> None:
+    async def _level(
+        self, process: StdioProcess, known: ServerDescription, method: str, options: RequestOptions
+    ) -> None:
         """Set the log level of a session, which the modern era says with each request."""
-        level, known = options.log_level, process.description
+        level = options.log_level
         wants = level is not None and level != process.log_level and method != "logging/setLevel"
-        if not wants or known is None or known.era == "modern":
+        if not wants or known.era == "modern":
             return
         if "logging" in known.capabilities:
             identity = next(self._ids)
@@ -304,30 +308,21 @@ class StdioConnection:
             await process.send(body)
 
     async def _listen(self, process: StdioProcess, uris: Sequence[str]) -> None:
-        wanted: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "toolsListChanged": True,
             "promptsListChanged": True,
             "resourcesListChanged": True,
         }
         if uris:
-            wanted["resourceSubscriptions"] = list(uris)
-        params = {"notifications": wanted, "_meta": outgoing.modern_meta({})}
+            filters["resourceSubscriptions"] = list(uris)
+        params = {"notifications": filters, "_meta": outgoing.modern_meta({})}
         await process.send(outgoing.message("subscriptions/listen", params, next(self._ids)))
 
     def _prepared(
         self,
-        process: StdioProcess,
+        known: ServerDescription,
         method: str,
         params: Mapping[str, Any],
         options: RequestOptions,
     ) -> PreparedRequest:
-        known = process.description
-        is_modern = known is None or known.era == "modern"
-        return PreparedRequest(
-            next(self._ids),
-            method,
-            params,
-            options,
-            "modern" if is_modern else "session",
-            MODERN if known is None else known.revision,
-        )
+        return PreparedRequest(next(self._ids), method, params, options, known.era, known.revision)

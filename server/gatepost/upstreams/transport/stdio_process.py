@@ -9,7 +9,6 @@ from gatepost.mcp.pipes import LineReader, LineTooLong
 from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
     ConnectionFailure,
-    ServerDescription,
     UpstreamError,
     UpstreamNotification,
     UpstreamResult,
@@ -25,7 +24,7 @@ from gatepost.upstreams.transport.incoming import (
     read_messages,
 )
 from gatepost.upstreams.transport.reader import (
-    CHANGES,
+    CHANGE_NOTIFICATIONS,
     AnswerItself,
     judged_request,
 )
@@ -50,7 +49,6 @@ class StdioProcess:
 
     def __init__(self, server: str, service: ConfinedService, errors: StderrLog) -> None:
         self.server, self._service, self._errors = server, service, errors
-        self.description: ServerDescription | None = None
         self.log_level: str | None = None
         self.announcements = Announcements()
         self.ended = asyncio.Event()
@@ -157,7 +155,7 @@ class StdioProcess:
             if owner is not None:
                 owner.receive(message, size)
             return
-        if isinstance(message, UpstreamNotification) and message.method in CHANGES:
+        if isinstance(message, UpstreamNotification) and message.method in CHANGE_NOTIFICATIONS:
             self.announcements.publish(message)
             return
         found = owner_of(message, self._running.keys())

@@ -20,7 +20,7 @@ PROMPT_BYTES = 100_000
 DEPTH = 60
 LEAST = 4
 """The least bytes of a shortened part: those of `null`."""
-HIDDEN = frozenset(
+HIDDEN_HEADERS = frozenset(
     {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
 )
 """Response headers that concern only the connection or a session."""
@@ -41,7 +41,7 @@ class ShownBody(NamedTuple):
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the response headers that are worth showing."""
-    return {name: value for name, value in headers.items() if name not in HIDDEN}
+    return {name: value for name, value in headers.items() if name not in HIDDEN_HEADERS}
 
 
 def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> ShownBody:
@@ -63,9 +63,9 @@ def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) ->
     if text is not None:
         kept = shortened(text, most)
         return ShownBody(kept.body, kept.cut or truncated)
-    room = max(most // 4 * 3 // 3 * 3, 3)
-    encoded = base64.b64encode(data[:room]).decode()
-    return ShownBody({"base64": encoded}, truncated or len(data) > room)
+    left = max(most // 4 * 3 // 3 * 3, 3)
+    encoded = base64.b64encode(data[:left]).decode()
+    return ShownBody({"base64": encoded}, truncated or len(data) > left)
 
 
 def shortened(value: Any, most: int, depth: int = 0) -> ShownBody:
@@ -93,34 +93,34 @@ def shortened(value: Any, most: int, depth: int = 0) -> ShownBody:
 
 def _first_items(value: list[Any], most: int, depth: int) -> list[Any]:
     kept: list[Any] = []
-    room = most - 2
+    left = most - 2
     for item in value:
         size = len(_encode(item)) + 1
-        if size > room:
-            if not kept and room >= LEAST and isinstance(item, dict | list | str):
-                kept.append(shortened(item, room, depth + 1).body)
+        if size > left:
+            if not kept and left >= LEAST and isinstance(item, dict | list | str):
+                kept.append(shortened(item, left, depth + 1).body)
             break
         kept.append(item)
-        room -= size
+        left -= size
     return kept
 
 
 def _members(value: dict[str, Any], most: int, depth: int) -> dict[str, Any]:
-    room = most - 2
+    left = most - 2
     sizes = {name: len(_encode({name: inner})) for name, inner in value.items()}
     kept: dict[str, Any] = {}
     # The smallest parts first: each may have an equal share of the rest, and few need all of it.
     for at, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
-        share = room // (len(sizes) - at)
+        share = left // (len(sizes) - at)
         if sizes[name] <= share:
             kept[name] = value[name]
-            room -= sizes[name]
+            left -= sizes[name]
             continue
         overhead = len(_encode(name)) + 2
         if share - overhead < LEAST:
             continue
         kept[name] = shortened(value[name], share - overhead, depth + 1).body
-        room -= min(len(_encode({name: kept[name]})), room)
+        left -= min(len(_encode({name: kept[name]})), left)
     return {name: kept[name] for name in value if name in kept}
 
 
@@ -136,16 +136,16 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _text(data: bytes, content_type: str, *, truncated: bool) -> str | None:
-    told = CHARSET.search(content_type)
+    charset = CHARSET.search(content_type)
     # Only the web's character sets: Python knows more codecs, and some of them take minutes.
-    encoding = (told and webencodings.lookup(told[1])) or webencodings.UTF8
+    encoding = (charset and webencodings.lookup(charset[1])) or webencodings.UTF8
     bare = content_type.partition(";")[0].strip().lower()
     try:
         errors = "ignore" if truncated else "strict"
         text, _ = encoding.codec_info.decode(data, errors)
     except UnicodeDecodeError:
         return data.decode("utf-8", errors="replace") if TEXT.match(bare) else None
-    if "\0" in text or (told is None and not bare.startswith("text/") and _is_binary(bare)):
+    if "\0" in text or (charset is None and not bare.startswith("text/") and _is_binary(bare)):
         return None
     return text
 

@@ -112,8 +112,8 @@ class ApiDescription:
         return found
 
     def _dialect(self) -> Dialect:
-        told = self.member("openapi") or self.member("swagger")
-        text = _text(told)
+        version = self.member("openapi") or self.member("swagger")
+        text = _text(version)
         if dialect := DIALECTS.get(".".join(text.split(".")[:2])):
             return dialect
         if not text:

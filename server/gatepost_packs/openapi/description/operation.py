@@ -9,7 +9,7 @@ from gatepost_packs.openapi.description.document import ApiDescription, Dialect,
 from gatepost_packs.openapi.description.reference import resolved
 
 Where = Literal["path", "query", "header", "cookie"]
-WHERE: Mapping[str, Where] = {
+PARAMETER_LOCATIONS: Mapping[str, Where] = {
     "path": "path",
     "query": "query",
     "header": "header",
@@ -130,7 +130,7 @@ def is_json(media_type: str) -> bool:
 
 def _parameters(written: Any, *, old: bool) -> Iterator[Parameter]:
     for one in written:
-        where = WHERE.get(str(one.get("in")))
+        where = PARAMETER_LOCATIONS.get(str(one.get("in")))
         if where is None:
             continue
         content = _media(one.get("content"))
@@ -143,7 +143,7 @@ def _parameters(written: Any, *, old: bool) -> Iterator[Parameter]:
             name=one["name"],
             where=where,
             required=one.get("required") is True or where == "path",
-            description=_told(one.get("description")),
+            description=_text_or_empty(one.get("description")),
             schema=schema,
             style=style,
             explode=explode,
@@ -170,7 +170,7 @@ def _body(written: Any) -> RequestBody | None:
     media = _media(written.get("content")) or {JSON: {}}
     return RequestBody(
         required=written.get("required") is True,
-        description=_told(written.get("description")),
+        description=_text_or_empty(written.get("description")),
         media=dict(sorted(media.items(), key=lambda item: _rank(item[0]))),
     )
 
@@ -188,7 +188,7 @@ def _old_body(
         media = {name: _mapping(whole[0].get("schema")) for name in types or [JSON]}
         return RequestBody(
             required=whole[0].get("required") is True,
-            description=_told(whole[0].get("description")),
+            description=_text_or_empty(whole[0].get("description")),
             media=dict(sorted(media.items(), key=lambda item: _rank(item[0]))),
         )
     if not fields:
@@ -224,5 +224,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _told(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return value.strip() if isinstance(value, str) else ""

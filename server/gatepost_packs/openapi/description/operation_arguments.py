@@ -21,8 +21,8 @@ from gatepost_packs.openapi.description.operation_request import OperationInput,
 from gatepost_packs.openapi.description.schema import Simplified
 
 LONGEST = 64
-HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-OTHER = re.compile(r"[^a-z0-9]+", re.ASCII)
+WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
 
 
 def tool_names(
@@ -46,13 +46,15 @@ def tool_names(
         for entry in entries
     }
     named = {
-        place: name if name != prefix else prefix + _snake(f"{place[1]} {place[0]}")
-        for place, name in plain.items()
+        parameter: name if name != prefix else prefix + _snake(f"{parameter[1]} {parameter[0]}")
+        for parameter, name in plain.items()
     }
     counted = Counter(_cut(name) for name in named.values())
     return {
-        place: name if len(name) <= LONGEST and counted[name] == 1 else _suffixed(name, place)
-        for place, name in named.items()
+        parameter: name
+        if len(name) <= LONGEST and counted[name] == 1
+        else _suffixed(name, parameter)
+        for parameter, name in named.items()
     }
 
 
@@ -64,20 +66,20 @@ def argument_name(name: str) -> str:
 
 
 def _snake(text: str) -> str:
-    return OTHER.sub("_", HUMP.sub("_", text).lower()).strip("_")
+    return NOT_IN_NAMES.sub("_", WORD_START.sub("_", text).lower()).strip("_")
 
 
 def _cut(name: str) -> str:
     return name[:LONGEST]
 
 
-def _suffixed(name: str, place: tuple[str, str]) -> str:
-    digest = hashlib.sha256(" ".join(place).encode()).hexdigest()[:6]
+def _suffixed(name: str, parameter: tuple[str, str]) -> str:
+    digest = hashlib.sha256(" ".join(parameter).encode()).hexdigest()[:6]
     return f"{name[: LONGEST - 7].rstrip('_')}_{digest}"
 
 
 ArgumentTarget = Where | Literal["member", "body"]
-NOT_ASKED = frozenset({"accept", "content-type", "authorization"})
+IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """Header parameters that OpenAPI says to ignore."""
 FILE = "A file: an object with `filename`, `data_base64` and `content_type`."
 
@@ -135,11 +137,12 @@ def arguments_of(
     """
     simplified = Simplified(operation.dialect, plain=plain)
     order = ("path", "query", "header", "cookie")
-    wanted = [
+    used = [
         one
         for where in order
         for one in operation.parameters
-        if one.where == where and not (where == "header" and one.name.lower() in NOT_ASKED | hidden)
+        if one.where == where
+        and not (where == "header" and one.name.lower() in IGNORED_HEADERS | hidden)
     ]
     found = [
         OperationArgument(
@@ -149,7 +152,7 @@ def arguments_of(
             required=one.required,
             schema=_described(simplified.schema(one.schema), one.description),
         )
-        for one in wanted
+        for one in used
     ]
     media_type, body = None, operation.body
     is_open = False
@@ -178,8 +181,8 @@ def _members(
     written = _joined(body.media[media_type]).get("properties", {})
     for name, inner in properties.items():
         if bare == MULTIPART and is_file(written.get(name)):
-            told = " ".join(filter(None, [str(inner.get("description", "")), FILE]))
-            inner = {"type": ["object", "string"], "description": told}
+            description = " ".join(filter(None, [str(inner.get("description", "")), FILE]))
+            inner = {"type": ["object", "string"], "description": description}
         yield OperationArgument(
             name=argument_name(name),
             target="member",
@@ -190,13 +193,13 @@ def _members(
 
 
 def _whole(body: RequestBody, media_type: str, schema: dict[str, Any]) -> OperationArgument:
-    told = body.description or f"The body of the request ({media_type})."
+    description = body.description or f"The body of the request ({media_type})."
     return OperationArgument(
         name="body",
         target="body",
         source="",
         required=body.required,
-        schema=_described(schema, "" if "description" in schema else told),
+        schema=_described(schema, "" if "description" in schema else description),
     )
 
 

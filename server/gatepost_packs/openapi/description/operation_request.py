@@ -25,7 +25,7 @@ VALUE = re.compile(r"[\x20-\x7e\x80-\xff]{0,4000}")
 LITERAL = "/:@!$&'()*+,;=~%-._"
 """Characters that a path keeps unencoded."""
 
-OURS = frozenset(
+RESERVED_HEADERS = frozenset(
     {
         "host",
         "content-length",
@@ -88,7 +88,7 @@ def request_headers(operation: Operation, given: OperationInput) -> dict[str, st
     for name, value in given.headers.items():
         if value is None:
             continue
-        if not TOKEN.fullmatch(name) or name.lower() in OURS:
+        if not TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
             raise Misuse(f"The header {name[:100]!r} cannot be given.", "headers")
         parameter = declared.get(name.lower())
         headers[name.lower()] = _header_text(name, _simple(value, parameter, "headers"))
@@ -106,8 +106,8 @@ def request_body(operation: Operation, given: OperationInput, content_type: str 
     method, path = operation.entry.method, operation.entry.path
     if value is None:
         if body is not None and body.required:
-            told = ", ".join(body.media)
-            raise Misuse(f"{method} {path} needs a `body` ({told}).", "body")
+            media_types = ", ".join(body.media)
+            raise Misuse(f"{method} {path} needs a `body` ({media_types}).", "body")
         return {}
     if body is None:
         if method in ("GET", "HEAD"):
@@ -189,12 +189,12 @@ def is_file(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return False
     inner = schema.get("items") if schema.get("type") == "array" else schema
-    told = inner if isinstance(inner, Mapping) else {}
+    inner_schema = inner if isinstance(inner, Mapping) else {}
     return (
-        told.get("type") == "file"
-        or told.get("format") in ("binary", "byte")
-        or "contentMediaType" in told
-        or "contentEncoding" in told
+        inner_schema.get("type") == "file"
+        or inner_schema.get("format") in ("binary", "byte")
+        or "contentMediaType" in inner_schema
+        or "contentEncoding" in inner_schema
     )
 
 
@@ -204,12 +204,14 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> str:
     names = PLACEHOLDER.findall(template)
     missing = [name for name in names if given.get(name) in (None, "")]
     if missing:
-        told = ", ".join(f"`{name}`" for name in missing)
-        raise Misuse(f"Missing required path parameters: {told}.", "path_params")
+        listed = ", ".join(f"`{name}`" for name in missing)
+        raise Misuse(f"Missing required path parameters: {listed}.", "path_params")
     if unknown := [name for name in given if name not in names]:
-        told = ", ".join(f"`{name}`" for name in unknown)
+        listed = ", ".join(f"`{name}`" for name in unknown)
         takes = ", ".join(f"`{name}`" for name in names) or "none"
-        raise Misuse(f"{template} has no path parameter {told}; it takes: {takes}.", "path_params")
+        raise Misuse(
+            f"{template} has no path parameter {listed}; it takes: {takes}.", "path_params"
+        )
     parts = PLACEHOLDER.split(template)
     filled = [
         _segment(part, given[part], declared.get(part)) if at % 2 else quote(part, safe=LITERAL)

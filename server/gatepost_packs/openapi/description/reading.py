@@ -12,9 +12,9 @@ MOST_BYTES = 20_000_000
 DEPTH = 100
 YAML_LIMITS = YamlLimits(size=MOST_BYTES, depth=DEPTH, nodes=7_500_000, weight=60_000_000)
 
-AT_ONCE = 65_536
+CHUNK_BYTES = 65_536
 STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-NO_BRACKETS = bytes(set(range(256)) - STEPS.keys())
+NOT_BRACKETS = bytes(set(range(256)) - STEPS.keys())
 
 
 class DescriptionUnreadable(ValueError):
@@ -56,10 +56,12 @@ def _depth(data: bytes) -> int:
     # The time depends only on the length. One expression over a long string would block the
     # interpreter for seconds.
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(bare.split(b'"')[::2]).translate(None, NO_BRACKETS)
+    brackets = b"".join(bare.split(b'"')[::2]).translate(None, NOT_BRACKETS)
     deepest = depth = 0
-    for at in range(0, len(brackets), AT_ONCE):
-        levels = [*accumulate(map(STEPS.__getitem__, brackets[at : at + AT_ONCE]), initial=depth)]
+    for at in range(0, len(brackets), CHUNK_BYTES):
+        levels = [
+            *accumulate(map(STEPS.__getitem__, brackets[at : at + CHUNK_BYTES]), initial=depth)
+        ]
         deepest, depth = max(deepest, max(levels)), levels[-1]
     return deepest
 

@@ -19,7 +19,7 @@ SMALLEST = 100
 DEPTH = 100
 """Levels below which no reference is followed."""
 
-OUTSIDE = re.compile(rb'"\$ref":"(?!#)')
+EXTERNAL_REFERENCE = re.compile(rb'"\$ref":"(?!#)')
 DATA = frozenset(
     {"example", "default", "enum", "const", "value", "mapping", "required", "security"}
 )
@@ -46,7 +46,7 @@ MAPS = frozenset(
     }
 )
 """Members whose own members are names that an author chose, not words of OpenAPI."""
-NOTES = frozenset(
+OVERRIDING_MEMBERS = frozenset(
     {"description", "summary", "title", "default", "deprecated", "example", "nullable"}
 )
 """Members that may stand beside a reference and override its target."""
@@ -54,7 +54,7 @@ NOTES = frozenset(
 
 def refuse_outside(document: ApiDescription) -> None:
     """Raise Unreadable if the description refers to another file or server."""
-    if not OUTSIDE.search(document.data):
+    if not EXTERNAL_REFERENCE.search(document.data):
         return
     for container, _ in _walk(msgspec.json.decode(document.data)):
         reference = container.get("$ref") if isinstance(container, dict) else None
@@ -86,8 +86,8 @@ def resolved(document: ApiDescription, value: Any) -> Any:
             reference = _reference(container[key], place)
             if reference is None:
                 break
-            room = left if depth < DEPTH else 0
-            found, brought = _followed(document, container[key], reference, chain, room)
+            budget = left if depth < DEPTH else 0
+            found, brought = _followed(document, container[key], reference, chain, budget)
             container[key] = found
             left -= brought
             chain = (*chain, reference)
@@ -111,32 +111,32 @@ def _followed(
     value: dict[str, Any],
     reference: str,
     chain: tuple[str, ...],
-    room: int,
+    budget: int,
 ) -> tuple[dict[str, Any], int]:
     """Return the replacement of a reference, and how many bytes it added."""
     if reference in chain:
         name = reference.rpartition("/")[2]
-        told = f"Circular: the same as {name}, of which this is a part."
-        return {"description": told, "x-circular-ref": reference}, 0
-    told = "The description does not define this."
+        note = f"Circular: the same as {name}, of which this is a part."
+        return {"description": note, "x-circular-ref": reference}, 0
+    note = "The description does not define this."
     try:
         raw = document.at(reference)
     except Unresolvable:
-        return {"description": told, "x-unresolved-ref": reference}, SMALLEST
+        return {"description": note, "x-unresolved-ref": reference}, SMALLEST
     size = max(len(memoryview(raw)), SMALLEST)
-    if size > room:
-        told = "Left out: with this, the operation would be too large to show."
-        return {"description": told, "x-omitted-ref": reference}, 0
+    if size > budget:
+        note = "Left out: with this, the operation would be too large to show."
+        return {"description": note, "x-omitted-ref": reference}, 0
     found = msgspec.json.decode(raw)
     if not isinstance(found, dict):
-        return {"description": told, "x-unresolved-ref": reference}, size
-    beside = {name: inner for name, inner in value.items() if name != "$ref"}
+        return {"description": note, "x-unresolved-ref": reference}, size
+    siblings = {name: inner for name, inner in value.items() if name != "$ref"}
     if document.dialect != "3.1":
         # OpenAPI 3.0 ignores the members beside a reference; notes are useful all the same.
-        beside = {name: inner for name, inner in beside.items() if name in NOTES}
-    if beside.keys() - NOTES and beside.keys() & found.keys() - NOTES:
-        return {"allOf": [found, beside]}, size
-    return {**found, **beside}, size
+        siblings = {name: inner for name, inner in siblings.items() if name in OVERRIDING_MEMBERS}
+    if siblings.keys() - OVERRIDING_MEMBERS and siblings.keys() & found.keys() - OVERRIDING_MEMBERS:
+        return {"allOf": [found, siblings]}, size
+    return {**found, **siblings}, size
 
 
 def _inner(value: Any, place: ReferencePlace) -> Iterator[tuple[Any, ReferencePlace]]:

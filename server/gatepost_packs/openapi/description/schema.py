@@ -41,7 +41,7 @@ class Simplified:
         if not isinstance(written, Mapping) or depth >= DEPTH:
             return {}
         made: dict[str, Any] = {}
-        for word, keep in KEPT.items():
+        for word, keep in KEPT_KEYWORDS.items():
             if word in written and keep(written[word]):
                 made[word] = written[word]
         if self._plain:
@@ -51,14 +51,14 @@ class Simplified:
         self._types(written, made)
         self._objects(written, made, depth)
         for word in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            if isinstance(written.get(word), list) and self._room(len(written[word])):
+            if isinstance(written.get(word), list) and self._fits(len(written[word])):
                 made[word] = [self.schema(one, depth + 1) for one in written[word]]
         for word in ("items", "not", "contains", "propertyNames", "if", "then", "else"):
-            if isinstance(written.get(word), Mapping) and self._room(1):
+            if isinstance(written.get(word), Mapping) and self._fits(1):
                 made[word] = self.schema(written[word], depth + 1)
         return self._nullable(made) if self._old and written.get("nullable") is True else made
 
-    def _room(self, parts: int) -> bool:
+    def _fits(self, parts: int) -> bool:
         """Return whether there is room for so many parts, and take it."""
         if not 0 < parts <= self.left:
             return False
@@ -66,12 +66,12 @@ class Simplified:
         return True
 
     def _types(self, written: Mapping[str, Any], made: dict[str, Any]) -> None:
-        told = written.get("type")
-        if told == "file":
-            told = "string"
-        listed = [one for one in told if one in TYPES] if isinstance(told, list) else []
-        if isinstance(told, str) and told in TYPES:
-            made["type"] = told
+        type_ = written.get("type")
+        if type_ == "file":
+            type_ = "string"
+        listed = [one for one in type_ if one in TYPES] if isinstance(type_, list) else []
+        if isinstance(type_, str) and type_ in TYPES:
+            made["type"] = type_
         elif listed:
             made["type"] = listed
         for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
@@ -84,7 +84,7 @@ class Simplified:
     def _objects(self, written: Mapping[str, Any], made: dict[str, Any], depth: int) -> None:
         properties = written.get("properties")
         dropped: set[str] = set()
-        if isinstance(properties, Mapping) and self._room(len(properties)):
+        if isinstance(properties, Mapping) and self._fits(len(properties)):
             dropped = {name for name, one in properties.items() if self._is_dropped(one)}
             made["properties"] = {
                 name: self.schema(one, depth + 1)
@@ -97,7 +97,7 @@ class Simplified:
             if kept:
                 made["required"] = sorted(kept)
         more = written.get("additionalProperties")
-        if isinstance(more, Mapping) and self._room(1):
+        if isinstance(more, Mapping) and self._fits(1):
             made["additionalProperties"] = self.schema(more, depth + 1)
         elif isinstance(more, bool) and not (self._lenient and more is False):
             made["additionalProperties"] = more
@@ -114,8 +114,8 @@ class Simplified:
             return {**made, "type": [made["type"], "null"]}
         if not made.keys() & {"allOf", "anyOf", "oneOf", "enum"}:
             return made
-        told = {"description": made.pop("description")} if "description" in made else {}
-        return {**told, "anyOf": [made, {"type": "null"}]}
+        described = {"description": made.pop("description")} if "description" in made else {}
+        return {**described, "anyOf": [made, {"type": "null"}]}
 
 
 def _is_number(value: Any) -> bool:
@@ -134,7 +134,7 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
-KEPT: Mapping[str, Callable[[Any], bool]] = {
+KEPT_KEYWORDS: Mapping[str, Callable[[Any], bool]] = {
     "description": lambda value: isinstance(value, str) and bool(value.strip()),
     "format": lambda value: isinstance(value, str),
     "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MOST_CHOICES,

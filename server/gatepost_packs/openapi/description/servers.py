@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from gatepost_packs.openapi.description.document import ApiDescription
 
 VARIABLE = re.compile(r"\{([^{}]*)\}")
-PLAIN = re.compile(r"[\x21-\x7e]+", re.ASCII)
+PRINTABLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 PORTS = {"http": 80, "https": 443}
 
 
@@ -28,24 +28,24 @@ def base_url(document: ApiDescription, *, override: str = "", spec_url: str = ""
     if document.dialect == "2.0":
         return checked_base(_old_server(document, spec_url))
     servers = document.member("servers")
-    told = _first(servers)
-    if told is None:
+    url = _first(servers)
+    if url is None:
         # OpenAPI 3: without servers, the server is `/`.
-        told = "/"
-    return checked_base(_absolute(told, spec_url))
+        url = "/"
+    return checked_base(_absolute(url, spec_url))
 
 
 def operation_base(servers: Any, *, spec_url: str = "") -> str | None:
     """Return the base URL of an operation with its own servers; None if it has none."""
-    told = _first(servers)
-    return None if told is None else checked_base(_absolute(told, spec_url))
+    url = _first(servers)
+    return None if url is None else checked_base(_absolute(url, spec_url))
 
 
 def checked_base(url: str) -> str:
     """Return *url* if paths can be added to it; raise Nowhere otherwise."""
     try:
         parts = urlsplit(url)
-        usable = _usable(parts) and PLAIN.fullmatch(url) is not None
+        usable = _usable(parts) and PRINTABLE.fullmatch(url) is not None
     except ValueError:
         usable = False
     if not usable:
@@ -105,14 +105,14 @@ def _absolute(url: str, spec_url: str) -> str:
 
 
 def _old_server(document: ApiDescription, spec_url: str) -> str:
-    here = urlsplit(spec_url)
+    loaded_from = urlsplit(spec_url)
     host = document.member("host")
-    host = host if isinstance(host, str) and host else here.netloc
+    host = host if isinstance(host, str) and host else loaded_from.netloc
     listed = document.member("schemes")
     schemes = [one for one in listed if one in PORTS] if isinstance(listed, list) else []
     if "https" in schemes:
         schemes = ["https"]
-    scheme = schemes[0] if schemes else here.scheme or "https"
+    scheme = schemes[0] if schemes else loaded_from.scheme or "https"
     path = document.member("basePath")
     path = path if isinstance(path, str) else ""
     if not host:

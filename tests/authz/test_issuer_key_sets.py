@@ -11,8 +11,8 @@ import pytest
 from gatepost_authz.config import Introspection, Issuer, TenantRule
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import Fetcher
+from gatepost_authz.issuer_key_sets import PROVEN, UNPROVEN, UNPROVEN_OF_PEER, IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import PROVEN, UNPROVEN, UNPROVEN_OF_PEER, IssuerKeySets
 from tests.authz.conftest import WaitingClock, settled, until
 from tests.support.issuers import Idp, Receive, Scope, Send, answer, jwk, rsa_key
 

@@ -18,22 +18,22 @@ SECTION = re.compile(r'\[(?P<name>[A-Za-z0-9-]+)(?: "(?P<sub>(?:[^"\\\x00-\x1f]|
 ENTRY = re.compile(
     r"\t(?P<key>[A-Za-z][A-Za-z0-9-]*) =(?: (?P<value>[^\x00-\x1f\x7f]*[^\\\x00-\x1f\x7f]))?"
 )
-PLAIN = re.compile(r'[^"\\#;]*')
+UNQUOTED = re.compile(r'[^"\\#;]*')
 
-ALSO = frozenset(
+SET_BY_GIT = frozenset(
     f"core.{name}"
     for name in (*("filemode", "logallrefupdates", "ignorecase", "precomposeunicode", "symlinks"),)
 )
 """Keys that git writes into each repository."""
 OF_REMOTES = frozenset({"url", "pushurl", "fetch", "prune", "tagopt"})
 OF_BRANCHES = frozenset({"remote", "pushremote", "merge", "rebase"})
-MUST: Mapping[str, frozenset[str]] = {
+REQUIRED_VALUES: Mapping[str, frozenset[str]] = {
     "core.bare": frozenset({"false"}),
     "core.repositoryformatversion": frozenset({"0", "1"}),
     "extensions.objectformat": frozenset({"sha1", "sha256"}),
     "extensions.refstorage": frozenset({"files", "reftable"}),
 }
-KNOWN = MAY_SET | ALSO | MUST.keys()
+KNOWN_KEYS = MAY_SET | SET_BY_GIT | REQUIRED_VALUES.keys()
 
 
 class Configuration(msgspec.Struct, frozen=True):
@@ -69,10 +69,12 @@ def configuration_of(text: str) -> Configuration:
             # A dot is the repository itself, for a branch that follows another one here.
             if key.endswith("remote") and value != "." and not NAME.fullmatch(value):
                 others.append(_remote(value))
-        elif sub is not None or name not in KNOWN:
+        elif sub is not None or name not in KNOWN_KEYS:
             raise UnusableConfiguration(f"it sets {name}")
-        elif name in MUST and value not in MUST[name]:
-            raise UnusableConfiguration(f"{name} is not {' or '.join(sorted(MUST[name]))}")
+        elif name in REQUIRED_VALUES and value not in REQUIRED_VALUES[name]:
+            raise UnusableConfiguration(
+                f"{name} is not {' or '.join(sorted(REQUIRED_VALUES[name]))}"
+            )
     return Configuration({name: tuple(urls) for name, urls in remotes.items()}, tuple(others))
 
 
@@ -97,7 +99,7 @@ def _named(name: str) -> str:
 
 
 def _remote(url: str) -> RemoteUrl:
-    found = remote_of(url) if PLAIN.fullmatch(url) else None
+    found = remote_of(url) if UNQUOTED.fullmatch(url) else None
     if found is None:
         raise UnusableConfiguration("a remote's URL is neither an https:// nor an SSH URL")
     return found

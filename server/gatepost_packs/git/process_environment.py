@@ -14,14 +14,14 @@ from gatepost.sandbox import confines
 from gatepost_authz import Network, Problem
 from gatepost_packs.git.settings import GitSettings
 
-NOTHING = "/dev/null"
+NULL_DEVICE = "/dev/null"
 FALSE = "/bin/false"
 
-FIXED: Mapping[str, str] = {
+FIXED_SETTINGS: Mapping[str, str] = {
     # Programs that a repository, its attributes or a command could name.
-    "core.hooksPath": NOTHING,
+    "core.hooksPath": NULL_DEVICE,
     "core.fsmonitor": "false",
-    "core.attributesFile": NOTHING,
+    "core.attributesFile": NULL_DEVICE,
     "core.editor": ":",
     "sequence.editor": ":",
     "core.pager": "cat",
@@ -144,7 +144,7 @@ def numbered(settings: Mapping[str, str]) -> dict[str, str]:
 
 def fixed() -> dict[str, str]:
     """Return the settings that hold for every command."""
-    return {**FIXED, **{f"fetch.fsck.{name}": "ignore" for name in LENIENT}}
+    return {**FIXED_SETTINGS, **{f"fetch.fsck.{name}": "ignore" for name in LENIENT}}
 
 
 def ssh_command(configuration: Path) -> str:
@@ -158,7 +158,7 @@ SSH_FIXED: Mapping[str, str] = {
     "UpdateHostKeys": "no",
     "CheckHostIP": "no",
     "VerifyHostKeyDNS": "no",
-    "GlobalKnownHostsFile": NOTHING,
+    "GlobalKnownHostsFile": NULL_DEVICE,
     "IdentitiesOnly": "yes",
     "IdentityAgent": "none",
     "PreferredAuthentications": "publickey",
@@ -213,10 +213,10 @@ def problems(settings: GitSettings, network: Network) -> Iterator[Problem]:
     """Yield problems that would otherwise show at the first use, or weaken the sandbox."""
     found = git_version()
     if found is None or found < GIT_SINCE:
-        there = "it is not installed" if found is None else f"it is {found[0]}.{found[1]}"
+        state = "it is not installed" if found is None else f"it is {found[0]}.{found[1]}"
         yield Problem(
             "config.E070",
-            f"the pack git needs git 2.38 or newer, and {there}",
+            f"the pack git needs git 2.38 or newer, and {state}",
             "install the system package git where the server runs",
             setting="tools.packs",
         )
@@ -251,8 +251,8 @@ def git_version() -> tuple[int, int] | None:
     git = shutil.which("git")
     if git is None:
         return None
-    told = subprocess.run(  # noqa: S603 - the system's own git, with fixed arguments
+    result = subprocess.run(  # noqa: S603 - the system's own git, with fixed arguments
         [git, "--version"], capture_output=True, text=True, timeout=10, check=False
     )
-    version = VERSION.match(told.stdout)
+    version = VERSION.match(result.stdout)
     return (int(version[1]), int(version[2])) if version else None
