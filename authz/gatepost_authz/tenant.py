@@ -193,17 +193,15 @@ def name_tenant(
 
 def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
     """Refuse a tenant that this issuer may not name, or that is unknown."""
-    reason = ""
     if tenant in rules.foreign:
         # Issuer B's administrator can put `org_id = acme` into any token of issuer B.
-        reason = "tenant_of_another_issuer"
-    elif rules.closed is None:
-        if not rules.exclusive:
-            reason = "tenant_not_exclusive"
-        elif not (tenancy.create_on_first_use or tenant in tenancy.known):
-            reason = "unknown_tenant"
-    if reason:
-        raise InvalidToken(reason).about(tenant=tenant)
+        raise InvalidToken("tenant_of_another_issuer").about(tenant=tenant)
+    if rules.closed is not None:
+        return
+    if not rules.exclusive:
+        raise InvalidToken("tenant_not_exclusive").about(tenant=tenant)
+    if not (tenancy.create_on_first_use or tenant in tenancy.known):
+        raise InvalidToken("unknown_tenant").about(tenant=tenant)
 
 
 def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
