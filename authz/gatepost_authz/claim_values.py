@@ -42,13 +42,7 @@ def first_text(
         value = claims.get(name, MISSING)
         if value is MISSING and (value := lookup(claims, name)) is MISSING:
             continue
-        # The same as `is_line`, without a call for each of the claims of a new token.
-        if (
-            isinstance(value, str)
-            and 0 < len(value) <= limit
-            and value.isprintable()
-            and value == value.strip(" ")
-        ):
+        if is_line(value, limit):
             return value
         raise InvalidToken(f"bad_{name}" if name in CLAIM_NAMES else "bad_claim").about(claim=name)
     return None

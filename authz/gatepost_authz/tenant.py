@@ -140,24 +140,18 @@ def caller_from(
     *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is not this
     caller's to name, a role cannot be decided, or the policy admits this caller no more.
     """
-    settings, issuer = rules.settings, str(claims["iss"])
+    settings = rules.settings
     client = client_rule(accepted, settings) if settings.clients else NO_CLIENT_RULE
     scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
-    # A tenant that the operator wrote down for one client is no claim of the issuer.
-    is_claimed = not (client.tenant and names_no_tenant(claims, rules))
-    tenant, named = client.tenant, None
-    if is_claimed:
-        tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    tenant, named = tenant_for(claims, rules, client, captured, policy.tenancy)
     try:
-        if is_claimed:
-            check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
         client_id = accepted.client_id
         # Callers are cached in large numbers, and most have these four in common.
         caller = TenantContext(
             tenant_id=tenant,
-            issuer=intern(issuer),
+            issuer=intern(str(claims["iss"])),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
@@ -201,13 +195,13 @@ def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
     """Refuse a tenant that this issuer may not name, or that is unknown."""
     if tenant in rules.foreign:
         # Issuer B's administrator can put `org_id = acme` into any token of issuer B.
-        raise InvalidToken("tenant_of_another_issuer")
+        raise InvalidToken("tenant_of_another_issuer").about(tenant=tenant)
     if rules.closed is not None:
         return
     if not rules.exclusive:
-        raise InvalidToken("tenant_not_exclusive")
-    if tenant not in tenancy.known and not tenancy.create_on_first_use:
-        raise InvalidToken("unknown_tenant")
+        raise InvalidToken("tenant_not_exclusive").about(tenant=tenant)
+    if not (tenancy.create_on_first_use or tenant in tenancy.known):
+        raise InvalidToken("unknown_tenant").about(tenant=tenant)
 
 
 def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
@@ -215,6 +209,26 @@ def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
     if accepted.subject_kind != "client" or accepted.client_id is None:
         return NO_CLIENT_RULE
     return settings.clients.get(accepted.client_id, NO_CLIENT_RULE)
+
+
+def tenant_for(
+    claims: Mapping[str, object],
+    rules: TenantRules,
+    client: ClientRule,
+    captured: str | None,
+    tenancy: Tenancy,
+) -> tuple[str, str | None]:
+    """
+    Return the tenant, and the value that the token has for it.
+
+    A tenant that the operator wrote down for one client is no claim of the issuer. InvalidToken:
+    the issuer may not name the tenant.
+    """
+    if client.tenant and names_no_tenant(claims, rules):
+        return client.tenant, None
+    found = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
+    check_tenant(found[0], rules, tenancy)
+    return found
 
 
 def tenant_of(

@@ -128,10 +128,11 @@ class Buckets:
             self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
         found = []
         for name, each_s, room_s in rates:
-            bucket = self._kept.get(name)
+            bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
-                bucket = self._kept[name] = Bucket(now)
-            bucket.each_s, bucket.slack_s = each_s, room_s - each_s + ROUNDING_ERROR
+                bucket = self._kept[name] = Bucket(now, each_s, slack_s)
+            else:
+                bucket.each_s, bucket.slack_s = each_s, slack_s
             found.append(bucket)
         return found
 
