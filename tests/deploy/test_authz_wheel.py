@@ -12,7 +12,7 @@ import pytest
 from fastmcp import Client
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import clean, printed
+from tests.deploy.test_wheel import clean, printed
 from tests.support.issuers import Idp, TokenFactory, jwk, rsa_key
 from tests.support.processes import Process, free_port
 

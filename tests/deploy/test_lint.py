@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import PROGRAMS
+from tests.deploy.test_wheel import PROGRAMS
 from tests.support.measuring import each
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,18 @@ from gatepost.audit.record import search
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
-from tests.deploy.conftest import PROXIES, SWITCHED_OFF, WITHIN_S, Deployment
+from tests.deploy.test_rolling_restarts import (
+    PROXIES,
+    SWITCHED_OFF,
+    WITHIN_S,
+    Deployment,
+    authority,
+    deployment,
+    two_replicas,
+)
 from tests.support.client import ResourceClient, failure, modern, request, result
+
+__all__ = ["authority", "deployment", "two_replicas"]  # fixtures
 
 pytestmark = pytest.mark.slow
 

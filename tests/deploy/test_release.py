@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import clean, printed
+from tests.deploy.test_wheel import clean, printed
 
 pytestmark = pytest.mark.slow
 

@@ -1,17 +1,69 @@
 """The wheel in an empty environment of each Python: its metadata names all that it needs."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import PROGRAMS, clean, dev, printed
 from tests.support.client import ResourceClient
+from tests.support.commands import READY, Gatepost
+from tests.support.processes import free_port
+
+PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
+"""Where programs are that are not on the path."""
+
+
+def clean() -> dict[str, str]:
+    """This environment without anything that leads to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def printed(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run a command, which must succeed, and return what it prints."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=dict(env or clean()),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def dev(*command: str | Path, cwd: Path, tools: Path | None = None) -> Iterator[Gatepost]:
+    """`gatepost dev` by that command, in an empty folder."""
+    words = [*map(str, command), "dev", "--port", str(free_port())]
+    words += [] if tools is None else ["--tools", str(tools)]
+    process = Gatepost(words, env=clean(), cwd=cwd)
+    try:
+        process.url = process.wait_for(READY, timeout_s=120)["url"]
+        yield process
+        assert process.stop() == 0, process.output
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
+    (made,) = folder.glob("gatepost-*.whl")
+    return made
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

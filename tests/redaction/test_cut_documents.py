@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
 from gatepost.redaction.redactor import Redactor
-from tests.redaction.test_automaton import PIECES, REDACTOR, SECRETS
+from tests.redaction.test_automaton import PIECES
+from tests.redaction.test_encodings import REDACTOR, SECRETS
 from tests.support.measuring import each
 
 FIRST, SECOND = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]

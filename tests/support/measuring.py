@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.telemetry.logs import LogFormat, configure, details
+from gatepost.config.telemetry import LogFormat
+from gatepost.telemetry.logs import configure, details
 
 
 def eventually(condition: Callable[[], object], *, within: float, every: float = 0.05) -> None:

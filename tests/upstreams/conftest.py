@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -177,32 +178,17 @@ class ScriptedConnections:
 class NamedCalls:
     """See `OfferCalls`: each offer answers what it would call."""
 
-    def tool(self, server: UpstreamServer, definition: Definition) -> Any:
-        """Call a tool."""
-        return self._invoke("tool", server, definition)
-
-    def resource(self, server: UpstreamServer, definition: Definition) -> Any:
-        """Read a resource."""
-        return self._invoke("resource", server, definition)
-
-    def template(self, server: UpstreamServer, definition: Definition) -> Any:
-        """Read a resource of a template."""
-        return self._invoke("template", server, definition)
-
-    def prompt(self, server: UpstreamServer, definition: Definition) -> Any:
-        """Get a prompt."""
-        return self._invoke("prompt", server, definition)
-
-    def completion(self, server: UpstreamServer, definition: Definition) -> Any:
-        """Complete an argument."""
-        return self._invoke("completion", server, definition)
-
-    @staticmethod
-    def _invoke(kind: str, server: UpstreamServer, definition: Definition) -> Any:
+    def _invoke(self, kind: str, server: UpstreamServer, definition: Definition) -> Any:
         async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
             return Outcome(structured=[kind, server.name, definition.key, arguments])
 
         return invoke
+
+    tool = partialmethod(_invoke, "tool")
+    resource = partialmethod(_invoke, "resource")
+    template = partialmethod(_invoke, "template")
+    prompt = partialmethod(_invoke, "prompt")
+    completion = partialmethod(_invoke, "completion")
 
 
 @pytest.fixture
@@ -211,7 +197,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def shared_store() -> MemorySharedStore:
+def memory_shared_store() -> MemorySharedStore:
     return MemorySharedStore()
 
 
@@ -222,9 +208,12 @@ def secrets(records: Records, clock: ManualClock) -> SecretCache:
 
 @pytest.fixture
 def store(
-    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: ManualClock
+    records: Records,
+    memory_shared_store: MemorySharedStore,
+    secrets: SecretCache,
+    clock: ManualClock,
 ) -> UpstreamStore:
-    counter = ChangeCounter(records, shared_store, clock=clock)
+    counter = ChangeCounter(records, memory_shared_store, clock=clock)
     return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
 
 

@@ -279,7 +279,7 @@ class OfAcme:
 
 @pytest.mark.requirement("E8")
 async def test_servers_of_the_configuration_come_first(
-    records: Records, shared_store: MemorySharedStore, secrets: SecretCache
+    records: Records, memory_shared_store: MemorySharedStore, secrets: SecretCache
 ) -> None:
     """They cannot be changed here, and their names are taken."""
     configured = UpstreamServer(
@@ -294,7 +294,7 @@ async def test_servers_of_the_configuration_come_first(
     store = UpstreamStore(
         records,
         SealedHeaders(secrets),
-        ChangeCounter(records, shared_store),
+        ChangeCounter(records, memory_shared_store),
         configured=OfAcme(configured, helper),
     )
     made = await store.create(draft())

@@ -1,12 +1,204 @@
 """A token for GitLab goes where it is meant for, and nowhere else."""
 
 import base64
-from typing import Any
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, unquote
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackServer, open_server
-from tests.packs.gitlab.conftest import OAUTH, PERSONAL, ForgeServers, ask
+from tests.packs.conftest import (
+    HttpServer,
+    PackCaller,
+    PackResult,
+    PackServer,
+    RecordedRequest,
+    StubResponse,
+    open_server,
+)
+
+PERSONAL = "glpat-" + "x" * 20
+
+
+OAUTH = "5" * 64
+
+
+README = "# Grüße\n".encode() * 3
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0"
+
+
+PART = re.compile(
+    rb'name="([^"]*)"(?:; filename="([^"]*)")?(?:\r\nContent-Type: ([^\r]*))?\r\n\r\n'
+)
+
+
+class Gitlab(HttpServer):
+    """One project, `group/demo`, number 1; who it is asked by is judged as GitLab does."""
+
+    def __init__(self, elsewhere: str = "") -> None:
+        super().__init__(self._answered)
+        self.elsewhere = elsewhere
+        self.issues: list[dict[str, Any]] = []
+
+    @property
+    def api(self) -> str:
+        return f"{self.url}/api/v4"
+
+    def _answered(self, asked: RecordedRequest) -> StubResponse | None:
+        path = asked.path.removeprefix("/api/v4/")
+        if path == asked.path:
+            return StubResponse(404, {"error": "404 Not Found"})
+        given = asked.headers.get("private-token"), asked.headers.get("authorization")
+        if given not in ((PERSONAL, None), (None, f"Bearer {OAUTH}")):
+            return StubResponse(401, {"message": "401 Unauthorized"})
+        if path == "slow":
+            return None
+        if path == "mirror":
+            seen = given[0] or given[1] or ""
+            coded = base64.b64encode(seen.encode()).decode()
+            return StubResponse(
+                200, {"seen": seen, "coded": coded, "url": quote(f"?a={seen}")}, {"x-seen": seen}
+            )
+        kind, _, rest = path.partition("/")
+        project, _, below = rest.partition("/")
+        if kind != "projects":
+            return self._odd(path)
+        if not rest:
+            return self._projects(asked)
+        if unquote(project) not in ("1", "group/demo"):
+            return StubResponse(404, {"message": "404 Project Not Found"})
+        return self._project(asked, below)
+
+    def _projects(self, asked: RecordedRequest) -> StubResponse:
+        pages = {"x-total": "1", "x-next-page": "", "link": f'<{self.api}/projects>; rel="first"'}
+        headers = {**pages, "set-cookie": "_gitlab_session=abc", "ratelimit-remaining": "1999"}
+        found = {"id": 1, "path_with_namespace": "group/demo", "query": dict(asked.query)}
+        return StubResponse(200, [found], headers)
+
+    def _project(self, asked: RecordedRequest, below: str) -> StubResponse:
+        match asked.method, below:
+            case "GET", "":
+                return StubResponse(200, {"id": 1, "path_with_namespace": "group/demo"})
+            case "GET" | "HEAD", "issues":
+                return StubResponse(200, self.issues)
+            case "POST", "issues":
+                return self._created(asked)
+            case "PUT", "issues/1":
+                return StubResponse(200, {"iid": 1, **asked.json})
+            case "PATCH", "echo":
+                return StubResponse(200, parse_qs(asked.body.decode()))
+            case "DELETE", "issues/1":
+                return StubResponse(204, b"")
+            case "POST", "uploads":
+                return self._uploaded(asked)
+            case "GET", "repository/files/docs%2FREADME.md/raw":
+                return StubResponse(200, README, {"content-type": "text/plain; charset=utf-8"})
+            case "GET", "repository/files/logo.png/raw":
+                return StubResponse(200, PICTURE, {"content-type": "image/png"})
+        return StubResponse(404, {"message": "404 Not found"})
+
+    def _created(self, asked: RecordedRequest) -> StubResponse:
+        if asked.headers.get("content-type") == "application/json":
+            given = asked.json
+        else:
+            given = {name: value[0] for name, value in parse_qs(asked.body.decode()).items()}
+        if not given.get("title"):
+            return StubResponse(400, {"message": {"title": ["can't be blank"]}})
+        if given["title"] in [issue["title"] for issue in self.issues]:
+            return StubResponse(409, {"message": "Duplicated issue"})
+        issue = {"iid": len(self.issues) + 1, **given}
+        self.issues.append(issue)
+        return StubResponse(201, issue)
+
+    def _uploaded(self, asked: RecordedRequest) -> StubResponse:
+        boundary = asked.headers["content-type"].partition("boundary=")[2].encode()
+        found = {}
+        for part in asked.body.split(b"--" + boundary)[1:-1]:
+            head = PART.search(part)
+            assert head is not None, part
+            name, filename, kind = [(one or b"").decode() for one in head.groups()]
+            found[name] = [filename, kind, part[head.end() :].removesuffix(b"\r\n").decode()]
+        return StubResponse(201, {"parts": found, "markdown": "![x](/uploads/x)"})
+
+    def _odd(self, path: str) -> StubResponse:
+        away = {"location": f"{self.elsewhere}/api/v4/projects/1"}
+        return {
+            "forbidden": StubResponse(
+                403, {"message": "403 Forbidden", "error": "insufficient_scope"}
+            ),
+            "flooded": StubResponse(
+                429, b"Retry later\n", {"retry-after": "30", "content-type": "text/plain"}
+            ),
+            "broken": StubResponse(500, {"message": "500 Internal Server Error"}),
+            "moved": StubResponse(302, b"", {"location": "/api/v4/projects/1"}),
+            "artifact": StubResponse(302, b"", away),
+            "huge": StubResponse(200, [{"id": n, "text": "ü" * 10} for n in range(20_000)]),
+            "letters": StubResponse(200, "ü".encode() * 200_000, {"content-type": "text/plain"}),
+            "html": StubResponse(200, b"<p>Sign in</p>", {"content-type": "text/html"}),
+            "null": StubResponse(200, None),
+            "deep": StubResponse(200, b"[" * 5_000 + b"]" * 5_000),
+            "wrong": StubResponse(200, b'{"a": ', {"content-type": "application/json"}),
+            "latin": StubResponse(200, b"\xfc", {"content-type": "text/plain; charset=ISO-8859-1"}),
+        }.get(path, StubResponse(404, {"error": "404 Not Found"}))
+
+
+def echoed(asked: RecordedRequest) -> StubResponse:
+    """What another server says: which headers reached it."""
+    return StubResponse(
+        200, {"headers": sorted(asked.headers), "seen": json.dumps(dict(asked.headers))}
+    )
+
+
+class ForgeServers(NamedTuple):
+    """GitLab, and another server."""
+
+    gitlab: Gitlab
+    elsewhere: HttpServer
+
+
+def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> PackResult:
+    """A request to the small GitLab, with the token that is kept."""
+    usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
+    return agent.call("gitlab_request", **(usual | more))
+
+
+@pytest.fixture(scope="module")
+def forge_servers() -> Iterator[ForgeServers]:
+    with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
+        yield ForgeServers(gitlab, elsewhere)
+
+
+@pytest.fixture(scope="module")
+def server(
+    forge_servers: ForgeServers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
+    with open_server(
+        tmp_path_factory.mktemp("gitlab"),
+        ["gitlab"],
+        packs={"gitlab": {"literals": True}},
+        network={
+            "allow_hosts": [
+                forge_servers.gitlab.place,
+                forge_servers.elsewhere.place,
+                "127.0.0.1:9",
+            ]
+        },
+    ) as server:
+        yield server
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def agent(
+    server: PackServer, forge_servers: ForgeServers, request: pytest.FixtureRequest
+) -> PackCaller:
+    """An agent of a tenant that keeps a token."""
+    hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
+    return server.agent_with(request.param, *hosts, GITLAB_TOKEN=PERSONAL)
+
 
 pytestmark = pytest.mark.requirement("X4")
 

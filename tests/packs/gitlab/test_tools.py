@@ -12,7 +12,18 @@ from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
 from tests.packs.conftest import PackCaller, by_mcp, by_rest, open_server
-from tests.packs.gitlab.conftest import PERSONAL, PICTURE, README, ForgeServers, ask
+from tests.packs.gitlab.test_tokens import (
+    PERSONAL,
+    PICTURE,
+    README,
+    ForgeServers,
+    agent,
+    ask,
+    forge_servers,
+    server,
+)
+
+__all__ = ["agent", "forge_servers", "server"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X4")
 

@@ -9,21 +9,225 @@ Callers of every revision in front of upstreams of both eras: one test for each 
 """
 
 import asyncio
+import json
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
+import httpx2
+import msgspec
 import pytest
 
+from tests.support.client import MODERN, message
 from tests.support.measuring import eventually
-from tests.upstreams.across_revisions.conftest import (
-    ASKED,
-    PIXEL,
-    REVISIONS,
-    WITHIN_S,
-    Bridge,
-    Era,
-    calling,
-)
+from tests.support.replicas import ReplicaClient, ReplicaStream
+from tests.support.server import Server
+from tests.upstreams.across_revisions.test_real_clients import PIXEL, WITHIN_S, Bridge, Era, bridge
+
+__all__ = ["bridge"]  # a fixture
+
+
+REVISIONS = [MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+ASKED = REVISIONS[:-1]
+"""Those that know elicitation."""
+
+
+ACCEPTED = {"action": "accept", "content": {"yes": True}}
+
+
+class Answered(msgspec.Struct):
+    """How a call ended, and what came before."""
+
+    message: dict[str, Any]
+    server_notifications: list[dict[str, Any]]
+    asked: list[dict[str, Any]]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert "result" in self.message, self.message
+        found: dict[str, Any] = self.message["result"]
+        return found
+
+    @property
+    def text(self) -> str:
+        return "".join(block.get("text", "") for block in self.result["content"])
+
+
+class RevisionCaller:
+    """A client of one revision that accepts every client request."""
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, revision: str) -> None:
+        self._http, self._url, self.revision = http, url, revision
+        self._ids = count(1)
+        self._headers: dict[str, str] = {}
+        self.answer: dict[str, Any] = ACCEPTED
+        """What questions are answered with."""
+        self.capabilities: dict[str, Any] = {"elicitation": {}} if revision in ASKED else {}
+        if revision == MODERN:
+            self.capabilities = {"elicitation": {"form": {}}}
+
+    @property
+    def is_modern(self) -> bool:
+        return self.revision == MODERN
+
+    async def open(self) -> None:
+        """Open a session, where there are sessions."""
+        if self.is_modern:
+            return
+        about = {"name": "matrix", "version": "1"}
+        params = {
+            "protocolVersion": self.revision,
+            "capabilities": self.capabilities,
+            "clientInfo": about,
+        }
+        answer = await self._http.post(self._url, content=message("initialize", params))
+        assert answer.json()["result"]["protocolVersion"] == self.revision
+        self._headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+        if self.revision >= "2025-06-18":
+            self._headers["MCP-Protocol-Version"] = self.revision
+        await self.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    async def say(self, body: Mapping[str, Any]) -> None:
+        """Send a notification or an answer."""
+        sent = await self._http.post(self._url, content=json.dumps(body), headers=self._headers)
+        assert sent.status_code == 202, sent.content
+
+    def request(
+        self, method: str, params: Mapping[str, Any], identity: int
+    ) -> tuple[bytes, dict[str, str]]:
+        """Body and headers of a request."""
+        if not self.is_modern:
+            meta = {"progressToken": f"p{identity}"}
+            return message(method, {**params, "_meta": meta}, identity), self._headers
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+            "progressToken": f"p{identity}",
+        }
+        body = message(method, {**params, "_meta": meta}, identity)
+        return body, ReplicaClient.mirrors(method, params)
+
+    @asynccontextmanager
+    async def messages_of(
+        self, method: str, params: Mapping[str, Any], identity: int
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """The messages of one request; leaving the block hangs up."""
+        body, headers = self.request(method, params, identity)
+        async with self._http.stream("POST", self._url, content=body, headers=headers) as answer:
+            yield _messages(answer)
+
+    async def call(self, tool: str, **arguments: Any) -> Answered:
+        """Call a tool to its end."""
+        ended = Answered({}, [], [])
+        params: dict[str, Any] = {"name": tool, "arguments": arguments}
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                await self._round(params, ended)
+                asked = ended.message.get("result", {})
+                if asked.get("resultType") != "input_required":
+                    return ended
+                ended.asked += [one["params"] for one in asked["inputRequests"].values()]
+                params["inputResponses"] = dict.fromkeys(asked["inputRequests"], self.answer)
+                params["requestState"] = asked["requestState"]
+
+    async def _round(self, params: Mapping[str, Any], ended: Answered) -> None:
+        async with self.messages_of("tools/call", params, next(self._ids)) as messages:
+            async for one in messages:
+                if "method" not in one:
+                    ended.message = one
+                elif "id" in one:
+                    ended.asked.append(one["params"])
+                    await self.say({"jsonrpc": "2.0", "id": one["id"], "result": self.answer})
+                else:
+                    ended.server_notifications.append(one)
+
+    async def cancelled(self, tool: str, begun: Callable[[], object]) -> None:
+        """Call a tool, and cancel the call once it has begun, as the revision does."""
+        identity = next(self._ids)
+
+        async def reading() -> None:
+            params = {"name": tool, "arguments": {}}
+            async with self.messages_of("tools/call", params, identity) as messages:
+                async for _ in messages:
+                    pass
+
+        task = asyncio.create_task(reading())
+        await asyncio.to_thread(eventually, begun, within=WITHIN_S)
+        if not self.is_modern:
+            params = {"requestId": identity, "reason": "no longer needed"}
+            await self.say(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            )
+        task.cancel()
+        await asyncio.wait({task})
+
+    async def send(self, method: str, **params: Any) -> httpx2.Response:
+        """The whole answer to one request."""
+        body, headers = self.request(method, params, next(self._ids))
+        return await self._http.post(self._url, content=body, headers=headers)
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of one request."""
+        async with self.messages_of(method, params, next(self._ids)) as messages:
+            last = [one async for one in messages][-1]
+        assert "result" in last, last
+        found: dict[str, Any] = last["result"]
+        return found
+
+    async def listed(self, name: str) -> None:
+        """Wait until a tool is listed."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                listed = await self.ask("tools/list")
+                if name in {tool["name"] for tool in listed["tools"]}:
+                    return
+                await asyncio.sleep(0.05)
+
+    @asynccontextmanager
+    async def told_of_changes(self) -> AsyncIterator[ReplicaStream]:
+        """The stream on which the revision announces changed lists."""
+        if not self.is_modern:
+            headers = self._headers | {"Accept": "text/event-stream"}
+            async with self._http.stream("GET", self._url, headers=headers) as answer:
+                assert answer.status_code == 200
+                yield ReplicaStream(answer)
+            return
+        wanted = {"notifications": {"toolsListChanged": True}}
+        body, headers = self.request("subscriptions/listen", wanted, next(self._ids))
+        async with self._http.stream("POST", self._url, content=body, headers=headers) as answer:
+            stream = ReplicaStream(answer)
+            await stream.until("notifications/subscriptions/acknowledged")
+            yield stream
+
+
+async def _messages(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        yield json.loads(await answer.aread())
+        return
+    async for line in answer.aiter_lines():
+        if line.startswith("data:") and line[5:].strip():
+            yield json.loads(line[5:])
+
+
+@asynccontextmanager
+async def calling(
+    gate: Server, revision: str = MODERN, scope: str = "mcp:modern mcp:session", **claims: Any
+) -> AsyncIterator[RevisionCaller]:
+    """A caller of a running gate."""
+    headers = {
+        "Authorization": f"Bearer {gate.token(org_id='acme', scope=scope, **claims)}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+    async with httpx2.AsyncClient(headers=headers, timeout=WITHIN_S, trust_env=False) as http:
+        caller = RevisionCaller(http, gate.client.resource, revision)
+        await caller.open()
+        yield caller
+
 
 every_cell = [
     pytest.mark.parametrize("era", ["modern", "session"]),

@@ -16,7 +16,7 @@ from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.across_revisions.conftest import ACCEPTED
+from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPTED
 from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
 TOOL, APPROVED = "mcp_plant__build", "mcp_plant__weld"

@@ -20,7 +20,8 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.across_revisions.conftest import ACCEPTED, BeforeDiscovery, BridgeChoice
+from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPTED
+from tests.upstreams.across_revisions.test_real_clients import BeforeDiscovery, BridgeChoice
 
 TOOL = "mcp_shop__order"
 FORMS = {"elicitation": {"form": {}}}

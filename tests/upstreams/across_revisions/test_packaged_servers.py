@@ -16,7 +16,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
 from tests.support.programs import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.across_revisions.conftest import RevisionCaller, calling
+from tests.upstreams.across_revisions.test_bridge_matrix import RevisionCaller, calling
 
 SECRET = "gh-secret-0123456789"
 ERAS = [MODERN, "2025-11-25"]

@@ -1,20 +1,177 @@
 """Clients of other authors, in front of the tools of upstreams of both eras."""
 
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import anyio
 import httpx2
+import msgspec
 import pytest
 from fastmcp import Client as FastClient
 from fastmcp.client.transports import StreamableHttpTransport
-from fastmcp.exceptions import ToolError
+from fastmcp.exceptions import ToolError as FastToolError
 from mcp import types
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import NotificationOptions
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp.server.mcpserver.utilities.types import Image
+from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.upstreams import plan
+from tests.support.client import MODERN
+from tests.support.issuers import AsgiServer, Idp, respond
+from tests.support.measuring import eventually
 from tests.support.programs import BrowserUser, inspector, walk_typescript
-from tests.upstreams.across_revisions.conftest import WITHIN_S, Bridge, Era, calling
+from tests.support.server import Server, issuer_settings, running_server
+
+PIXEL = b"\x89PNG\r\n\x1a\n"
+
+
+WITHIN_S = 30
+
+
+Era = Literal["modern", "session"]
+
+
+class BridgeChoice(BaseModel):
+    yes: bool
+
+
+def may_remove() -> Elicit[BridgeChoice]:
+    return Elicit("Remove it?", BridgeChoice)
+
+
+class Books(MCPServer):
+    """A server of the SDK with one tool for each kind of cell, which counts what it did."""
+
+    def __init__(self) -> None:
+        super().__init__("books")
+        self.did: Counter[str] = Counter()
+        self.sessions: dict[int, Any] = {}
+        for tool in (self.count, self.wait, self.remove, self.cover, self.fail, self.publish):
+            self.add_tool(tool)
+        # By default, this SDK declares no changes to sessions.
+        self._lowlevel_server.create_initialization_options = partial(  # type: ignore[method-assign]
+            self._lowlevel_server.create_initialization_options,
+            NotificationOptions(tools_changed=True),
+        )
+
+    async def _handle_list_tools(self, ctx: Any, params: Any) -> Any:
+        self.sessions[id(ctx.session)] = ctx.session
+        return await super()._handle_list_tools(ctx, params)
+
+    async def count(self, ctx: Context[Any, Any], upto: int) -> int:
+        """Count with progress."""
+        self.did["count"] += 1
+        for number in range(upto):
+            await ctx.report_progress(number + 1, upto)
+        return upto
+
+    async def wait(self) -> str:
+        """Run until it is cancelled."""
+        self.did["begun"] += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.did["cancelled"] += 1
+            raise
+        return "never"
+
+    async def remove(self, choice: Annotated[BridgeChoice, Resolve(may_remove)]) -> str:
+        """Ask first."""
+        self.did["removed"] += choice.yes
+        return f"removed: {choice.yes}"
+
+    async def cover(self) -> Image:
+        """A picture."""
+        return Image(data=PIXEL, format="png")
+
+    async def fail(self) -> str:
+        """Fail."""
+        raise ToolError("out of paper")
+
+    async def publish(self, ctx: Context[Any, Any], name: str) -> str:
+        """Offer another tool, and announce it in the manner of the era."""
+
+        async def added() -> str:
+            return name
+
+        self.add_tool(added, name=name)
+        if ctx.protocol_version == MODERN:
+            await ctx.notify_tools_changed()
+        else:
+            for session in self.sessions.values():
+                await session.send_tool_list_changed()
+        return name
+
+
+class BeforeDiscovery:
+    """Knows nothing of 2026-07-28, like every server of the years before."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse requests of the modern era, and pass the others on."""
+        if (
+            scope["type"] == "http"
+            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN.encode()
+        ):
+            error = {"code": -32601, "message": "Method not found"}
+            body = {"jsonrpc": "2.0", "id": None, "error": error}
+            await respond(send, 400, json.dumps(body).encode())
+            return
+        await self._app(scope, receive, send)
+
+
+class Bridge(msgspec.Struct):
+    """The gate and the servers behind it, by their eras."""
+
+    gate: Server
+    servers: dict[Era, Books]
+
+
+@pytest.fixture(scope="module")
+def bridge(idp: Idp) -> Iterator[Bridge]:
+    """Both eras behind one gate."""
+    servers: dict[Era, Books] = {"modern": Books(), "session": Books()}
+    apps = {
+        "modern": servers["modern"].streamable_http_app(),
+        "session": BeforeDiscovery(servers["session"].streamable_http_app()),
+    }
+    running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
+    tables = [
+        {"name": name, "tenants": ["acme"], "url": f"{one.url}/mcp"}
+        for name, one in running.items()
+    ]
+    hosts = [one.url.split("/")[2] for one in running.values()]
+    try:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            running_server(
+                idp,
+                [issuer_settings(idp)],
+                tenancy={"create_on_first_use": True},
+                network={"allow_hosts": hosts},
+                upstreams=tables,
+            ) as gate,
+        ):
+            # So often is a list fetched because it changed; the test changes it again and again.
+            patch.setattr(plan, "ANNOUNCED_S", 0.1)
+            yield Bridge(gate, servers)
+    finally:
+        for one in running.values():
+            one.stop()
+
 
 UPSTREAMS = ["modern", "session"]
 MODES = ["legacy", "2026-07-28"]
@@ -28,12 +185,12 @@ TYPESCRIPT = [
 
 
 @pytest.fixture
-async def token(bridge: Bridge) -> str:
+def token(bridge: Bridge) -> str:
     """The key of a caller, once all tools are listed."""
-    async with calling(bridge.gate) as caller:
-        for era in UPSTREAMS:
-            await caller.listed(f"mcp_{era}__count")
-    return bridge.gate.token(org_id="acme", scope="mcp:modern mcp:session")
+    token = bridge.gate.token(org_id="acme", scope="mcp:modern mcp:session")
+    names = {f"mcp_{era}__count" for era in UPSTREAMS}
+    eventually(lambda: names <= {*bridge.gate.client.listed(token)}, within=WITHIN_S)
+    return token
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -100,7 +257,7 @@ async def test_the_fastmcp_client(bridge: Bridge, token: str, era: Era, mode: st
             )
             removed = await client.call_tool(f"mcp_{era}__remove", {})
             cover = await client.call_tool(f"mcp_{era}__cover", {})
-            with pytest.raises(ToolError, match="out of paper"):
+            with pytest.raises(FastToolError, match="out of paper"):
                 await client.call_tool(f"mcp_{era}__fail", {})
 
     assert f"mcp_{era}__count" in listed

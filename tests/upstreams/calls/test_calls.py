@@ -2,40 +2,223 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
-import pytest
 
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import CallContext
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
+from gatepost.tools.api import CallContext, Offer, Tool
 from gatepost.tools.client import SilentClient
 from gatepost.tools.content import Relevance
 from gatepost.tools.offers import ResourceOffer
-from gatepost.upstreams.calls.health import FAILURES
+from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.calls.progress_and_logs import passed_on
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.connection import (
+    NO_OPTIONS,
     ConnectionFailure,
     Era,
-    FailureReason,
+    RequestOptions,
+    ServerDescription,
     UpstreamError,
     UpstreamMessage,
     UpstreamNotification,
+    UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.upstream_server import Allowed
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.workspace import TenantWorkspace
-from tests.support.client_requests import ask_again, said
-from tests.support.endpoint import a_caller
-from tests.upstreams.calls.conftest import (
-    CRM,
-    Exchanged,
-    ScriptedUpstreamCalls,
-    UpstreamGate,
-    definition,
-    text_result,
-)
+from tests.support.client_requests import ask_again, input_requests_of, said
+from tests.support.endpoint import EndpointClient, Response, a_caller
+
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+CRM = UpstreamServer(id="0b5e", tenant="acme", name="crm")
+
+
+def text_result(text: str, **more: Any) -> UpstreamResult:
+    """A result of one text."""
+    return UpstreamResult({"content": [{"type": "text", "text": text}], **more})
+
+
+def form(message: str = "Sure?") -> dict[str, Any]:
+    """The parameters of a form."""
+    return {"mode": "form", "message": message, "requestedSchema": FORM}
+
+
+class Exchanged:
+    """One request as the upstream gets it, and what the script does with it."""
+
+    def __init__(self, method: str, params: Mapping[str, Any], options: RequestOptions) -> None:
+        self.method, self.params, self.options = method, params, options
+        self.cancelled: str | None = None
+        self.heard: list[tuple[int | str, Mapping[str, Any]]] = []
+        self._out: asyncio.Queue[UpstreamMessage | ConnectionFailure] = asyncio.Queue()
+        self._answers: dict[int | str, asyncio.Future[Mapping[str, Any]]] = {}
+
+    async def messages(self) -> AsyncIterator[UpstreamMessage]:
+        while True:
+            message = await self._out.get()
+            if isinstance(message, ConnectionFailure):
+                raise message
+            yield message
+            if isinstance(message, UpstreamResult | UpstreamError):
+                return
+
+    async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
+        self.heard.append((request_id, answer))
+        self._answers[request_id].set_result(answer)
+
+    async def cancel(self, reason: str) -> None:
+        self.cancelled = reason
+
+    # For scripts.
+
+    def say(self, message: UpstreamMessage | ConnectionFailure) -> None:
+        self._out.put_nowait(message)
+
+    def tell(self, method: str, **params: Any) -> None:
+        self.say(UpstreamNotification(method, params))
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        identity = len(self._answers) + 1
+        self._answers[identity] = asyncio.get_running_loop().create_future()
+        self.say(UpstreamRequest(identity, method, params))
+        return await self._answers[identity]
+
+
+Script = Callable[[Exchanged], Awaitable[UpstreamMessage | ConnectionFailure | None]]
+
+
+class ScriptedUpstreamCalls:
+    """An upstream whose tools are a script; it implements `Connections` and its connection."""
+
+    def __init__(self, script: Script, *, era: Era = "modern") -> None:
+        self.script, self.era = script, era
+        self.exchanges: list[Exchanged] = []
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+        self.principals: list[tuple[str, ...] | None] = []
+        self.unreachable: ConnectionFailure | None = None
+
+    def of(self, server: UpstreamServer, principal: tuple[str, ...] | None = None) -> Any:
+        self.principals.append(principal)
+        return self
+
+    async def describe(self) -> ServerDescription:
+        if self.unreachable is not None:
+            raise self.unreachable
+        return ServerDescription(era=self.era, revision="2026-07-28", capabilities={})
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
+    ) -> AsyncIterator[Exchanged]:
+        made = Exchanged(method, params, options)
+        self.exchanges.append(made)
+        self.begun.set()
+
+        async def play() -> None:
+            last = await self.script(made)
+            if last is not None:
+                made.say(last)
+
+        playing = asyncio.create_task(play())
+        try:
+            yield made
+        finally:
+            playing.cancel()
+            await asyncio.wait({playing})
+            self.ended.set()
+
+    def notifications(self) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
+        raise NotImplementedError
+
+    async def forget(self, server_id: str) -> None:
+        """Nothing is kept."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def ran(self, method: str = "tools/call") -> int:
+        """How often a request came in."""
+        return sum(one.method == method for one in self.exchanges)
+
+
+def definition(key: str = "act", **value: Any) -> Definition:
+    """The definition of a tool."""
+    shown = {"name": key, "inputSchema": {"type": "object"}, **value}
+    return Definition(section="tools", key=key, name=f"mcp_crm__{key}", value=shown, digest="d1")
+
+
+def offered(
+    calls: UpstreamCalls, server: UpstreamServer = CRM, made: Definition | None = None
+) -> Tool:
+    """The tool behind which an upstream's tool stands, as the catalogue makes it."""
+    made = made or definition()
+    schema = dict(made.value["inputSchema"])
+    return Tool(
+        name=made.name,
+        description="Act.",
+        input_schema=schema,
+        check=msgspec.json.decode,
+        invoke=calls.tool(server, made),
+        timeout_s=120,
+    )
+
+
+async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
+    """A modern tool that asks once."""
+    options = exchange.options
+    if options.input_responses is None:
+        asked = {"sure?": {"method": "elicitation/create", "params": form()}}
+        return UpstreamResult(
+            {"resultType": "input_required", "inputRequests": asked, "requestState": "their-state"}
+        )
+    assert options.request_state == "their-state"
+    return text_result(f"{options.input_responses['sure?']['content']}")
+
+
+async def asks_once(exchange: Exchanged) -> UpstreamResult:
+    """A session-era tool that asks once while it runs."""
+    answer = await exchange.ask("elicitation/create", form())
+    return text_result(f"{answer['result']['content']}")
+
+
+class UpstreamGate:
+    """One replica with one upstream tool, and its client."""
+
+    def __init__(
+        self,
+        upstream: ScriptedUpstreamCalls,
+        *,
+        server: UpstreamServer = CRM,
+        shared_store: SharedStore | None = None,
+        keyring: KeyRing | None = None,
+        records: Any = None,
+        made: Definition | None = None,
+        offers: Callable[[UpstreamCalls], Sequence[Offer]] | None = None,
+        **more: Any,
+    ) -> None:
+        self.shared_store, self.keyring = (
+            shared_store or MemorySharedStore(),
+            keyring or KeyRing.ephemeral(),
+        )
+        self.calls = UpstreamCalls(upstream, self.shared_store, self.keyring, **more)
+        tools = offers(self.calls) if offers else [offered(self.calls, server, made)]
+        self.client = EndpointClient(
+            tools, shared_store=self.shared_store, keyring=self.keyring, records=records
+        )
+
+
+def key_of(response: Response) -> str:
+    (key,) = input_requests_of(response)
+    return key
+
 
 TOOL = "mcp_crm__act"
 
@@ -95,130 +278,6 @@ async def test_a_stateful_server_has_a_session_for_each_caller() -> None:
     await ask_again(gate.client, TOOL)
 
     assert upstream.principals == [gate.client.caller.principal_key]
-
-
-FAILURES_HEARD: list[tuple[FailureReason, str]] = [
-    ("unreachable", "crm is away."),
-    ("unauthorized", "does not accept the credential"),
-    ("overloaded", "crm is away."),
-    ("session_lost", "crm is away."),
-    ("timeout", "It may have been carried out"),
-    ("invalid", "It may have been carried out"),
-    ("outcome_unknown", "It is unknown whether crm carried out the call."),
-]
-
-
-@pytest.mark.parametrize(("reason", "sentence"), FAILURES_HEARD)
-async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sentence: str) -> None:
-    """None of them is a 401 of ours, and none invites a call that may run twice."""
-    gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
-
-    response = await ask_again(gate.client, TOOL)
-
-    assert response.status == 200
-    assert response.json["result"]["isError"]
-    assert sentence in said(response)
-
-
-NEEDS_FORMS = UpstreamError(
-    -32021, "No forms", {"requiredCapabilities": {"elicitation": {"form": {}}}}
-)
-
-
-@pytest.mark.parametrize(
-    ("era", "allow", "declared", "heard"),
-    [
-        (
-            "modern",
-            ("elicitation",),
-            {},
-            "-32021 This needs a client that can do: elicitation form",
-        ),
-        ("session", ("elicitation",), {}, "crm needs a client that can do: elicitation form."),
-        # What is not allowed here, or was declared, is no lack of the client.
-        ("modern", (), {}, "-32603 crm: No forms (code -32021)"),
-        ("session", ("elicitation",), {"elicitation": {}}, "-32603 crm: No forms (code -32021)"),
-    ],
-)
-async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
-    era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
-) -> None:
-    """The answer is that of a local tool; a call of a session counts as made."""
-
-    async def script(_: Exchanged) -> UpstreamError:
-        return NEEDS_FORMS
-
-    upstream = ScriptedUpstreamCalls(script, era=era)
-    gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
-
-    response = await ask_again(gate.client, TOOL, capabilities=declared)
-
-    if "error" in response.json:
-        error = response.json["error"]
-        assert heard in f"{error['code']} {error['message']}"
-    else:
-        assert response.json["result"]["isError"]
-        assert said(response) == heard
-
-
-@pytest.mark.parametrize(
-    ("code", "heard"),
-    [(-32602, -32602), (-32603, -32603), (17, 17), (-32601, -32603), (-32002, -32603)],
-)
-async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
-    """E2; codes that would say something of this server become internal errors."""
-    gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
-
-    error = (await ask_again(gate.client, TOOL)).json["error"]
-
-    assert error["code"] == heard
-    assert "Bad row" in error["message"]
-
-
-async def test_a_page_to_open_first_is_named() -> None:
-    data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
-    gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
-
-    text = said(await ask_again(gate.client, TOOL))
-
-    assert "https://crm.example.com/x" in text
-    assert "javascript" not in text
-
-
-async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() -> None:
-    made = definition(outputSchema={"type": "object", "required": ["n"]})
-    gate = UpstreamGate(answering(text_result("a secret", structuredContent={})), made=made)
-
-    response = await ask_again(gate.client, TOOL)
-
-    assert response.json["result"]["isError"]
-    assert "broke the protocol" in said(response)
-    assert "a secret" not in said(response)
-
-
-async def test_an_open_circuit_answers_at_once() -> None:
-    upstream = answering(text_result("ok"))
-    upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
-    gate = UpstreamGate(upstream)
-    for _ in range(FAILURES):
-        await ask_again(gate.client, TOOL)
-    upstream.unreachable = None
-
-    response = await ask_again(gate.client, TOOL)
-
-    assert "crm refuses connections." in said(response)
-    assert upstream.exchanges == []
-    assert gate.calls.health.numbers("acme", CRM.id).circuit == "open"
-
-
-async def test_errors_of_tools_leave_the_circuit_closed() -> None:
-    upstream = answering(text_result("no", isError=True))
-    gate = UpstreamGate(upstream)
-    for _ in range(3 * FAILURES):
-        assert (await ask_again(gate.client, TOOL)).json["result"]["isError"]
-
-    numbers = gate.calls.health.numbers("acme", CRM.id)
-    assert (numbers.circuit, numbers.failures, numbers.calls) == ("closed", 0, 3 * FAILURES)
 
 
 async def test_a_hang_up_cancels_the_call() -> None:

@@ -1,13 +1,43 @@
-"""What callers hear of an upstream's JSON-RPC errors."""
+"""What callers hear of an upstream that fails, and of its JSON-RPC errors."""
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
+from gatepost.upstreams.calls.health import FAILURES
 from gatepost.upstreams.calls.machine import Errored
-from gatepost.upstreams.upstream_server import UpstreamServer
+from gatepost.upstreams.connection import ConnectionFailure, Era, FailureReason, UpstreamError
+from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
+from tests.support.client_requests import ask_again, said
+from tests.upstreams.calls.test_calls import (
+    CRM,
+    TOOL,
+    Exchanged,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
+    answering,
+    definition,
+    text_result,
+)
+
+FAILURES_HEARD: list[tuple[FailureReason, str]] = [
+    ("unreachable", "crm is away."),
+    ("unauthorized", "does not accept the credential"),
+    ("overloaded", "crm is away."),
+    ("session_lost", "crm is away."),
+    ("timeout", "It may have been carried out"),
+    ("invalid", "It may have been carried out"),
+    ("outcome_unknown", "It is unknown whether crm carried out the call."),
+]
+
+
+NEEDS_FORMS = UpstreamError(
+    -32021, "No forms", {"requiredCapabilities": {"elicitation": {"form": {}}}}
+)
+
 
 SERVER = UpstreamServer(id="1", tenant="acme", name="crm", allow=("sampling",))
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -43,3 +73,111 @@ def test_what_the_caller_cannot_help_is_an_internal_error(required: Any, declare
 
     assert isinstance(error, ProtocolError)
     assert error.code == -32603
+
+
+@pytest.mark.parametrize(("reason", "sentence"), FAILURES_HEARD)
+async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sentence: str) -> None:
+    """None of them is a 401 of ours, and none invites a call that may run twice."""
+    gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
+
+    response = await ask_again(gate.client, TOOL)
+
+    assert response.status == 200
+    assert response.json["result"]["isError"]
+    assert sentence in said(response)
+
+
+@pytest.mark.parametrize(
+    ("era", "allow", "declared", "heard"),
+    [
+        (
+            "modern",
+            ("elicitation",),
+            {},
+            "-32021 This needs a client that can do: elicitation form",
+        ),
+        ("session", ("elicitation",), {}, "crm needs a client that can do: elicitation form."),
+        # What is not allowed here, or was declared, is no lack of the client.
+        ("modern", (), {}, "-32603 crm: No forms (code -32021)"),
+        ("session", ("elicitation",), {"elicitation": {}}, "-32603 crm: No forms (code -32021)"),
+    ],
+)
+async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
+    era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
+) -> None:
+    """The answer is that of a local tool; a call of a session counts as made."""
+
+    async def script(_: Exchanged) -> UpstreamError:
+        return NEEDS_FORMS
+
+    upstream = ScriptedUpstreamCalls(script, era=era)
+    gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
+
+    response = await ask_again(gate.client, TOOL, capabilities=declared)
+
+    if "error" in response.json:
+        error = response.json["error"]
+        assert heard in f"{error['code']} {error['message']}"
+    else:
+        assert response.json["result"]["isError"]
+        assert said(response) == heard
+
+
+@pytest.mark.parametrize(
+    ("code", "heard"),
+    [(-32602, -32602), (-32603, -32603), (17, 17), (-32601, -32603), (-32002, -32603)],
+)
+async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
+    """E2; codes that would say something of this server become internal errors."""
+    gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
+
+    error = (await ask_again(gate.client, TOOL)).json["error"]
+
+    assert error["code"] == heard
+    assert "Bad row" in error["message"]
+
+
+async def test_a_page_to_open_first_is_named() -> None:
+    data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
+    gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
+
+    text = said(await ask_again(gate.client, TOOL))
+
+    assert "https://crm.example.com/x" in text
+    assert "javascript" not in text
+
+
+async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() -> None:
+    made = definition(outputSchema={"type": "object", "required": ["n"]})
+    gate = UpstreamGate(answering(text_result("a secret", structuredContent={})), made=made)
+
+    response = await ask_again(gate.client, TOOL)
+
+    assert response.json["result"]["isError"]
+    assert "broke the protocol" in said(response)
+    assert "a secret" not in said(response)
+
+
+async def test_an_open_circuit_answers_at_once() -> None:
+    upstream = answering(text_result("ok"))
+    upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
+    gate = UpstreamGate(upstream)
+    for _ in range(FAILURES):
+        await ask_again(gate.client, TOOL)
+    upstream.unreachable = None
+
+    response = await ask_again(gate.client, TOOL)
+
+    assert "crm refuses connections." in said(response)
+    assert upstream.exchanges == []
+    assert gate.calls.health.numbers("acme", CRM.id).circuit == "open"
+
+
+async def test_errors_of_tools_leave_the_circuit_closed() -> None:
+    upstream = answering(text_result("no", isError=True))
+    gate = UpstreamGate(upstream)
+    for _ in range(3 * FAILURES):
+        assert (await ask_again(gate.client, TOOL)).json["result"]["isError"]
+
+    numbers = gate.calls.health.numbers("acme", CRM.id)
+    assert (numbers.circuit, numbers.failures, numbers.calls) == ("closed", 0, 3 * FAILURES)

@@ -16,7 +16,7 @@ from gatepost.upstreams.calls.outcome import (
     tool_outcome,
 )
 from gatepost.upstreams.connection import UpstreamResult
-from tests.upstreams.calls.conftest import CRM
+from tests.upstreams.calls.test_calls import CRM
 
 PIXEL = "iVBORw0KGgo="
 JSON = st.recursive(

@@ -25,7 +25,7 @@ from tests.support.client_requests import (
 )
 from tests.support.endpoint import META, Response, a_caller
 from tests.support.processes import python_environment
-from tests.upstreams.calls.conftest import (
+from tests.upstreams.calls.test_calls import (
     CRM,
     Exchanged,
     ScriptedUpstreamCalls,
@@ -136,7 +136,7 @@ from pathlib import Path
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from tests.support.client_requests import ask_again
-from tests.upstreams.calls.conftest import UpstreamGate, ScriptedUpstreamCalls, asks_once
+from tests.upstreams.calls.test_calls import UpstreamGate, ScriptedUpstreamCalls, asks_once
 
 async def main(url, ring, marks):
     async def counted(exchange):

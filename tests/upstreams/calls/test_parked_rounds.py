@@ -12,7 +12,7 @@ from gatepost.storage.shared_store import SharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import EVERYTHING, accept, ask_again, go_on, said
 from tests.support.endpoint import META, Response
-from tests.upstreams.calls.conftest import (
+from tests.upstreams.calls.test_calls import (
     Exchanged,
     ScriptedUpstreamCalls,
     UpstreamGate,

@@ -7,7 +7,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import a_caller
-from tests.upstreams.calls.conftest import (
+from tests.upstreams.calls.test_calls import (
     CRM,
     Exchanged,
     ScriptedUpstreamCalls,

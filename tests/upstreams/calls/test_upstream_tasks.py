@@ -13,7 +13,7 @@ from gatepost.upstreams.calls.tasks import FAILED_POLLS, UpstreamTask
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
-from tests.upstreams.calls.conftest import CRM, definition, form
+from tests.upstreams.calls.test_calls import CRM, definition, form
 
 HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1000}
 DONE = UpstreamResult({"status": "completed", "result": {"content": []}})
