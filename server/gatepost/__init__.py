@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
     from gatepost.policy.script_reviews.store import ScriptApprovals
     from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
     from gatepost.storage.entries import Entries, Entry
-    from gatepost.tools.api import CallContext, Outcome
+    from gatepost.tools.call_context import CallContext, Outcome
     from gatepost.tools.content import (
         Audio,
         Contents,
@@ -106,7 +106,7 @@ _PLACES = {
     "gatepost.policy.script_reviews.store": ("ScriptApprovals",),
     "gatepost.secrets.names": ("REFERENCE_PREFIX", "is_reference"),
     "gatepost.storage.entries": ("Entries", "Entry"),
-    "gatepost.tools.api": ("CallContext", "Outcome"),
+    "gatepost.tools.call_context": ("CallContext", "Outcome"),
     "gatepost.tools.content": (
         "Audio",
         "Contents",

@@ -154,10 +154,7 @@ class Bearer:
     def __call__(
         self, app: ASGIApp, *, resource_of: ResourceLookup | None = None
     ) -> BearerMiddleware:
-        """
-        Return *app* behind the gate; *resource_of* tells the resource of paths that are not its
-        own.
-        """
+        """Return *app* behind the gate; *resource_of* tells the resource of further paths."""
         return BearerMiddleware(
             app,
             resource=resource_of or self._resource,

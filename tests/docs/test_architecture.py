@@ -76,6 +76,21 @@ def test_the_map_names_every_package_and_every_module_beside_them() -> None:
     assert packages | modules <= words
 
 
+def test_every_folder_of_tests_that_the_page_names_exists() -> None:
+    """Who changes a package finds its tests there."""
+    paragraph = PAGE.partition("The folders of `tests/`")[2].partition("\n")[0]
+    named = set(re.findall(r"`([\w/]+)`", paragraph))
+    folders = {one.name for one in (ROOT / "tests").iterdir() if one.is_dir()} - {"__pycache__"}
+    packages = {one.stem for one in (ROOT / "server/gatepost").iterdir()} | {
+        "authz",
+        "keys",
+        "packs",
+    }
+
+    assert [name for name in sorted(named) if not (ROOT / "tests" / name).is_dir()] == []
+    assert folders - packages <= named
+
+
 def test_every_module_that_a_decision_names_exists() -> None:
     """Their paths leave out the first folders, as prose does."""
     folders = (*SOURCE_ROOTS.values(), ROOT / "tests", ROOT / "bench")

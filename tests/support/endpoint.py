@@ -25,7 +25,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.storage.tasks import TERMINAL
 from gatepost.tools.api import Call, CallContext, Offer
-from gatepost.tools.context import ToolServices
+from gatepost.tools.call_context import ToolServices
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage

@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
-
-from gatepost.storage.entries import Entries
 
 T = TypeVar("T")
 
@@ -303,58 +301,3 @@ class SignedHeaders(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"<SignedHeaders {', '.join(self.headers)}>"
-
-
-if TYPE_CHECKING:
-    from gatepost.tools.api import CallContext, Outcome
-
-Settings = TypeVar("Settings")
-
-
-class ToolServices(Protocol):
-    """The services of all calls; one object serves all of them, so a call creates none."""
-
-    def http(self, ctx: "CallContext") -> Outbound:
-        """Return the HTTP client for this call."""
-
-    def entries(self, ctx: "CallContext", subject: str) -> Entries:
-        """Return the entries that the call's tenant stores for a subject."""
-
-    def settings(self, kind: type[Settings]) -> Settings:
-        """Return a pack's own configuration table by its type."""
-
-    def sealed(self, ctx: "CallContext") -> SealedStore:
-        """Return the store for confidential values of the call's tenant."""
-
-    async def secret(
-        self, ctx: "CallContext", name: str, field: str, *, to: str | None, fixed: bool
-    ) -> str:
-        """
-        Return a secret of the call's tenant, which the argument *field* names.
-
-        Raises ToolFailure if it does not exist or may not be sent to the URL *to*.
-        """
-
-    async def signed_headers(
-        self, ctx: "CallContext", name: str, url: str, *, refused: SignedHeaders | None
-    ) -> SignedHeaders:
-        """
-        Return the headers of a `[credentials]` table of the call's tenant for requests to *url*.
-
-        Raises ToolFailure if the tenant or the URL's host is not the credential's.
-        """
-
-    async def call(
-        self,
-        ctx: "CallContext",
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        is_passed_on: bool = False,
-    ) -> "Outcome":
-        """
-        Call another tool as the same caller, with all limits, approvals and records.
-
-        With *is_passed_on* the answer is the caller's: an error of the protocol is raised with its
-        code, and so is a capability that the client lacks.
-        """

@@ -2,13 +2,26 @@
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
-from gatepost.tools.api import IdempotencyKey
+import msgspec
 
 IDEMPOTENCY = b"idempotency-key"
 CORRELATION = b"x-octopus-correlation-id"
 
 KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """
+    The marks by which a client identifies a call as the same one again.
+
+    An ``idempotency`` key belongs to one call for a day. A ``correlation`` id counts only while the
+    first call runs and shortly after.
+    """
+
+    kind: Literal["idempotency", "correlation"]
+    key: str
 
 
 class BadKey(Exception):

@@ -24,6 +24,7 @@ from gatepost.tools.api import (
     Outcome,
     ToolFailure,
 )
+from gatepost.tools.call_context import ToolServices
 from gatepost.tools.client import (
     NO_CLIENT,
     InputNeeded,
@@ -33,7 +34,7 @@ from gatepost.tools.client import (
     Unaccepted,
     all_needed,
 )
-from gatepost.tools.context import Changes, ToolServices, Workspace
+from gatepost.tools.context import Changes, Workspace
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
 from gatepost.tools.redacted_call import RedactedCall
