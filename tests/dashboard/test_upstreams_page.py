@@ -15,9 +15,9 @@ from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
+from tests.support.internet import ScriptedServer, result
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import eventually
-from tests.upstreams.transport.conftest import ScriptedServer, result
 
 HOSTILE = "<script>alert(1)</script>\u202e\u200b"
 

@@ -1,20 +1,17 @@
 """
-What is outside Gatepost: a small internet, an OpenTelemetry collector, and a scraper of `/metrics`.
+What is outside Gatepost: a small internet, MCP servers that follow a script, and a scraper of
+`/metrics`.
 """
 
+import asyncio
 import http.client
-import ssl
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,7 +22,6 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
-from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_proxy
 
 PUBLIC = "93.184.215.14"
@@ -172,108 +168,6 @@ def small_internet(folder: Path) -> Iterator[Internet]:
         yield Internet(site, ScriptedNames(), proxy, company, plain.port, secure.port)
 
 
-class Collector:
-    """
-    Listens on loopback for the time of a `with` block; *status* is what it answers.
-
-    With *certificate*, the paths of a certificate and its key, it speaks TLS.
-    """
-
-    def __init__(self, certificate: tuple[str, str] | None = None) -> None:
-        self.status = 200
-        self.reason: str | None = None
-        self.location: str | None = None
-        self.refusals: list[int] = []
-        """The statuses of the next answers, before *status*."""
-        self.answers = threading.Event()
-        """Cleared: it takes requests and does not answer."""
-        self.answers.set()
-        self.raw: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
-        self.spans: list[Any] = []
-        self.records: list[Any] = []
-        self.resources: list[dict[str, str]] = []
-        self.since_ns = 0
-        """When the present test began: spans that others began before come late, too."""
-        collector = self
-
-        class CollectorHandler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                status = collector.refusals.pop(0) if collector.refusals else collector.status
-                collector.answers.wait(60)
-                if status == 200:
-                    collector.take(self.path, body, dict(self.headers.items()))
-                self.send_response(status, collector.reason)
-                if collector.location is not None:
-                    self.send_header("location", collector.location)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), CollectorHandler)
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
-        self.raw.append(body)
-        self.headers.append(headers)
-        if path == "/v1/traces":
-            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-                self.resources.append(attributes_of(group.resource.attributes))
-                self.spans += [span for scope in group.scope_spans for span in scope.spans]
-        elif path == "/v1/logs":
-            for group in ExportLogsServiceRequest.FromString(body).resource_logs:
-                self.records += [one for scope in group.scope_logs for one in scope.log_records]
-
-    @property
-    def port(self) -> int:
-        return self._server.server_port
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def span(self, name: str, **wanted: str) -> Any:
-        """The newest span of that name since then, with these attributes (`__` for dots)."""
-        exactly = {key.replace("__", "."): value for key, value in wanted.items()}
-
-        def found() -> list[Any]:
-            return [
-                one
-                for one in self.spans
-                if one.name == name
-                and one.start_time_unix_nano >= self.since_ns
-                and exactly.items() <= attributes_of(one.attributes).items()
-            ]
-
-        eventually(found, within=20)
-        return found()[-1]
-
-    def __enter__(self) -> "Collector":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.answers.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
-
-
-def attributes_of(attributes: Any) -> dict[str, str]:
-    """Return attributes by key, with values as text."""
-    return {
-        one.key: one.value.string_value or str(one.value.int_value or one.value.bool_value)
-        for one in attributes
-    }
-
-
 class MetricsPage:
     """One answer of `/metrics`, read by the parser of the Prometheus client library."""
 
@@ -324,3 +218,146 @@ def scrape(port: int) -> MetricsPage:
     status, _, text = fetch(port)
     assert status == 200, text
     return MetricsPage(text)
+
+
+class Posted(msgspec.Struct, frozen=True):
+    """One request that arrived."""
+
+    verb: str
+    headers: Mapping[str, str]
+    body: Any
+    receive: Receive
+
+    @property
+    def method(self) -> str:
+        """The JSON-RPC method, or the verb of a request without one."""
+        return self.body.get("method", "response") if isinstance(self.body, dict) else self.verb
+
+    @property
+    def id(self) -> Any:
+        return self.body.get("id")
+
+
+Answer = Callable[[Posted, Send], Awaitable[None]]
+
+
+JSON, EVENTS = "application/json", "text/event-stream"
+
+
+async def begin(send: Send, status: int = 200, kind: str = JSON, **headers: str) -> None:
+    fields = {"content-type": kind} | {n.replace("_", "-"): v for n, v in headers.items()}
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def more(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def finish(send: Send, data: bytes = b"") -> None:
+    await send({"type": "http.response.body", "body": data})
+
+
+def raw(data: bytes, status: int = 200, kind: str = JSON, **headers: str) -> Answer:
+    """An answer of exactly these bytes."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        await begin(send, status, kind, **headers)
+        await finish(send, data)
+
+    return answer
+
+
+def result(value: Mapping[str, Any], **headers: str) -> Answer:
+    """A JSON answer with a result."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        body = {"jsonrpc": "2.0", "id": posted.id, "result": value}
+        await raw(msgspec.json.encode(body), **headers)(posted, send)
+
+    return answer
+
+
+def error(code: int, message: str, status: int = 200, data: Any = None) -> Answer:
+    """A JSON answer with an error."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        body = {"code": code, "message": message, "data": data}
+        whole = {"jsonrpc": "2.0", "id": posted.id, "error": body}
+        await raw(msgspec.json.encode(whole), status)(posted, send)
+
+    return answer
+
+
+def event(value: Any, identity: str = "") -> bytes:
+    """A message as one event of a stream."""
+    line = f"id: {identity}\n".encode() if identity else b""
+    return line + b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def final(posted: Posted, value: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": posted.id, "result": value or {"content": []}}
+
+
+async def stall(posted: Posted) -> None:
+    """Answer nothing until the client goes."""
+    while (await posted.receive())["type"] != "http.disconnect":
+        pass
+
+
+DESCRIPTION = {
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {"listChanged": True}},
+    "resultType": "complete",
+}
+
+
+HANDSHAKE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}, "logging": {}},
+    "serverInfo": {"name": "scripted", "version": "1"},
+}
+
+
+class ScriptedServer:
+    """Answers by JSON-RPC method, or by verb; it is modern unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.seen: list[Posted] = []
+        self.answers: dict[str, Answer] = {
+            "server/discover": result(DESCRIPTION),
+            "tools/list": result({"tools": []}),
+        }
+        self.changed = asyncio.Event()
+
+    def has_sessions(self, *ids: str, revision: str = "2025-11-25") -> None:
+        """Speak an older revision; each handshake opens the next session of *ids*."""
+        left = list(ids)
+
+        async def initialize(posted: Posted, send: Send) -> None:
+            headers = {"mcp_session_id": left.pop(0)} if left else {}
+            await result(HANDSHAKE | {"protocolVersion": revision}, **headers)(posted, send)
+
+        self.answers["server/discover"] = error(-32601, "no such method", 404)
+        self.answers["initialize"] = initialize
+        for method in ("notifications/initialized", "notifications/cancelled", "response"):
+            self.answers[method] = raw(b"", 202)
+        self.answers["DELETE"] = raw(b"", 200)
+        self.answers["GET"] = raw(b"", 405)
+
+    def of(self, method: str) -> list[Posted]:
+        """What arrived for a method."""
+        return [one for one in self.seen if one.method == method]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, unfinished = b"", True
+        while unfinished:
+            message = await receive()
+            body += message.get("body", b"")
+            unfinished = message.get("more_body", False)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        posted = Posted(
+            scope["method"], headers, msgspec.json.decode(body) if body else None, receive
+        )
+        self.seen.append(posted)
+        await self.answers.get(posted.method, error(-32601, "no such method", 404))(posted, send)

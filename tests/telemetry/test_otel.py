@@ -13,11 +13,12 @@ import pytest
 from gatepost.runtime.exporter import NoExporter
 from tests.rest.conftest import Octopus
 from tests.support.client import result
-from tests.support.internet import Collector, attributes_of, page_of
+from tests.support.internet import page_of
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 from tests.support.server import Server, issuer_settings, running_server
+from tests.telemetry.test_otlp_http import Collector, attributes_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

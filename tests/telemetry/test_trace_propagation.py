@@ -9,10 +9,10 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.client import result
-from tests.support.internet import Collector
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send, respond
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
+from tests.telemetry.test_otlp_http import Collector
 
 pack = Pack("sample")
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

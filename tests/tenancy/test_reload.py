@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.client import WELL_KNOWN, failure, old_call, result
 from tests.support.commands import REFUSED, ServerProcess, server_process
+from tests.support.internet import ScriptedServer
+from tests.support.internet import result as upstream_result
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.measuring import eventually
 from tests.support.server import Settings, issuer_settings
-from tests.upstreams.transport.conftest import ScriptedServer
-from tests.upstreams.transport.conftest import result as upstream_result
 
 TABLE = {"acme": "acme", "globex": "globex"}
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.rest.conftest import Octopus, RestAnswer
 from tests.support.client import RawAnswer, request
+from tests.support.internet import ScriptedServer, result
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.transport.conftest import ScriptedServer, result
 
 ADMIN = "gatepost:admin"
 SERVERS, AGENTS = "/v1/mcp-servers", "/v1/agents"

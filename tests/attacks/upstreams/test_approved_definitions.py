@@ -18,8 +18,8 @@ from tests.attacks.upstreams.conftest import (
     tool,
 )
 from tests.rest.conftest import RestAnswer
+from tests.support.internet import Posted, ScriptedServer, result
 from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
 
 NAME = "mcp_good__act"
 PENDING = (503, "approval_pending")

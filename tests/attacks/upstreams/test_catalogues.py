@@ -15,8 +15,8 @@ from tests.attacks.upstreams.conftest import (
     tool,
 )
 from tests.attacks.upstreams.test_upstreams import BOMB, endless, endless_line, typed
+from tests.support.internet import Answer, Posted, begin, finish, more, raw, result
 from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import Answer, Posted, begin, finish, more, raw, result
 
 
 def deep(levels: int) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
+from tests.support.internet import Posted, ScriptedServer, result, stall
 from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import Posted, ScriptedServer, result, stall
 
 LIES = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 

@@ -10,9 +10,7 @@ from prometheus_client import generate_latest
 
 from gatepost.telemetry.exposition import registry_of
 from tests.attacks.upstreams.conftest import META, UpstreamScene, UpstreamUser, said, scene_of, tool
-from tests.support.issuers import AsgiServer, Idp, Receive, Send
-from tests.support.issuers import Scope as AsgiScope
-from tests.upstreams.transport.conftest import (
+from tests.support.internet import (
     EVENTS,
     Posted,
     ScriptedServer,
@@ -24,6 +22,8 @@ from tests.upstreams.transport.conftest import (
     more,
     result,
 )
+from tests.support.issuers import AsgiServer, Idp, Receive, Send
+from tests.support.issuers import Scope as AsgiScope
 
 SECRET = "client-secret-0123456789-abcdef"
 TOKEN = "access-token-9876543210-fedcba"

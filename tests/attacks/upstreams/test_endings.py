@@ -20,14 +20,8 @@ from tests.attacks.upstreams.conftest import (
     UpstreamUser,
     scene_of,
 )
+from tests.support.internet import EVENTS, Posted, begin, event, stall
 from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import (
-    EVENTS,
-    Posted,
-    begin,
-    event,
-    stall,
-)
 
 QUESTION = {
     "jsonrpc": "2.0",

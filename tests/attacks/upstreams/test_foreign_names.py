@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said, tool
+from tests.support.internet import Posted, result
 from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import Posted, result
 
 NAMES = [
     "../../v1/mcp-servers",

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, scene_of, tool
+from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
 from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
 SHARED, NOTE = "x://shared", "[A resource was left out: its URI belongs to another server"
 

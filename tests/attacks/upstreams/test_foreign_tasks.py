@@ -7,8 +7,8 @@ import pytest
 
 from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said
 from tests.support.endpoint import TASKS
+from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
 from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
 DECLARED = {"extensions": {TASKS: {}}}
 FIELDS = {"createdAt": "2026-11-24T10:00:00Z", "ttlMs": 600_000, "pollIntervalMs": 250}

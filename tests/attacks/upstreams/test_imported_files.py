@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gatepost.cli.main import main
-from tests.upstreams.transport.conftest import SECRET, ScriptedServer, scripted
+from tests.support.internet import ScriptedServer
+from tests.upstreams.transport.test_http_requests import SECRET, scripted
 
 __all__ = ["scripted"]  # a fixture
 URL = "https://stranger.example.com/mcp"

@@ -20,8 +20,7 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
 )
 from tests.rest.conftest import RestAnswer
-from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import (
+from tests.support.internet import (
     EVENTS,
     Posted,
     ScriptedServer,
@@ -33,6 +32,7 @@ from tests.upstreams.transport.conftest import (
     raw,
     stall,
 )
+from tests.support.issuers import Idp, Send
 
 AT_ONCE = 80
 THREADS = 40

@@ -13,8 +13,8 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
+from tests.support.internet import Posted, result, stall
 from tests.support.issuers import Idp, Send
-from tests.upstreams.transport.conftest import Posted, result, stall
 
 HANGING = [f"hang_{number}" for number in range(5)]
 LATE = (504, "timeout")

@@ -13,8 +13,8 @@ from tests.attacks.upstreams.conftest import (
     said,
     tool,
 )
+from tests.support.internet import Posted, ScriptedServer, error, result
 from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import Posted, ScriptedServer, error, result
 
 SECRETS = {"acme": "sk-of-acme-0123456789", "globex": "sk-of-globex-0123456789"}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}

@@ -11,11 +11,14 @@ import pytest
 from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
 from tests.rest.conftest import RestAnswer
 from tests.support.internet import (
+    DESCRIPTION,
     PUBLIC,
     Internet,
     Page,
     ReceivedRequest,
+    ScriptedServer,
     leads,
+    result,
     says,
     small_internet,
 )
@@ -23,7 +26,6 @@ from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.transport.conftest import DESCRIPTION, ScriptedServer, result
 
 URL, LOGIN = "https://mcp.web.test/mcp", "https://login.web.test"
 SECRET = "client-secret-0123456789"

@@ -14,7 +14,7 @@ from tests.attacks.upstreams.conftest import (
     tool,
 )
 from tests.rest.conftest import RestAnswer
-from tests.upstreams.transport.conftest import error, result
+from tests.support.internet import error, result
 
 KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
 PUBLIC = "https://mcp.example.com/mcp"

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from tests.attacks.upstreams.conftest import UpstreamScene, outcome_of, said
-from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import (
+from tests.support.internet import (
     EVENTS,
     Answer,
     Posted,
@@ -20,6 +19,7 @@ from tests.upstreams.transport.conftest import (
     raw,
     result,
 )
+from tests.support.issuers import Send
 
 MEGABYTE = b"x" * 1_000_000
 BOMB = b'{"a":' * 100_000 + b"1" + b"}" * 100_000

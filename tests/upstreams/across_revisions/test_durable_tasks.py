@@ -12,12 +12,12 @@ import pytest
 
 from tests.support import commands
 from tests.support.endpoint import TASKS
+from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
 from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
 from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPTED
-from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
 TOOL, APPROVED = "mcp_plant__build", "mcp_plant__weld"
 DECLARED = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}

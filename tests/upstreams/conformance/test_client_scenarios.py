@@ -33,7 +33,7 @@ from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, Check, read
 from tests.support.processes import python_environment
 from tests.support.programs import Program, environment, loaded
-from tests.upstreams.transport.conftest import ConnectingProcess
+from tests.upstreams.transport.test_http_requests import ConnectingProcess
 
 RUN_WITHIN_S = 90
 METADATA = "/.well-known/oauth-protected-resource"

@@ -12,26 +12,32 @@ import msgspec
 import pytest
 
 from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
-from tests.support.issuers import AsgiServer, Send
-from tests.support.proxies import CertificateAuthority
-from tests.upstreams.transport.conftest import (
+from tests.support.internet import (
     EVENTS,
     Answer,
-    ConnectingProcess,
     Posted,
     ScriptedServer,
     begin,
     event,
-    failure_of,
     final,
     finish,
-    messages_of,
     more,
     raw,
     result,
-    result_of,
     stall,
 )
+from tests.support.issuers import AsgiServer, Send
+from tests.support.proxies import CertificateAuthority
+from tests.upstreams.transport.test_http_requests import (
+    ConnectingProcess,
+    crm,
+    failure_of,
+    messages_of,
+    result_of,
+    scripted,
+)
+
+__all__ = ["crm", "scripted"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 PIECE = b"x" * 65_536

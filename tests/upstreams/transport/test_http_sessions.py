@@ -14,24 +14,30 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import (
+from tests.support.internet import (
     EVENTS,
-    ConnectingProcess,
     Posted,
     ScriptedServer,
     begin,
     error,
     event,
-    failure_of,
     final,
     finish,
     more,
     result,
-    result_of,
     stall,
+)
+from tests.support.issuers import Send
+from tests.upstreams.transport.test_http_requests import (
+    ConnectingProcess,
+    crm,
+    failure_of,
+    result_of,
+    scripted,
     until,
 )
+
+__all__ = ["crm", "scripted"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 DONE = {"content": [{"type": "text", "text": "done"}]}

@@ -21,7 +21,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from tests.support.issuers import AsgiServer
-from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, result_of
+from tests.upstreams.transport.test_http_requests import ConnectingProcess, messages_of, result_of
 
 Era = Literal["modern", "session"]
 ERAS: list[Era] = ["modern", "session"]

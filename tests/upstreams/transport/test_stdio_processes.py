@@ -22,8 +22,7 @@ from gatepost.upstreams.transport import stdio_connection
 from gatepost.upstreams.transport.stderr_log import LINES_PER_PERIOD, StderrLog
 from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.measuring import capture_logs
-from tests.upstreams.transport.conftest import (
-    PROGRAM,
+from tests.upstreams.transport.test_http_requests import (
     SECRET,
     ConnectingProcess,
     failure_of,
@@ -31,6 +30,8 @@ from tests.upstreams.transport.conftest import (
     result_of,
     until,
 )
+
+PROGRAM = str(Path(__file__).with_name("stdio_program.py"))
 
 
 def doing(*behaviour: str, **more: Any) -> StdioProgram:

@@ -14,7 +14,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.programs import FOLDER, NODE, install
-from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, result_of
+from tests.upstreams.transport.test_http_requests import ConnectingProcess, messages_of, result_of
 
 
 def packaged(name: str, *args: str, **more: Any) -> StdioProgram:
