@@ -84,7 +84,7 @@ async def test_an_erased_approver_is_forgotten_too() -> None:
     kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
     assert len(kept) == 4
     assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
-    assert await service.grants(ACME) == []
+    assert await service.granting.all(ACME) == []
     assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
     assert text_of(await replica.call(what="a")) == "a 0 1"
     assert "no" in text_of(await replica.call(what="d"))

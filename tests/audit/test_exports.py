@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.checkpoints import from_pem, public_keys
+from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.export import (
     exported,
+    from_pem,
     of_row,
     read,
     verify_lines,

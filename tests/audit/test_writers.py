@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.checkpoints import as_pem, public_keys
-from gatepost.audit.export import exported, verify_lines
+from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.export import as_pem, exported, verify_lines
 from gatepost.audit.record import read, search
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.audit import verdict_text

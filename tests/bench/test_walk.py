@@ -7,7 +7,7 @@ import sys
 from tests.architecture.source import ROOT
 
 FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
-MOST = {"warm": (32, 104), "approval": (60, 312), "approved": (64, 375)}
+MOST = {"warm": (32, 104), "approval": (60, 312), "approved": (64, 377)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 RUNS = 3
 

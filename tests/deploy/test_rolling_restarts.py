@@ -29,16 +29,9 @@ from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_pr
 from tests.support.replicas import COMMAND
 
 FILES = ROOT / "deploy/proxies"
-
-
 HOST, ISSUER = "mcp.example.com", "id.example.com"
-
-
 SWITCHED_OFF = re.compile(r"^(\s*)#(?=\S)", re.MULTILINE)
-
-
 WITHIN_S = 30
-
 
 TOOLS = '''
 import asyncio, os

@@ -164,27 +164,13 @@ class OpaqueOidcProvider(OidcProvider):
 
 
 PROGRAM = "glewlwyd"
-
-
 TABLES = Path("/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3")
-
-
 MODULES = Path("/usr/lib/glewlwyd")
-
-
 ADMIN = {"username": "admin", "password": "password"}
-
-
 PLUGIN = "oidc"
-
-
 CONFIGURATION = Path(__file__).with_name("glewlwyd.conf")
-
-
 PARAMETERS = Path(__file__).with_name("glewlwyd_plugin.json")
 """What does not change of the plugin's parameters."""
-
-
 RIGHTS = {"authorization_code": "code", "client_credentials": "client_credentials"}
 
 
@@ -359,7 +345,6 @@ PROVIDERS: dict[str, type[IdentityProvider]] = {
     kind.name: kind
     for kind in (Canaille, DjangoOauthToolkit, Glewlwyd, OidcProvider, OpaqueOidcProvider)
 }
-
 
 ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 

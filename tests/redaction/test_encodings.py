@@ -26,13 +26,8 @@ SECRETS = {
     "SHORT": "ab",
 }
 
-
 REDACTOR = Redactor(SECRETS)
-
-
 Encode = Callable[[str], str]
-
-
 Decode = Callable[[str], Iterator[str]]
 
 

@@ -20,10 +20,7 @@ from tests.support.measuring import each, eventually, overheard
 from tests.support.server import Server, issuer_settings, running_server
 
 META = "io.modelcontextprotocol/"
-
-
 TASKS = {"extensions": {META + "tasks": {}}, "elicitation": {}}
-
 
 SECRETS = {
     "acme": {

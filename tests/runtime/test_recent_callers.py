@@ -1,6 +1,7 @@
 """Who has called lately: little is written, little is kept, and nothing of whom it should not."""
 
 import asyncio
+from sys import getrefcount
 from typing import Any
 
 import pytest
@@ -115,6 +116,20 @@ async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses)
     processes.one.note(a_caller(scopes=frozenset({"more"})))
     assert [one.scopes for one in await processes.one.lately("acme", 9)] == [frozenset({"more"})]
     assert (await processes.entry()).revision == 3
+
+
+async def test_who_called_earlier_is_in_memory_no_more(processes: TwoProcesses) -> None:
+    """Memory is for the callers of one interval, however many there have been."""
+    caller = a_caller()
+    unknown = getrefcount(caller)
+    processes.one.note(caller)
+    await processes.one.write()
+    assert getrefcount(caller) > unknown
+
+    processes.now += AGAIN_S
+    processes.one.note(a_caller(subject="bob"))
+    await processes.one.write()
+    assert getrefcount(caller) == unknown
 
 
 async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:

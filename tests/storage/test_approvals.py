@@ -29,7 +29,6 @@ approval = partial(
 )
 """A pending approval request."""
 
-
 grant = partial(
     GrantRecord,
     id="g1",
@@ -44,8 +43,6 @@ grant = partial(
     details=b"\x00{}",
 )
 """A grant of three calls."""
-
-
 NOW = 1_000.5
 FULL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)
 

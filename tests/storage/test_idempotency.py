@@ -19,8 +19,6 @@ idempotency_record = partial(
     expires_at=1_000.0 + HOUR,
 )
 """The idempotency record of a running call."""
-
-
 NOW = 1_000.0
 
 

@@ -27,8 +27,6 @@ outbox_message = partial(
     expires_at=1_000.25 + HOUR,
 )
 """A message that is due and that no process has leased."""
-
-
 NOW = 1_001.0
 LATER = NOW + 30.0
 

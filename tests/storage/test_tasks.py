@@ -13,7 +13,6 @@ from tests.support.measuring import each
 
 HOUR = 3600.0
 
-
 task = partial(
     TaskRecord,
     id="t1",
@@ -27,7 +26,6 @@ task = partial(
     leased_until=1_030.0,
 )
 """A running task."""
-
 
 FULL = task(
     status="input_required",

@@ -33,12 +33,8 @@ NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 STAMP = FOLDER / "node_modules" / ".installed-from"
 """Holds the digest of the lock that was installed; what `make` looks at, too."""
 INSTALL_TIMEOUT_S = 300
-
-
 MOST_STEPS = 20
 HTML = {"Accept": "text/html"}
-
-
 NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
 
 

@@ -38,10 +38,6 @@ Listener = Callable[[str, Sequence[AuditRow]], object]
 """Receives durable records of a tenant."""
 
 
-class Undecided(StoreUnavailable):
-    """The chain is longer than an attempt left it, so it must be read to find the attempt."""
-
-
 class AlreadyWritten(Exception):
     """An earlier attempt has written the batch; only the answer to its commit was lost."""
 
@@ -89,7 +85,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         """
         Return the next segments of a chain and its new head; implements `Link`.
 
-        Raises AlreadyWritten and Undecided.
+        Raises AlreadyWritten, and StoreUnavailable if the chain must be read to decide that.
         """
         for one in self.earlier:
             if one._led_to(chain, found):
@@ -165,12 +161,12 @@ class WriteAttempt(msgspec.Struct, eq=False):
             )
 
     def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
-        """Return whether this attempt has written the end of the chain; raises Undecided."""
+        """Return whether this attempt has written the end of the chain; raises StoreUnavailable."""
         head = self.heads.get(chain)
         if head is None or found is None or found.number < head.number:
             return False
         if found.number > head.number:
-            raise Undecided("other records were written meanwhile")
+            raise StoreUnavailable("other records were written meanwhile")  # `is_written` tells
         return found.hash == head.hash
 
     async def is_written(self, records: Records) -> bool | None:

@@ -1,6 +1,6 @@
 """The hash chain of one writer in one tenant: hashes, the proof of its head, and verification."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -281,7 +281,13 @@ class ChainExamination:
             self._without = [one for one in self._without if not inside(one, gone)]
 
     def _side(self, row: AuditRow, body: RecordBody, side: SaltedDetails) -> None:
-        self._check_side(row, body.commitments, side)
+        for field, (salt, value) in side.items():
+            try:
+                computed = commitment(salt, value)
+            except ValueError:
+                computed = ""
+            if body.commitments.get(field) != computed:
+                raise self._bad(row.number, f"its {field} is not the one that was recorded")
         if row.side is not None and row.side != msgspec.json.encode(side).decode():
             raise self._bad(row.number, "its details are written in another way")
         if body.commitments and not side:
@@ -289,14 +295,3 @@ class ChainExamination:
             self._without.append(row.number)
         elif len(side) < len(body.commitments):
             raise self._bad(row.number, "a part of its details is gone")
-
-    def _check_side(
-        self, row: AuditRow, commitments: Mapping[str, str], side: SaltedDetails
-    ) -> None:
-        for field, (salt, value) in side.items():
-            try:
-                computed = commitment(salt, value)
-            except ValueError:
-                computed = ""
-            if commitments.get(field) != computed:
-                raise self._bad(row.number, f"its {field} is not the one that was recorded")

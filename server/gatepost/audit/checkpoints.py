@@ -16,11 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
 )
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-)
 
 from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.chain import first, is_proven, proven
@@ -47,7 +42,6 @@ SHARE = 0.1
 """Share of the time that signing and removing may take; the rest is for calls."""
 LONGEST_PAUSE_S = 1.0
 
-_NAMED = "# key "
 
 log = logging.getLogger("gatepost.audit")
 
@@ -215,13 +209,14 @@ class CheckpointSigner:
         # Otherwise the key that proves the end of an idle chain would leave the ring one day, and
         # the proof would be lost with it.
         current = f"{self._keyring.current.id}."
-        rotated = [
-            one
+        if renewed := [
+            one.key
             for ends in heads.values()
             for one in ends
-            if one.writer != CHECKPOINTS and not one.proof.startswith(current)
-        ]
-        if renewed := [one.key for one in rotated if is_proven(one, self._keyring)]:
+            if one.writer != CHECKPOINTS
+            and not one.proof.startswith(current)
+            and is_proven(one, self._keyring)
+        ]:
             await self._renew(renewed)
         # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
         # again while the checkpoints are locked.
@@ -316,25 +311,3 @@ def _private_of(secret: bytes) -> Ed25519PrivateKey:
 def public_keys(keyring: KeyRing) -> dict[str, Ed25519PublicKey]:
     """Return the public keys of every key in the ring, which verify signatures."""
     return {key.id: _private_of(keyring.derived(key, PURPOSE)).public_key() for key in keyring.keys}
-
-
-def as_pem(keys: PublicKeys) -> str:
-    """Return the text of a key file: each key in PEM, after a line with its id."""
-    form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return "".join(
-        f"{_NAMED}{name}\n{key.public_bytes(*form).decode()}" for name, key in keys.items()
-    )
-
-
-def from_pem(text: str) -> dict[str, Ed25519PublicKey]:
-    """Read the text of a key file; raises ValueError."""
-    keys = {}
-    for part in text.split(_NAMED)[1:]:
-        name, _, pem = part.partition("\n")
-        key = load_pem_public_key(pem.encode())
-        if not isinstance(key, Ed25519PublicKey):
-            raise ValueError(f"the key {name.strip()} is not of Ed25519")
-        keys[name.strip()] = key
-    if not keys:
-        raise ValueError("there is no key in it; `gatepost audit key` writes such a file")
-    return keys

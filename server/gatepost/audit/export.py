@@ -1,5 +1,5 @@
 """
-Export records as JSON lines, which can be verified.
+Export records as JSON lines, which can be verified with a file of public keys.
 
 The first JSON line says what the file contains. Then come records and, after the records that each
 covers, checkpoints. A body is written byte for byte, because its hash is of these bytes.
@@ -8,6 +8,12 @@ covers, checkpoints. A body is written byte for byte, because its hash is of the
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.audit.chain import BadRecord
@@ -26,6 +32,7 @@ from gatepost.telemetry.logs import in_json
 FORMAT = 1
 PAGE = 1_000
 """The number of records that are read at once."""
+_NAMED = "# key "
 
 
 class Title(msgspec.Struct, frozen=True):
@@ -198,3 +205,25 @@ def verify_lines(
     except BadRecord as bad:
         return verdict(title.tenant, examination, bad)
     return verdict(title.tenant, examination)
+
+
+def as_pem(keys: PublicKeys) -> str:
+    """Return the text of a key file: each key in PEM, after a line with its id."""
+    form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return "".join(
+        f"{_NAMED}{name}\n{key.public_bytes(*form).decode()}" for name, key in keys.items()
+    )
+
+
+def from_pem(text: str) -> dict[str, Ed25519PublicKey]:
+    """Read the text of a key file; raises ValueError."""
+    keys = {}
+    for part in text.split(_NAMED)[1:]:
+        name, _, pem = part.partition("\n")
+        key = load_pem_public_key(pem.encode())
+        if not isinstance(key, Ed25519PublicKey):
+            raise ValueError(f"the key {name.strip()} is not of Ed25519")
+        keys[name.strip()] = key
+    if not keys:
+        raise ValueError("there is no key in it; `gatepost audit key` writes such a file")
+    return keys

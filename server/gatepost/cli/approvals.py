@@ -168,7 +168,7 @@ def reject(request_id: str, reason: str, tenant: str, path: Path) -> None:
 @config_option
 def grants(tenant: str, path: Path) -> None:
     """List grants in force."""
-    found = with_approvals(path, tenant, lambda service: service.grants(tenant))
+    found = with_approvals(path, tenant, lambda service: service.granting.all(tenant))
     if not found:
         click.echo(f"Tenant {tenant} has no grants.")
         return

@@ -10,18 +10,13 @@ from typing import BinaryIO, Literal, TypeVar
 import click
 
 from gatepost.audit.batches import RingLinker
-from gatepost.audit.checkpoints import (
-    CheckpointSigner,
-    PublicKeys,
-    Unproven,
-    as_pem,
-    from_pem,
-    public_keys,
-)
+from gatepost.audit.checkpoints import CheckpointSigner, PublicKeys, Unproven, public_keys
 from gatepost.audit.export import (
     ExportUnreadable,
+    as_pem,
     checkpoints_in,
     exported,
+    from_pem,
     line,
     of_checkpoint,
     verify_lines,

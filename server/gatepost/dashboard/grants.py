@@ -31,7 +31,7 @@ class GrantsPage:
     async def _page(
         self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
-        grants = await self._approvals.grants(page_request.tenant)
+        grants = await self._approvals.granting.all(page_request.tenant)
         return self._layout.page(
             "grants.html",
             page_request,

@@ -29,7 +29,7 @@ MOST_BYTES = 262_144
 """Maximum size for one tenant; beyond it the latest callers are kept."""
 KEPT_S = 7 * 86_400.0
 AGAIN_S = 600.0
-"""How often an unchanged, active caller is written again."""
+"""The longest time until an unchanged, active caller is written again."""
 WRITE_S = 5.0
 """
 How long new callers are gathered before they are written.
@@ -161,8 +161,10 @@ class RecentCallers:
         self._is_refused, self._is_out = is_refused, is_out
         self._noted: list[tuple[TenantContext, float]] = []
         """The callers of the last verdicts, and when each was made."""
-        self._written: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
-        """The last written state of each caller, and when."""
+        self._written: dict[RecentCallerKey, TenantContext] = {}
+        """The last written state of each caller that was seen in this period of `AGAIN_S`."""
+        self._written_since = 0.0
+        """When the period began; the callers of the last one are not kept in memory."""
         self._waiting: dict[str, dict[RecentCallerKey, tuple[TenantContext, float]]] = {}
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -180,13 +182,12 @@ class RecentCallers:
         """Let the noted callers wait for the next write, except those that were written lately."""
         noted, self._noted = self._noted, []
         for caller, seen_at in noted:
+            if not self._written_since <= seen_at < self._written_since + AGAIN_S:
+                self._written.clear()
+                self._written_since = seen_at
             key = (*caller.principal_key, caller.client_id or "")
             written = self._written.get(key)
-            if (
-                written is not None
-                and seen_at < written[1] + AGAIN_S
-                and _is_alike(written[0], caller)
-            ):
+            if written is not None and _is_alike(written, caller):
                 continue
             if self._is_refused(caller):
                 continue
@@ -201,14 +202,16 @@ class RecentCallers:
                 del of_tenant[next(iter(of_tenant))]
             if len(self._written) >= MOST_WRITTEN:
                 self._written.clear()
-            self._written[key] = caller, seen_at
+            self._written[key] = caller
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Forget these callers; a caller with another token is noted again."""
         self._take_up()
-        for kept in (self._written, *self._waiting.values()):
-            for key in [key for key, (caller, _) in kept.items() if which(caller)]:
-                del kept[key]
+        for key in [key for key, caller in self._written.items() if which(caller)]:
+            del self._written[key]
+        for noted in self._waiting.values():
+            for key in [key for key, (caller, _) in noted.items() if which(caller)]:
+                del noted[key]
 
     async def lately(self, tenant: str, most: int) -> Sequence[TenantContext]:
         """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""

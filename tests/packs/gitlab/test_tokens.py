@@ -20,17 +20,9 @@ from tests.packs.conftest import (
 )
 
 PERSONAL = "glpat-" + "x" * 20
-
-
 OAUTH = "5" * 64
-
-
 README = "# Grüße\n".encode() * 3
-
-
 PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0"
-
-
 PART = re.compile(
     rb'name="([^"]*)"(?:; filename="([^"]*)")?(?:\r\nContent-Type: ([^\r]*))?\r\n\r\n'
 )

@@ -15,10 +15,12 @@ from starlette.routing import Route
 
 from gatepost.tools.api import Tool
 from tests.packs.conftest import PackCaller, PackServer, open_server
-from tests.packs.openapi.conftest import DOCUMENTS, Petstore
+from tests.packs.openapi.test_tools import DOCUMENTS, Petstore, petstore
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import each
 from tests.support.server import check_problems
+
+__all__ = ["petstore"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X7")
 

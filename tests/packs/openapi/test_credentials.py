@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, open_server
-from tests.packs.openapi.conftest import Petstore, load
+from tests.packs.openapi.test_tools import INLINE, Petstore, load, petstore, server
+
+__all__ = ["petstore", "server"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -161,3 +163,21 @@ def test_tenants_do_not_share_credentials(server: PackServer, petstore: Petstore
     call(other)
 
     assert sent_header(petstore, "authorization") is None
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_two_tenants_with_the_same_names_never_meet(
+    server: PackServer, petstore: Petstore, protocol: Any
+) -> None:
+    """They share no lists and no descriptions, and a load of one leaves the other unchanged."""
+    one, other = server.agent(protocol), server.agent(protocol)
+    load(one, petstore, "echo")
+
+    assert other.call("openapi_list_apis").value == {"apis": []}
+    assert other.call("openapi_list_endpoints", name="echo").failure is not None
+
+    other.call("openapi_load", name="echo", spec_content=INLINE)
+
+    assert one.call("openapi_list_endpoints", name="echo").value["total"] == 13
+    assert other.call("openapi_list_endpoints", name="echo").value["total"] == 1
+    assert other.call("openapi_call", name="echo", path="/list", method="GET").failure is not None

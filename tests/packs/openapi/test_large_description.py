@@ -18,7 +18,7 @@ from gatepost_packs.openapi.settings import Api, OpenapiSettings
 from gatepost_packs.openapi.store import CACHED_BYTES, ApiStore
 from gatepost_packs.openapi.tool_generation import packs_from
 from tests.packs.conftest import PackServer, open_server
-from tests.packs.openapi.conftest import served
+from tests.packs.openapi.test_tools import served
 from tests.support.issuers import AsgiServer
 from tests.support.programs import FOLDER
 

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer
-from tests.packs.openapi.conftest import APIS, INLINE, Petstore, load
+from tests.packs.openapi.test_tools import APIS, INLINE, Petstore, load, petstore, server
 from tests.support.measuring import each
+
+__all__ = ["petstore", "server"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X7")
 

@@ -7,9 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.conftest import INLINE, Petstore
+from tests.packs.openapi.test_tools import INLINE, Petstore, petstore
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
+
+__all__ = ["petstore"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X7")
 

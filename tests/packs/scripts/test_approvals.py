@@ -12,8 +12,10 @@ from gatepost.cli.scripts import show
 from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
 from tests.packs.conftest import PackCaller, scopes_of
-from tests.packs.scripts.conftest import PACKS, WEATHER, ScriptServer
+from tests.packs.scripts.test_rejected import PACKS, WEATHER, ScriptServer, agent, script_server
 from tests.support.commands import ended, running
+
+__all__ = ["agent", "script_server"]  # fixtures
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -74,8 +76,8 @@ def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCall
 def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
     """They share no files, no approvals and no waiting scripts."""
     one, other = script_server.agent("mcp"), script_server.agent("rest")
-    for agent, text in ((one, ONE), (other, OTHER)):
-        script_server.put("mine", text, agent.tenant)
+    for caller, text in ((one, ONE), (other, OTHER)):
+        script_server.put("mine", text, caller.tenant)
     script_server.approve(one.tenant, "mine", ONE)
     script_server.approve_code(one.tenant, "40 + 2")
     names = [script["name"] for script in other.call("script_list").value["scripts"]]

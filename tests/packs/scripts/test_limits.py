@@ -7,14 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.packs.conftest import PackCaller, PackResult
-from tests.packs.scripts.conftest import (
-    ScriptServer,
-    children_of,
-    is_alive,
-    open_script_server,
-)
+from tests.packs.scripts.test_process import children_of, is_alive
+from tests.packs.scripts.test_rejected import ScriptServer, agent, open_script_server
 from tests.support.commands import running
 from tests.support.measuring import each, eventually
+
+__all__ = ["agent"]  # a fixture
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -26,8 +26,27 @@ from gatepost_packs.scripts.process import (
     perform,
 )
 from gatepost_packs.scripts.settings import ScriptsSettings
-from tests.packs.scripts.conftest import children_of, is_alive
 from tests.support.measuring import each, eventually
+
+
+def children_of(parent: int) -> set[int]:
+    """Return the children of a process, zombies included."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return {pid for pid in pids if int(_stat_of(pid)[1]) == parent}
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether the process runs; a zombie does not."""
+    return _stat_of(pid)[0] not in "XZ"
+
+
+def _stat_of(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ["X", "0"]
+    return text.rpartition(")")[2].split()
+
 
 pytestmark = pytest.mark.requirement("P10")
 

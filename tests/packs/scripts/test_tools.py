@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, by_mcp, by_rest
-from tests.packs.scripts.conftest import ScriptServer, open_script_server
+from tests.packs.scripts.test_rejected import ScriptServer, agent, open_script_server, script_server
 from tests.support.client import modern
+
+__all__ = ["agent", "script_server"]  # fixtures
 
 PENDING = (
     "Error: Script '{}' is pending approval. An administrator must review and approve this script "

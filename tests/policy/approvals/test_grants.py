@@ -67,7 +67,7 @@ async def test_a_grant_ends_with_its_time() -> None:
     await granted(replica, {"what": "a"}, until=now + 100)
     deployment.clock.now += 1
     await granted(replica, {"what": "b"}, uses=99)
-    [one, other] = await replica.service.grants(ACME)
+    [one, other] = await replica.service.granting.all(ACME)
     assert (one.until, other.until) == (now + 100, now + 1 + DAY)
 
     deployment.clock.now += 98
@@ -122,7 +122,7 @@ async def test_a_revoked_grant_is_over() -> None:
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "b"}, uses=9, when="true")
     assert failure_kind(await other.call(what="a")) == ""
-    [grant] = await other.service.grants(ACME)
+    [grant] = await other.service.granting.all(ACME)
     assert (grant.left, grant.caller.subject, grant.by.subject) == (8, "alice", "bob")
 
     with pytest.raises(Undecidable):
@@ -158,7 +158,7 @@ async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> N
     with pytest.raises(Undecidable, match=why):
         await granted(replica, {"what": "a"}, **scope)
     assert len(await replica.service.waiting(ACME)) == 1
-    assert await replica.service.grants(ACME) == []
+    assert await replica.service.granting.all(ACME) == []
 
 
 async def test_what_two_people_decide_is_not_granted() -> None:
@@ -212,5 +212,5 @@ async def test_a_revocation_leaves_what_came_after_it() -> None:
     )
     assert await withdraw(replica.service.records, replica.service, [cut]) == 3
     assert [one.id for one in await replica.service.waiting(ACME)] == [new.id]
-    [left] = await replica.service.grants(ACME)
+    [left] = await replica.service.granting.all(ACME)
     assert b'"b"' in left.arguments

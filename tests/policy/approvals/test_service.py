@@ -347,7 +347,7 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await service.withdraw(ACME) == 3
 
-    assert await service.grants(ACME) == []
+    assert await service.granting.all(ACME) == []
     [left] = await service.waiting(ACME)
     assert left.caller.subject == "eve"
     deployment.revokes = lambda caller: False

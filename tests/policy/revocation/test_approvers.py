@@ -100,7 +100,7 @@ class OpenApprovals:
     async def is_there(self, service: ApprovalService) -> bool:
         """Tell whether all of it is still there."""
         names = await waiting(service)
-        grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
+        grants = {json.loads(one.arguments)["name"] for one in await service.granting.all("acme")}
         task = await self.client.ask("tasks/get", {"taskId": self.task}, capabilities=TASKS)
         assert task["status"] == "working"
         assert not self.call.done()
@@ -109,7 +109,7 @@ class OpenApprovals:
     async def is_gone(self, service: ApprovalService) -> bool:
         """Tell whether nothing of it is open any more."""
         names = await waiting(service)
-        grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
+        grants = {json.loads(one.arguments)["name"] for one in await service.granting.all("acme")}
         past = await service.history("acme")
         states = {json.loads(one.arguments)["name"]: one.state for one in past}
         mine = (self.waits, self.approved, self.held)

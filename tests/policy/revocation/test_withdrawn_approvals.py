@@ -93,7 +93,7 @@ async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case:
 
     assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
     assert len(await there.service.waiting(ACME)) == (0 if reached else 1)
-    assert len(await there.service.grants(ACME)) == (0 if reached else 1)
+    assert len(await there.service.granting.all(ACME)) == (0 if reached else 1)
     states = {one.state for one in await there.service.history(ACME)}
     assert states == ({"withdrawn"} if reached else {"approved"})
 
@@ -209,7 +209,7 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     await tenant.grants.add(msgspec.structs.replace(grant, details=aged(grant.details)))
 
     assert await deployment.shut(record) == (3 if reached else 0)
-    assert len(await there.service.grants(ACME)) == (0 if reached else 1)
+    assert len(await there.service.granting.all(ACME)) == (0 if reached else 1)
 
 
 async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
@@ -236,7 +236,7 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> No
     deployment.learn(record)
 
     assert failure_kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
-    assert await here.service.grants(ACME) == []
+    assert await here.service.granting.all(ACME) == []
     assert await deployment.shut(record) == 1 + 1  # and the approval, whose call was never made
     assert [one.what for one in deployment.changes].count("grant_revoked") == 1
     assert await deployment.records.of(ACME).grants.page("", 9) == []

@@ -27,15 +27,9 @@ from tests.support.server import Server
 from tests.upstreams.across_revisions.test_real_clients import PIXEL, WITHIN_S, Bridge, Era, bridge
 
 __all__ = ["bridge"]  # a fixture
-
-
 REVISIONS = [MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]
-
-
 ASKED = REVISIONS[:-1]
 """Those that know elicitation."""
-
-
 ACCEPTED = {"action": "accept", "content": {"yes": True}}
 
 

@@ -34,11 +34,7 @@ from tests.support.programs import BrowserUser, inspector, walk_typescript
 from tests.support.server import Server, issuer_settings, running_server
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
-
-
 WITHIN_S = 30
-
-
 Era = Literal["modern", "session"]
 
 

@@ -36,8 +36,6 @@ from tests.support.client_requests import ask_again, input_requests_of, said
 from tests.support.endpoint import EndpointClient, Response, a_caller
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-
-
 CRM = UpstreamServer(id="0b5e", tenant="acme", name="crm")
 
 

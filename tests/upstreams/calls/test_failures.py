@@ -33,12 +33,9 @@ FAILURES_HEARD: list[tuple[FailureReason, str]] = [
     ("outcome_unknown", "It is unknown whether crm carried out the call."),
 ]
 
-
 NEEDS_FORMS = UpstreamError(
     -32021, "No forms", {"requiredCapabilities": {"elicitation": {"form": {}}}}
 )
-
-
 SERVER = UpstreamServer(id="1", tenant="acme", name="crm", allow=("sampling",))
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 

@@ -14,7 +14,6 @@ from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
-    ApprovalGrant,
     ApprovalRequest,
     ApprovalVerdict,
     Approver,
@@ -38,7 +37,6 @@ from gatepost.policy.approvals.stored_request import StoredApproval, edited_chan
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
@@ -179,14 +177,10 @@ class ApprovalService(RequestLists):
     async def withdraw(self, tenant: str) -> int:
         """End requests, unused approvals and grants of revoked people; return their number."""
         ended = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
-        for approval_id in await self._of(tenant).undecided():
+        for approval_id in await self.records.of(tenant).approvals.undecided():
             approval = await self.requests.get(tenant, approval_id)
             ended += approval is not None and approval.request.state == "withdrawn"
         return ended
-
-    async def grants(self, tenant: str) -> list[ApprovalGrant]:
-        """Return the valid grants, the oldest first."""
-        return await self.granting.all(tenant)
 
     async def revoke_grant(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
@@ -225,9 +219,6 @@ class ApprovalService(RequestLists):
         decision = ApprovalDecision(by=party_of(by), verdict=verdict, at=now, reason=reason)
         until = now + self.settings.keep_s
         return await self._scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
-
-    def _of(self, tenant: str) -> ApprovalStore:
-        return self.records.of(tenant).approvals
 
     async def _decidable(self, tenant: str, request_id: str, by: Approver) -> StoredApproval:
         """Return a request about which *by* can decide; raises Undecidable."""
