@@ -190,7 +190,7 @@ async def test_many_shallow_brackets_are_no_depth(client: EndpointClient) -> Non
 async def test_any_replica_continues_a_session(client: EndpointClient) -> None:
     """What one process began, another with the same key ring goes on with."""
     session = await client.open()
-    replica = EndpointClient()
+    replica = EndpointClient(keyring=client.keyring)
 
     assert (await replica.within(session, message("ping"))).json["result"] == {}
 
