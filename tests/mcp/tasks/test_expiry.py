@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import BaseModel
 
 from gatepost import CallContext, Pack
 from gatepost.mcp import tool_calls
@@ -19,6 +20,24 @@ class ExpirySignal:
     """What lets the tool of this page finish; one for each test."""
 
     go = asyncio.Event()
+
+
+class Consent(BaseModel):
+    """A form with one field."""
+
+    goes_on: bool
+
+
+@pack.tool(task_support="optional", timeout_s=60)
+async def ask(ctx: CallContext, at_once: bool) -> str:
+    """Ask the user at once, or when the test says so."""
+    try:
+        if not at_once:
+            await ExpirySignal.go.wait()
+        await ctx.ask("Go on?", Consent)
+    finally:
+        ENDED.append("ended")
+    return "done"
 
 
 @pack.tool(task_support="optional", timeout_s=60)
@@ -115,4 +134,29 @@ async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(
     await client.about("cancel", task["taskId"])
 
     assert (await client.until(task["taskId"]))["status"] == "cancelled"
+    assert ENDED == ["ended"]
+
+
+@pytest.mark.requirement("K-13")
+@pytest.mark.parametrize("at_once", [True, False], ids=["it has asked", "it asks later"])
+async def test_a_tool_asks_no_cancelled_task_for_ever(
+    client: EndpointTaskClient, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """
+    It runs on for a second call with the same key, but no client can answer it any more.
+
+    Waiting calls are in no limit, so a caller could otherwise make any number of them.
+    """
+    monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.05)
+    client.meta = {**client.meta, IDEMPOTENCY_KEY: "k3"}
+    first = await client.start("ask", {"at_once": at_once})
+    await client.until(first["taskId"], "input_required" if at_once else "working")
+    second = await client.start("ask", {"at_once": at_once})
+    await client.about("cancel", first["taskId"])
+    await client.until(first["taskId"], "cancelled")
+    ExpirySignal.go.set()
+
+    ended = await client.until(second["taskId"])
+    assert ended["result"]["isError"]
+    assert "no client answers" in ended["result"]["content"][0]["text"]
     assert ENDED == ["ended"]

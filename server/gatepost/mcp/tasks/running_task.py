@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -41,6 +41,7 @@ from gatepost.tools.client import (
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
+from gatepost.tools.failure import ToolFailure
 from gatepost.tools.redacted_call import has_tool_started
 
 _log = logging.getLogger("gatepost.tasks")
@@ -50,6 +51,7 @@ OPEN_PAGE = "gatepost:page"
 READS_PER_LEASE = 10
 """How often a record is read during a lease, even if no change was announced."""
 MESSAGE_CHARACTERS = 500
+NOT_ANSWERED = "The task has ended, so no client answers the tool's request."
 GOES_ON = "The call was approved and continues."
 
 _replace = msgspec.structs.replace
@@ -97,7 +99,7 @@ class RunningTask(SilentClient):
         self._leaving = False
         self._withdrawn: dict[str, None] = {}
         self.work = start(self)
-        self.work.add_done_callback(lambda _: self._wakeable.wake())
+        self.work.add_done_callback(self._work_ended)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -226,8 +228,21 @@ class RunningTask(SilentClient):
             # The client cancelled it meanwhile.
             self.stop("cancelled")
         if self.reason is not None or self.record.runner != self._runner:
-            # The work is being cancelled; wait here for that.
-            await asyncio.Event().wait()
+            await self._wait_for_end()
+
+    async def _wait_for_end(self) -> NoReturn:
+        """
+        Wait until the work, which is being cancelled, has ended; raises ToolFailure.
+
+        With an idempotency key the tool outlives its work if another request waits for the outcome.
+        It must not wait here without end: a waiting call is in no limit.
+        """
+        await asyncio.wait({self.work})
+        raise ToolFailure("denied", NOT_ANSWERED)
+
+    def _work_ended(self, _: "asyncio.Task[Outcome]") -> None:
+        self._wakeable.wake()
+        self._changed.set()
 
     async def _ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         keys: dict[str, str] | None = None
@@ -241,11 +256,12 @@ class RunningTask(SilentClient):
 
         await self._change(edit)
         if keys is None:
-            # Another run owns the record; this work is being cancelled.
-            return await asyncio.Future()
+            await self._wait_for_end()  # another run owns the record
         self._keys |= mine
         try:
             while (answers := answers_to(self.record, keys)) is None:
+                if self.work.done():
+                    await self._wait_for_end()
                 await self._changed.wait()
         except asyncio.CancelledError:
             # The tool stopped asking or is stopped, so these requests are withdrawn.

@@ -125,7 +125,8 @@ class TaskRunner:
 
         async def opened() -> None:
             await self.task_store.create(call.caller.tenant_id, record)
-            accepted(running_task)
+            if running_task.reason is None:
+                accepted(running_task)
             self._manage(running_task)
 
         opening = asyncio.ensure_future(opened())
