@@ -348,7 +348,8 @@ BAD_ENVIRONMENT = [
     ("GATEPOST_RESOURC", "https://x", "GATEPOST_RESOURCE"),
     ("GATEPOST_CHALLENGE__ERROR_WITHOUT_CREDENTIALS", "maybe", "true or false"),
     ("GATEPOST_SCOPES__IMPLIED", "a=b", "JSON"),
-    ("GATEPOST_SCOPES__IMPLIED", '{"a": ["b"], "a": ["c"]}', "twice"),
+    ("GATEPOST_SCOPES__IMPLIED", '{"a": ["b"], "a": ["c"]}', "not strict JSON (duplicate member)"),
+    ("GATEPOST_SCOPES__IMPLIED", f'{{"a": {"[" * 5000}}}', "not valid JSON"),
     ("GATEPOST_NOTHING__AT_ALL", "x", "did you mean"),
 ]
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
-from gatepost_authz.strict_json import DECODER
+from gatepost_authz.strict_json import DECODER, StrictJsonError
 
 PREFIX = "GATEPOST_"
 
@@ -102,8 +102,10 @@ def _decode(text: str, kind: Any) -> Any:
 def _json(text: str) -> Any:
     try:
         return DECODER.decode(text)
+    except StrictJsonError as refused:
+        raise ValueError(f"is not strict JSON ({refused})") from None
     except (ValueError, RecursionError):
-        raise ValueError("is not valid JSON, or names a member twice") from None
+        raise ValueError("is not valid JSON") from None
 
 
 def _boolean(text: str) -> bool:

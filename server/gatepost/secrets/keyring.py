@@ -205,9 +205,9 @@ class KeyRing:
         With *group_read*, the group of the file may read it. A ring from the environment stays as
         it is until the process ends.
         """
-        kind, _, file_path = reference.partition(":")
-        if kind == "env" and file_path:
-            return cls(_to_keys(_of_environment(file_path)), lasting=True)
+        kind, _, variable = reference.partition(":")
+        if kind == "env" and variable:
+            return cls(_to_keys(_of_environment(variable)), lasting=True)
         path = path_of(reference)
         ring = _read(path, group_read=group_read)
         return cls(_to_keys(ring), path=path, group_read=group_read)
