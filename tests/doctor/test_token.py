@@ -36,6 +36,18 @@ def test_another_audience_or_issuer_is_a_failure_only_if_the_server_refuses(clai
     assert levels == {True: {"warn"}, False: {"fail"}}
 
 
+def test_a_claim_that_stands_twice_is_told() -> None:
+    """The gate refuses such a token, whose last audience another reader would take."""
+    factory = TokenFactory(ISSUER, RESOURCE)
+    token = factory.text("aud", f'"https://other.example.com", "aud": "{RESOURCE}"')
+    findings = Findings()
+    judge_token(token, TokenUse(ISSUER, RESOURCE, accepted=False), 0, findings)
+
+    [step] = findings.steps
+    assert step.level == "fail"
+    assert "not strict JSON: duplicate member" in step.detail
+
+
 class EncodedClient(ExaminedServers):
     """An authorization server whose client id and secret hold characters of both encodings."""
 

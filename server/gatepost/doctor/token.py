@@ -8,6 +8,7 @@ import msgspec
 
 from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable
 from gatepost.doctor.report import CLIENT, ISSUER, Findings
+from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 NAME = "token"
 
@@ -97,12 +98,21 @@ def judge_token(token: str, used: TokenUse, now: float, findings: Findings) -> N
     A server may accept other issuers and audiences by its configuration, so they are failures only
     if it refused the token.
     """
-    claims = _claims_of(token)
+    tell = findings.warn if used.accepted else findings.fail
+    but = ", but the server accepts it" if used.accepted else ""
+    try:
+        claims = _claims_of(token)
+    except StrictJsonError as refused:
+        tell(
+            NAME,
+            f"the token's claims are not strict JSON: {refused}{but}",
+            where=ISSUER,
+            fix="make the issuer write each claim once, in JSON that all servers read alike",
+        )
+        return
     if claims is None:
         findings.note(NAME, "opaque: the MCP server has to introspect it at the issuer")
         return
-    tell = findings.warn if used.accepted else findings.fail
-    but = ", but the server accepts it" if used.accepted else ""
     if claims.get("iss") != used.issuer:
         tell(
             NAME,
@@ -129,12 +139,13 @@ def judge_token(token: str, used: TokenUse, now: float, findings: Findings) -> N
 
 
 def _claims_of(token: str) -> dict[str, object] | None:
-    # Unverified: the claims are only shown to the holder of the token.
+    """Return the unverified claims; None for an opaque token. Raises StrictJsonError."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
     try:
         payload = urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return msgspec.json.decode(payload, type=dict[str, object])
-    except (ValueError, msgspec.DecodeError):
+        msgspec.json.decode(payload, type=dict[str, object])
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
+    return loads_object(payload, max_bytes=len(payload))
