@@ -146,7 +146,7 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
     assert "`region` is required" in failed[2]
     assert "has no tool travl. Did you mean travel?" in unknown[2]
     assert refused[0] == 1
-    assert "refused the token of --token (HTTP 401)" in refused[2]
+    assert "refused the access token (HTTP 401)" in refused[2]
 
 
 def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def refresh(name: str, tenant: str, path: Path) -> None:
 @tenant_option
 @config_option
 def diff(name: str, tenant: str, path: Path) -> None:
-    """Show the waiting changes of the MCP server NAME. Exit code 1 means that there are some."""
+    """Show the waiting changes of the MCP server NAME. Exit code 1 means that changes wait."""
 
     async def do(services: UpstreamServices) -> Catalogue | None:
         server = await services.administration.named(tenant, name)

@@ -58,9 +58,9 @@ def add(  # noqa: PLR0913  # one for each option
     """
     Add the MCP server NAME.
 
-    With --from, the command adds the servers of a file that have a URL (or only NAME), with their
-    API keys and headers, which are stored encrypted. For servers that are programs, it prints the
-    tables to put into the configuration, because only the configuration can name programs.
+    With --from, the command adds each server in the file that has a URL, or only NAME. API keys and
+    headers are stored encrypted. For servers that are programs, it prints the tables to put into
+    the configuration, because only the configuration can name programs.
     """
     if bool(source) == bool(url):
         raise click.UsageError("Give either --url or --from.")

@@ -105,7 +105,7 @@ from gatepost_keys.issuer.settings import IssuerSettings
     "rotation_s",
     type=click.IntRange(1, 86_400),
     metavar="SECONDS",
-    help="Sign with a new key after so many seconds. Default: never.",
+    help="Sign with a new key every SECONDS seconds. Default: never.",
 )
 @click.option(
     "--auto-approve",

@@ -103,5 +103,6 @@ async def no_sign_in(refused: HttpAnswer) -> str:
     """Refuse to sign in, where a token was given."""
     await asyncio.sleep(0)
     raise SignInFailed(
-        f"The server refused the token of --token (HTTP {refused.status}). Leave it out to sign in."
+        f"The server refused the access token (HTTP {refused.status}). "
+        "Omit --token and GATEPOST_TOKEN to sign in."
     )

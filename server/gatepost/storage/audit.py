@@ -330,8 +330,8 @@ class AuditStore(Protocol):
         """
         Let records be linked with *linker* after `write` has returned, if that is faster.
 
-        Call it once, after the store is opened and before its first `write` or read: who opens the
-        store may not have the keys yet. A further call replaces the linker.
+        Call it once, after the store is opened and before its first `write` or read: the code that
+        opens the store may not have the keys yet. A further call replaces the linker.
 
         `link_pending` links them, and so does whatever reads or changes records. Without a linker,
         records of other processes that are not linked yet cannot be read.

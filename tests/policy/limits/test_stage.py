@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 
 class PendingDecision:
-    """What `stand_by` waits for; the client of these tests does not ask it."""
+    """What `wait_for_decision` waits for; the client of these tests does not ask it."""
 
     message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
 
