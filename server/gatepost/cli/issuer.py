@@ -39,11 +39,10 @@ def probe(
     """
     Read the metadata of the issuer at URL and print an [[issuers]] table that fits.
 
-    A comment on each line gives the reason. With --token, the command changes the table until Gatepost accepts the
-    token.
-    The checks of issuer, audience, signature and expiry are never changed. The table is printed
-    on standard output and everything else on standard error. Exit code 1 means that the token is
-    refused or that the table needs a change.
+    A comment on each line gives the reason. With --token, the command changes the table until
+    Gatepost accepts the token. The checks of issuer, audience, signature and expiry are never
+    changed. The table is printed on standard output and everything else on standard error. Exit
+    code 1 means that the token is refused or that the table needs a change.
     """
     probe_request = ProbeRequest(
         url=url,
