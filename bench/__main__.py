@@ -246,7 +246,7 @@ def doubled(options: argparse.Namespace) -> int:
         samples = workers.run(Path(place), origin, number, seconds, say)
     print(f"\n{workers.render(samples)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-workers.json"
-    workers.save(samples, this_machine(), path)
+    replicas.save(samples, this_machine(), path)
     print(f"Every sample: {shown(path)}")
     return 0
 

@@ -35,15 +35,15 @@ TARGET = 3.0
 
 
 @dataclass(frozen=True)
-class ReplicaSample:
-    """One interval."""
+class ProcessesSample:
+    """One interval of several processes that serve the same."""
 
-    replicas: int
+    processes: int
     rate: float
-    """Calls per second of all replicas."""
+    """Calls per second of all of them."""
     p99_us: float
     cpu_us: float
-    """CPU time of the replicas for each call."""
+    """Their CPU time for each call, without that of their stores."""
     failed: int
 
 
@@ -98,7 +98,7 @@ class ReplicaSite:
         log = self.folder / f"{name}.log"
         return BenchProcess.start(command, log=log, cores=ANYWHERE, env=env)
 
-    def sample(self, served: Sequence[tuple[int, BenchProcess]], seconds: int) -> ReplicaSample:
+    def sample(self, served: Sequence[tuple[int, BenchProcess]], seconds: int) -> ProcessesSample:
         """Call all replicas for an interval."""
 
         def called(port: int) -> wrk.Account:
@@ -112,8 +112,8 @@ class ReplicaSite:
             accounts = list(threads.map(called, [port for port, _ in served]))
         cpu_s = sum(usage(process.pid).cpu_s for _, process in served) - before
         calls = sum(one.requests for one in accounts)
-        return ReplicaSample(
-            replicas=len(served),
+        return ProcessesSample(
+            processes=len(served),
             rate=sum(one.rate for one in accounts),
             p99_us=max(one.p99_us for one in accounts),
             cpu_us=cpu_s / calls * 1e6 if calls else 0.0,
@@ -127,7 +127,7 @@ def run(
     rounds: int,
     seconds: int,
     say: Callable[[str], object] = print,
-) -> list[ReplicaSample]:
+) -> list[ProcessesSample]:
     """Measure each number of replicas in turn, several times."""
     samples = []
     with Postgres.running(in_memory=False) as postgres:
@@ -141,7 +141,7 @@ def run(
     return samples
 
 
-def render(samples: Sequence[ReplicaSample]) -> str:
+def render(samples: Sequence[ProcessesSample]) -> str:
     """The medians as lines of text."""
     lines = [
         f"one tenant, PostgreSQL with {DELAY_MS:g} ms for each round trip, {os.cpu_count()} cores",
@@ -150,7 +150,7 @@ def render(samples: Sequence[ReplicaSample]) -> str:
     ]
     base = rate = 0.0
     for number in NUMBERS:
-        found = [one for one in samples if one.replicas == number]
+        found = [one for one in samples if one.processes == number]
         rate = statistics.median(one.rate for one in found)
         base = base or rate
         cpu_us = statistics.median(one.cpu_us for one in found)
@@ -163,8 +163,8 @@ def render(samples: Sequence[ReplicaSample]) -> str:
     return "\n".join([*lines, f"target: {TARGET:g} times with {NUMBERS[-1]} replicas: {verdict}"])
 
 
-def save(samples: Sequence[ReplicaSample], machine: dict[str, object], path: Path) -> None:
+def save(samples: Sequence[ProcessesSample], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "replicas": [asdict(one) for one in samples]}
+    document = {"machine": machine, "samples": [asdict(one) for one in samples]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

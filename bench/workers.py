@@ -1,17 +1,16 @@
 """`python -m bench --workers`: what two workers of one machine do at half load, beside one."""
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import contestants, gatepost, wrk
 from bench.issuer import BenchIssuer
 from bench.probe import first_answer, line_printed
-from bench.process import BenchProcess, Cores
+from bench.process import BenchProcess
+from bench.replicas import ANYWHERE, START_S, ProcessesSample
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
@@ -24,23 +23,8 @@ CONNECTIONS, PAUSE_MS = 32, 6
 The connections for each worker, and the pause of each between two calls. They keep half a core
 busy, so that two workers and the load have room on two cores.
 """
-START_S = 60
-ANYWHERE = Cores(None, None)
 TARGET = 1.8
 """How often as many calls two workers are to serve as one does."""
-
-
-@dataclass(frozen=True)
-class WorkerSample:
-    """One interval."""
-
-    workers: int
-    rate: float
-    """Calls per second of all workers."""
-    p99_us: float
-    cpu_us: float
-    """CPU time of the workers for each call, without Valkey's."""
-    failed: int
 
 
 class WorkerSite:
@@ -77,7 +61,7 @@ class WorkerSite:
         finally:
             process.stop()
 
-    def sample(self, process: BenchProcess, workers: int, seconds: int) -> WorkerSample:
+    def sample(self, process: BenchProcess, workers: int, seconds: int) -> ProcessesSample:
         """Call the workers for an interval."""
         script = self.folder / "calls.lua"
         calls = wrk.script(WARM, self._place, self.folder / "token")
@@ -86,8 +70,8 @@ class WorkerSite:
         before = process.usage().cpu_s
         account = wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
         cpu_s = process.usage().cpu_s - before
-        return WorkerSample(
-            workers=workers,
+        return ProcessesSample(
+            processes=workers,
             rate=account.rate,
             p99_us=account.p99_us,
             cpu_us=cpu_s / account.requests * 1e6 if account.requests else 0.0,
@@ -101,7 +85,7 @@ def run(
     rounds: int,
     seconds: int,
     say: Callable[[str], object] = print,
-) -> list[WorkerSample]:
+) -> list[ProcessesSample]:
     """Measure one and two workers in turn, several times."""
     samples = []
     with Valkey.running() as valkey:
@@ -115,7 +99,7 @@ def run(
     return samples
 
 
-def render(samples: Sequence[WorkerSample]) -> str:
+def render(samples: Sequence[ProcessesSample]) -> str:
     """The medians as lines of text."""
     lines = [
         f"SQLite and Valkey, {os.cpu_count()} cores, all controls on",
@@ -124,7 +108,7 @@ def render(samples: Sequence[WorkerSample]) -> str:
     ]
     rates, costs = dict[int, float](), dict[int, float]()
     for workers in NUMBERS:
-        found = [one for one in samples if one.workers == workers]
+        found = [one for one in samples if one.processes == workers]
         rates[workers] = statistics.median(one.rate for one in found)
         costs[workers] = statistics.median(one.cpu_us for one in found)
         p99_ms = statistics.median(one.p99_us for one in found) / 1000
@@ -141,10 +125,3 @@ def render(samples: Sequence[WorkerSample]) -> str:
         f"and {two * costs[one] / costs[two]:.2f} times as many for the CPU time of two cores"
     )
     return "\n".join([*lines, f"target: {TARGET:g} times by both: {verdict}"])
-
-
-def save(samples: Sequence[WorkerSample], machine: dict[str, object], path: Path) -> None:
-    """Everything as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "workers": [asdict(one) for one in samples]}
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

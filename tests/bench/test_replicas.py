@@ -1,12 +1,12 @@
 """The report about replicas."""
 
-from bench.replicas import ReplicaSample, render
+from bench.replicas import ProcessesSample, render
 
 
 def test_the_report_compares_with_one_replica() -> None:
     """Medians of the rounds; calls that failed are not passed over."""
     samples = [
-        ReplicaSample(replicas, rate * replicas, 2_000, 300, failed)
+        ProcessesSample(replicas, rate * replicas, 2_000, 300, failed)
         for replicas in (1, 2, 4)
         for rate, failed in ((90, 0), (100, 1), (110, 0))
     ]
@@ -19,6 +19,6 @@ def test_the_report_compares_with_one_replica() -> None:
 
 def test_a_missed_target_is_told() -> None:
     """By how much."""
-    told = render([ReplicaSample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
+    told = render([ProcessesSample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
 
     assert told.endswith("missed by 2.0")

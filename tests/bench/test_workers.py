@@ -1,12 +1,13 @@
 """The report about workers."""
 
-from bench.workers import WorkerSample, render
+from bench.replicas import ProcessesSample
+from bench.workers import render
 
 
 def test_two_workers_are_compared_by_their_calls_and_by_their_cpu_time() -> None:
     """Medians, failures, and the target as met."""
     samples = [
-        WorkerSample(workers, rate * workers, 2_000, 100, failed)
+        ProcessesSample(workers, rate * workers, 2_000, 100, failed)
         for workers in (1, 2)
         for rate, failed in ((90, 0), (100, workers - 1), (300, 0))
     ]
@@ -21,6 +22,6 @@ def test_two_workers_are_compared_by_their_calls_and_by_their_cpu_time() -> None
 
 def test_calls_that_cost_more_with_two_workers_miss_the_target() -> None:
     """Half busy workers answer as many calls, so their CPU time decides."""
-    told = render([WorkerSample(1, 100, 2_000, 100, 0), WorkerSample(2, 200, 2_000, 160, 0)])
+    told = render([ProcessesSample(1, 100, 2_000, 100, 0), ProcessesSample(2, 200, 2_000, 160, 0)])
 
     assert told.endswith("target: 1.8 times by both: missed by 0.55")
