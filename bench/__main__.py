@@ -7,7 +7,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -227,25 +227,29 @@ def signed(options: argparse.Namespace) -> int:
 
 def replicated(options: argparse.Namespace) -> int:
     """Call several replicas, print, save."""
-    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 5
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        say = lambda line: print(line, flush=True)  # noqa: E731
-        samples = replicas.run(Path(place), origin, number, seconds, say)
-    print(f"\n{replicas.render(samples)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-replicas.json"
-    replicas.save(samples, this_machine(), path)
-    print(f"Every sample: {shown(path)}")
-    return 0
+    return several(options, "replicas", replicas.run, replicas.render, seconds=5)
 
 
 def doubled(options: argparse.Namespace) -> int:
     """Call one and two workers, print, save."""
-    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
+    return several(options, "workers", workers.run, workers.render, seconds=3)
+
+
+def several(
+    options: argparse.Namespace,
+    name: str,
+    run: Callable[..., list[replicas.ProcessesSample]],
+    render: Callable[[Sequence[replicas.ProcessesSample]], str],
+    *,
+    seconds: int,
+) -> int:
+    """Call several processes, print, save; *seconds* unless the options say otherwise."""
+    number = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
         say = lambda line: print(line, flush=True)  # noqa: E731
-        samples = workers.run(Path(place), origin, number, seconds, say)
-    print(f"\n{workers.render(samples)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-workers.json"
+        samples = run(Path(place), origin, number, options.seconds or seconds, say)
+    print(f"\n{render(samples)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.json"
     replicas.save(samples, this_machine(), path)
     print(f"Every sample: {shown(path)}")
     return 0

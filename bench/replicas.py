@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from bench import contestants, gatepost, wrk
 from bench.contestants import ROOT
@@ -45,6 +46,18 @@ class ProcessesSample:
     cpu_us: float
     """Their CPU time for each call, without that of their stores."""
     failed: int
+
+    @classmethod
+    def of(cls, processes: int, accounts: Sequence[wrk.Account], cpu_s: float) -> Self:
+        """What the loads of one interval counted, and the CPU seconds that it took."""
+        calls = sum(one.requests for one in accounts)
+        return cls(
+            processes=processes,
+            rate=sum(one.rate for one in accounts),
+            p99_us=max(one.p99_us for one in accounts),
+            cpu_us=cpu_s / calls * 1e6 if calls else 0.0,
+            failed=sum(one.failed + one.refused for one in accounts),
+        )
 
 
 class ReplicaSite:
@@ -111,14 +124,7 @@ class ReplicaSite:
         with ThreadPoolExecutor(len(served)) as threads:
             accounts = list(threads.map(called, [port for port, _ in served]))
         cpu_s = sum(usage(process.pid).cpu_s for _, process in served) - before
-        calls = sum(one.requests for one in accounts)
-        return ProcessesSample(
-            processes=len(served),
-            rate=sum(one.rate for one in accounts),
-            p99_us=max(one.p99_us for one in accounts),
-            cpu_us=cpu_s / calls * 1e6 if calls else 0.0,
-            failed=sum(one.failed + one.refused for one in accounts),
-        )
+        return ProcessesSample.of(len(served), accounts, cpu_s)
 
 
 def run(

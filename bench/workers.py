@@ -70,13 +70,7 @@ class WorkerSite:
         before = process.usage().cpu_s
         account = wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
         cpu_s = process.usage().cpu_s - before
-        return ProcessesSample(
-            processes=workers,
-            rate=account.rate,
-            p99_us=account.p99_us,
-            cpu_us=cpu_s / account.requests * 1e6 if account.requests else 0.0,
-            failed=account.failed + account.refused,
-        )
+        return ProcessesSample.of(workers, [account], cpu_s)
 
 
 def run(
