@@ -23,7 +23,7 @@ START_S = 60
 FSYNCS, WRITTEN_BYTES = 500, 16_384
 """How often the disk is waited for, after about as many bytes as the record of a call takes."""
 WARM = WORKLOADS[0]
-WARM_UP_S, MOST_WARM_UPS = 1, 10
+WARM_UP_S, MAX_WARM_UPS = 1, 10
 DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84, "document": 135_000, "progress": 1_500}
 
 
@@ -157,10 +157,10 @@ class RoundRunner:
 
     def introduce(self, contestant: Contestant, what: Workload) -> None:
         """Send every token of a workload once: what its first use costs is measured as `fresh`."""
-        for _ in range(MOST_WARM_UPS):
+        for _ in range(MAX_WARM_UPS):
             if self.load(contestant, what, WARM_UP_S).reused:
                 return
-        raise NotAnswering(f"{what.name}: not every token was sent in {MOST_WARM_UPS} s")
+        raise NotAnswering(f"{what.name}: not every token was sent in {MAX_WARM_UPS} s")
 
     def measure(
         self,

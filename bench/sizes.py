@@ -22,7 +22,7 @@ START_S = 60
 KIB = 1024
 SIZES = (KIB, 16 * KIB, 64 * KIB, 1024 * KIB, 4096 * KIB)
 CONNECTIONS = 4
-MOST_BYTES = 40_000_000
+MAX_BYTES = 40_000_000
 CONTROLS: Mapping[str, str] = {"off": gatepost.OFF, "on": gatepost.ON}
 TOOLS = '''\
 """A tool that takes a document and gives it back."""
@@ -105,9 +105,9 @@ class SizeSite:
         port = free_port()
         env = {
             "GATEPOST_LISTEN__PORT": str(port),
-            "GATEPOST_TOOLS__MAX_RESULT_BYTES": str(MOST_BYTES),
-            "GATEPOST_LIMITS__MAX_BODY_BYTES": str(MOST_BYTES),
-            "GATEPOST_LIMITS__MAX_BODY_VALUES": str(MOST_BYTES),
+            "GATEPOST_TOOLS__MAX_RESULT_BYTES": str(MAX_BYTES),
+            "GATEPOST_LIMITS__MAX_BODY_BYTES": str(MAX_BYTES),
+            "GATEPOST_LIMITS__MAX_BODY_VALUES": str(MAX_BYTES),
         }
         log = folder / "output.log"
         process = BenchProcess.start(

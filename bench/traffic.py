@@ -11,8 +11,8 @@ MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 TASKS = {"extensions": {META + "tasks": {}}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
-MOST_LINE = 8_000_000
-MOST_SHOWN = 20_000
+MAX_LINE = 8_000_000
+MAX_SHOWN = 20_000
 """Arguments that an approver can read; longer ones are refused."""
 Fields = Sequence[tuple[str, str]]
 
@@ -76,7 +76,7 @@ class BenchTraffic:
 
     async def connect(self) -> None:
         """Open the connection of the next request in advance."""
-        self._opened = await asyncio.open_connection(*self._address, limit=MOST_LINE)
+        self._opened = await asyncio.open_connection(*self._address, limit=MAX_LINE)
 
     async def send(self, verb: str, fields: Fields, body: bytes = b"") -> TrafficConnection:
         """Send one request."""
@@ -191,7 +191,7 @@ class BenchTraffic:
 
     async def approvals(self, size: int) -> None:
         """A call that waits for an approval, which its client does not wait for."""
-        params = _arguments("sign", min(size, MOST_SHOWN))
+        params = _arguments("sign", min(size, MAX_SHOWN))
         # The same call would meet the same request, which may have been rejected meanwhile.
         params["arguments"]["text"] += f"{id(self)}-{next(self._numbers)}"
         connection = await self.begin("tools/call", params, progressToken="p")

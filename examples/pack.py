@@ -14,7 +14,7 @@ from gatepost import CallContext, Pack, ToolFailure
 pack = Pack("expenses")
 
 FILE = "expenses.jsonl"
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 class Expense(BaseModel):
@@ -34,7 +34,7 @@ class SureForm(BaseModel):
 async def kept(ctx: CallContext) -> list[Expense]:
     """The tenant's receipts, in the order in which they came."""
     try:
-        data = await ctx.workspace.read(FILE, limit=MOST_BYTES)
+        data = await ctx.workspace.read(FILE, limit=MAX_BYTES)
     except ToolFailure as missing:
         if missing.failure.kind == "not_found":
             return []

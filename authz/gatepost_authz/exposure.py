@@ -23,7 +23,7 @@ DAY_S = 86_400
 LONG_S = 7 * DAY_S
 LONGEST_S = 366 * DAY_S
 
-MOST_PUBLIC = {4: 1 << 24, 6: 1 << 112}
+MAX_PUBLIC = {4: 1 << 24, 6: 1 << 112}
 """The number of public addresses that one list may cover: a /8, and a /16 of IPv6."""
 PRIVATE_V4 = tuple(
     IPv4Network(one)
@@ -115,7 +115,7 @@ def too_wide(texts: Iterable[str]) -> bool:
     networks = [_plain(network) for network in _networks(texts)]
     v4 = [one for one in networks if isinstance(one, IPv4Network)]
     v6 = [one for one in networks if isinstance(one, IPv6Network)]
-    return _public(v4, PRIVATE_V4) > MOST_PUBLIC[4] or _public(v6, PRIVATE_V6) > MOST_PUBLIC[6]
+    return _public(v4, PRIVATE_V4) > MAX_PUBLIC[4] or _public(v6, PRIVATE_V6) > MAX_PUBLIC[6]
 
 
 def is_metadata(address: IPv4Address | IPv6Address) -> bool:

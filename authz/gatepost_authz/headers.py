@@ -45,7 +45,7 @@ that.
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 UNENCODED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 # Longer names are not cached, so that clients cannot fill the memory.
 LONGEST_REMEMBERED = 64
 
@@ -74,7 +74,7 @@ class Impersonating:
             return False
         verdict = self._verdicts.get(name)
         if verdict is None:
-            if len(self._verdicts) >= MOST_REMEMBERED:
+            if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
             verdict = self._judge(name)
             if len(name) <= LONGEST_REMEMBERED:

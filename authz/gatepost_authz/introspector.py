@@ -19,7 +19,7 @@ from gatepost_authz.ratelimited import RateLimitedLog
 CONNECTIONS = 10
 """The maximum number of connections to one issuer."""
 # Every invented token causes a request to the issuer; they must not pile up while it is slow.
-MOST_RUNNING = 256
+MAX_RUNNING = 256
 PAUSE_S = 5.0
 """The pause in seconds after a search that found no endpoint."""
 
@@ -148,7 +148,7 @@ class Introspectors:
         key = (digest_of(token), issuer)
         task = self._running.get(key)
         if task is None:
-            if sum(running[1] == issuer for running in self._running) >= MOST_RUNNING:
+            if sum(running[1] == issuer for running in self._running) >= MAX_RUNNING:
                 raise IssuerUnavailable("introspection_too_many_requests").about(issuer=issuer)
             task = asyncio.create_task(self.of(trusted).ask(token))
             self._running[key] = task

@@ -10,7 +10,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.signature import Versioned
 
 DEFAULT_CAPACITY = 20_000
-LEAST_ACCEPTED = 20_000
+MIN_ACCEPTED = 20_000
 ACCEPTED_PER_VERDICT = 2
 """The number of digests of accepted tokens that are remembered for each verdict in the cache."""
 LIFETIME = 60.0
@@ -64,7 +64,7 @@ class AcceptedTokens:
 
     def apply(self, verdicts: int) -> None:
         """Remember as many tokens as that number of cached verdicts needs."""
-        self.capacity = max(LEAST_ACCEPTED, ACCEPTED_PER_VERDICT * verdicts)
+        self.capacity = max(MIN_ACCEPTED, ACCEPTED_PER_VERDICT * verdicts)
 
     def add(self, digest: bytes, resource: str) -> None:
         """Record that the token with that digest was accepted at that resource."""

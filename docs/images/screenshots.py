@@ -23,7 +23,7 @@ from tests.support.programs import chromium
 DARK: dict[str, Any] = {"color_scheme": "dark"}
 FOLDER = Path(__file__).parent
 STEADY, PALETTE = ((FOLDER / name).read_text() for name in ("steady.js", "palette.js"))
-HEIGHTS, MOST_BYTES, COLOURS = (1_500, 1_000, 800), 60_000, 64
+HEIGHTS, MAX_BYTES, COLOURS = (1_500, 1_000, 800), 60_000, 64
 
 SERIES: tuple[tuple[str, dict[str, Any], frozenset[str] | None], ...] = (
     ("", {}, None),
@@ -67,7 +67,7 @@ def main(wanted: Collection[str]) -> int:
             ):
                 large += _series(billing, browser, suffix, look, names, wanted)
     for name in large:
-        sys.stdout.write(f"{name} is larger than {MOST_BYTES} bytes\n")
+        sys.stdout.write(f"{name} is larger than {MAX_BYTES} bytes\n")
     return 1 if large else 0
 
 
@@ -87,11 +87,11 @@ def _series(
         picture = b""
         for height in HEIGHTS:
             picture = small(browser, taken(page, height))
-            if len(picture) <= MOST_BYTES:
+            if len(picture) <= MAX_BYTES:
                 break
         (FOLDER / f"dashboard-{name}.png").write_bytes(picture)
         sys.stdout.write(f"{name}: {len(picture)}\n")
-        if len(picture) > MOST_BYTES:
+        if len(picture) > MAX_BYTES:
             large.append(name)
     return large
 

@@ -15,7 +15,7 @@ import uvicorn
 from joserfc.jwk import Key
 
 from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_keys, write_key
-from gatepost_keys.issuer import IssuerSettings, app, locks
+from gatepost_keys.issuer import IssuerSettings, app, production_check
 from gatepost_keys.issuer.settings import DEFAULT_USERS, TENANT, on_loopback
 from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, sign
 from gatepost_keys.public_keys import ALGORITHMS, public_set
@@ -147,7 +147,7 @@ def serve(development: bool, host: str, port: int, **values: str) -> None:
     if not development:
         raise GenerationRefused("the development issuer starts only with --development")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/dev-as"
-    found = locks.problems(
+    found = production_check.problems(
         url,
         values["resource"],
         host,
@@ -167,7 +167,7 @@ def serve(development: bool, host: str, port: int, **values: str) -> None:
         algorithm=values["algorithm"],
         cli_secret=secret,
     )
-    click.echo(locks.BANNER, err=True)
+    click.echo(production_check.BANNER, err=True)
     click.echo(f"client gatepost-cli, secret {secret}", err=True)
     click.echo(f"The development issuer is {url}")
     uvicorn.run(app(settings), host=host, port=port, access_log=False, log_level="warning")

@@ -22,7 +22,7 @@ pack = Pack("demo")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 LARGEST_FILE = 1_000_000
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 
 FILENAME = re.compile(r"[^\W_][\w. -]{0,99}")
 
@@ -236,14 +236,14 @@ async def workspace_files(ctx: CallContext) -> list[ListedResource]:
             size=file.size,
             relevance=Relevance(last_modified=datetime.fromtimestamp(file.modified, UTC)),
         )
-        for file in await ctx.workspace.files(limit=MOST_FILES)
+        for file in await ctx.workspace.files(limit=MAX_FILES)
     ]
 
 
 @workspace_file.complete("path")
 async def workspace_paths(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
     """Return the paths that begin with the typed text."""
-    files = await ctx.workspace.files(limit=MOST_FILES)
+    files = await ctx.workspace.files(limit=MAX_FILES)
     return [file.path for file in files if file.path.startswith(value)]
 
 

@@ -6,12 +6,12 @@ import msgspec
 from pydantic import Field
 
 from gatepost import CallContext, FileWrite, Outcome, Pack, ToolFailure
-from gatepost_packs.text import MOST_BYTES, TEXT_RESULT, encoded, result_schema, shown_text
+from gatepost_packs.text import MAX_BYTES, TEXT_RESULT, encoded, result_schema, shown_text
 
 pack = Pack("filesystem")
 
-MOST_NAMES = 10_000
-MOST_NAME_BYTES = 1_000_000
+MAX_NAMES = 10_000
+MAX_NAME_BYTES = 1_000_000
 """
 The bytes of all names together: they are sent as text and as a value, and neither can be cut later.
 """
@@ -33,7 +33,7 @@ async def fs_list(
 ) -> Outcome:
     """List files and directories at the given path."""
     try:
-        listing = await ctx.workspace.entries(path, limit=MOST_NAMES)
+        listing = await ctx.workspace.entries(path, limit=MAX_NAMES)
     except ToolFailure as missing:
         if missing.failure.kind != "not_found":
             raise
@@ -42,7 +42,7 @@ async def fs_list(
 
 
 def _names(found: list[str], *, cut: bool) -> Outcome:
-    names, left = [], MOST_NAME_BYTES
+    names, left = [], MAX_NAME_BYTES
     for name in found:
         left -= len(name.encode(errors="surrogatepass")) + len('"",')
         if left < 0:
@@ -69,7 +69,7 @@ def _names(found: list[str], *, cut: bool) -> Outcome:
 async def fs_read_text(
     ctx: CallContext,
     path: Annotated[str, Field(description="Path to file relative to workspace root")],
-    max_bytes: Annotated[int, Field(description="Maximum bytes to read", ge=1, le=MOST_BYTES)] = (
+    max_bytes: Annotated[int, Field(description="Maximum bytes to read", ge=1, le=MAX_BYTES)] = (
         200_000
     ),
 ) -> Outcome:

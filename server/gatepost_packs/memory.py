@@ -6,12 +6,12 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Pack, ToolFailure, Workspace
-from gatepost_packs.text import MOST_BYTES, TEXT_RESULT, decoded, encoded
+from gatepost_packs.text import MAX_BYTES, TEXT_RESULT, decoded, encoded
 
 pack = Pack("memory")
 
 NAME = re.compile(r"[^\W_](?:[\w. -]{0,78}[\w-])?")
-MOST_NAMES = 1_000
+MAX_NAMES = 1_000
 
 
 class SavedMemory(BaseModel):
@@ -40,7 +40,7 @@ async def memory_read(
     if name is None:
         return await _names(_area(ctx))
     try:
-        head = await _area(ctx).head(_checked(name), limit=MOST_BYTES)
+        head = await _area(ctx).head(_checked(name), limit=MAX_BYTES)
     except ToolFailure as missing:
         if missing.failure.kind != "not_found":
             raise
@@ -88,7 +88,7 @@ def _checked(name: str) -> str:
 
 
 async def _names(area: Workspace) -> str:
-    listing = await area.entries(limit=MOST_NAMES)
+    listing = await area.entries(limit=MAX_NAMES)
     names = [item.path for item in listing.items if item.type == "file"]
     if not names:
         return "Nothing is stored yet. memory_write stores a text under a name."

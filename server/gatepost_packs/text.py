@@ -16,7 +16,7 @@ def result_schema(value: Mapping[str, Any]) -> Mapping[str, Any]:
 TEXT_RESULT = result_schema({"type": "string"})
 """The output schema of a tool that returns a text."""
 
-MOST_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 """Most bytes that one call can read."""
 
 

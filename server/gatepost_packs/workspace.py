@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Outcome, Pack
-from gatepost_packs.text import MOST_BYTES, TEXT_RESULT, encoded, shown_text
+from gatepost_packs.text import MAX_BYTES, TEXT_RESULT, encoded, shown_text
 
 pack = Pack("workspace")
 
@@ -48,7 +48,7 @@ class Contained(BaseModel):
 async def workspace_read(
     ctx: CallContext,
     path: Annotated[str, Field(description="Path to the file relative to workspace root")],
-    max_bytes: Annotated[int, Field(description="Bytes to read at most", ge=1, le=MOST_BYTES)] = (
+    max_bytes: Annotated[int, Field(description="Bytes to read at most", ge=1, le=MAX_BYTES)] = (
         200_000
     ),
 ) -> Outcome:

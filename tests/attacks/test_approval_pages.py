@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatepost.dashboard.argument_tree import MOST_TEXT
-from gatepost.dashboard.difference import MOST_LINES
+from gatepost.dashboard.argument_tree import MAX_TEXT
+from gatepost.dashboard.difference import MAX_LINES
 from gatepost.policy.approvals.approval_request import DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
@@ -36,7 +36,7 @@ def test_the_second_of_two_gets_all_that_the_first_wrote(
 ) -> None:
     """The page cut it without a word, and the file had the arguments as they were before."""
     request = billing.asks("refund", {"customer": "C-1", "amount": 900.0})
-    reason = "x" * MOST_TEXT + "the end"
+    reason = "x" * MAX_TEXT + "the end"
     form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
     assert decide(dave, request, "edit", **form) == 303
 
@@ -59,7 +59,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
     """A script of many new lines was approved over a page that had none of them."""
     records = billing.server.services.records
     scripts = ScriptApprovals(records.of("acme").entries(SUBJECT))
-    lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
+    lines = "".join(f"step_{at}()\n" for at in range(MAX_LINES + 10))
     billing.server.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
     billing.server.run(scripts.request([after], caller=a_caller(subject="erin"), most=10))
@@ -68,7 +68,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
     page = dave.get(f"/approvals/script-{review.digest}").text
 
     assert "evil()" in page
-    assert f"step_{MOST_LINES}()" in page
+    assert f"step_{MAX_LINES}()" in page
     assert f"/approvals/script-{review.digest}/arguments" in page
 
 

@@ -10,11 +10,11 @@ from gatepost.cli.approvals import print_request
 from gatepost.dashboard.argument_form import Field, Filled, fields_of, filled
 from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
-from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
+from gatepost.dashboard.escaping import MAX_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, Undecidable
 from gatepost.policy.approvals.request_lists import erase_decider
-from gatepost.policy.approvals.stored_request import MOST_ARGUMENTS, merged
+from gatepost.policy.approvals.stored_request import MAX_ARGUMENTS, merged
 from gatepost.tools.exact_json import decoded
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
@@ -75,7 +75,7 @@ def test_json_that_readers_take_differently_is_an_error(text: str) -> None:
 
 def test_an_edit_is_bounded_like_a_call() -> None:
     """The second of two approvers must be able to read what the first one wrote."""
-    edited = json.dumps({"text": "x" * MOST_ARGUMENTS}).encode()
+    edited = json.dumps({"text": "x" * MAX_ARGUMENTS}).encode()
 
     with pytest.raises(Undecidable, match="can be looked at"):
         merged(edited, b'{"text": "x"}', b'{"text": "x"}')
@@ -117,7 +117,7 @@ def test_no_mark_paints_over_what_runs(mark: str) -> None:
     """Words struck out, enclosed, or under a pile of accents of the line below them."""
     text = f"rm{mark} -rf"
 
-    assert hidden(text) >= len(mark) - MOST_MARKS
+    assert hidden(text) >= len(mark) - MAX_MARKS
     assert hidden(text)
     assert decoded(spelt(json.dumps(text, ensure_ascii=False)).encode()) == text
 

@@ -15,7 +15,7 @@ from tests.support.endpoint import JSON, META, VERSION, EndpointTaskClient, Head
 from tests.support.runners import run_ready, run_until
 
 WITHIN_S = 10
-MOST_STEPS = 60
+MAX_STEPS = 60
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 pack = Pack("steps")
@@ -190,7 +190,7 @@ async def test_nothing_is_left_whenever_a_request_ends(
     monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
     monkeypatch.setattr(request_messages, "WATCH_AFTER_S", 0)
     verb, body, headers = REQUESTS[name]
-    for steps in range(MOST_STEPS):
+    for steps in range(MAX_STEPS):
         server = SlowServer()
         if name.startswith("old"):
             session = await server.client.open(capabilities={"elicitation": {}})

@@ -19,7 +19,7 @@ from pydantic import BaseModel, create_model
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import LimitsSettings, ToolsSettings
 from gatepost.tools.api import Tool
-from gatepost.tools.json_shape import MOST_VALUES
+from gatepost.tools.json_shape import MAX_VALUES
 from gatepost_packs import BUILT_IN
 from tests.attacks.conftest import (
     bringing,
@@ -61,9 +61,9 @@ def hostile(almost: bytes) -> Iterator[bytes]:
     """Values that are wrong everywhere; *almost* is what would nearly fit."""
     for item in (b'""', b"{}", b"1e308", almost):
         values = max(len(item.split(b",")), 1) + 1
-        yield list_of(item, (len(item) + 1) * (MOST_VALUES // values - 100))
+        yield list_of(item, (len(item) + 1) * (MAX_VALUES // values - 100))
         yield list_of(item, 800 * (len(item) + 1))
-        yield object_of(item, MOST_VALUES // values - 100)
+        yield object_of(item, MAX_VALUES // values - 100)
         yield object_of(item, 400)
     yield b'"' + rb",\"" * (ROOM // 3) + b'"'
     for depth in (8, 30, 52):
@@ -95,7 +95,7 @@ def _instance(schema: Any, depth: int = 0) -> Any:
 def _bodies(schema: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
     """Arguments that are wrong in one property after another, and in members that are none."""
     good = _instance({"type": "object", **schema}) or {}
-    yield object_of(b"1", MOST_VALUES - 100)
+    yield object_of(b"1", MAX_VALUES - 100)
     yield object_of(b"1", 900)
     for name, wanted in schema.get("properties", {}).items():
         if (kind := _kind(wanted)) in seen:

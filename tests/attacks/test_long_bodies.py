@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gatepost.tools.cpu_thread import MOST_WAITING
+from gatepost.tools.cpu_thread import MAX_WAITING
 from gatepost_packs import demo
 from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
@@ -43,7 +43,7 @@ async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() ->
 async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> None:
     """Over REST, the bodies that wait already and all other requests are answered."""
     rest = _rest()
-    many = [rest.post(a_caller(), "whoami", LONG) for _ in range(MOST_WAITING + 10)]
+    many = [rest.post(a_caller(), "whoami", LONG) for _ in range(MAX_WAITING + 10)]
     *answers, other = await asyncio.gather(*many, rest.post(BOB, "echo", ECHO))
     refused = [one for one in answers if one.status == 429]
     # One runs; what the first ones still need finds the queue full, too.
@@ -87,7 +87,7 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
         order.append("bob")
         return answer
 
-    *answers, other = await asyncio.gather(*(send() for _ in range(MOST_WAITING + 20)), call())
+    *answers, other = await asyncio.gather(*(send() for _ in range(MAX_WAITING + 20)), call())
     codes = [(one.status, one.json["error"]["code"], one.json.get("id")) for one in answers]
     identity, status = (7, 200) if kind == "request" else (None, 429)
     busy = codes.index((status, -32000, identity))

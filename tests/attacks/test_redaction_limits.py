@@ -15,7 +15,7 @@ from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
 from gatepost.redaction.secret_search import MATCHES_AT_ONCE, unwrapped
 from gatepost.redaction.spans import replaced
 from gatepost.tools.api import Call
-from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
+from gatepost.tools.redacted_call import MAX_WRITTEN, MAX_WRITTEN_BYTES
 from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -133,9 +133,9 @@ def _asked(runner: Runner, name: str = "unlock", **arguments: Any) -> str:
 
 
 TOO_MUCH: dict[str, dict[str, Any]] = {
-    "one that is too long": {"token": "x" * (MOST_WRITTEN_BYTES + 1), "text": "t"},
-    "too many": {"token": "t", "text": "t", "others": [f"value{n}" for n in range(MOST_WRITTEN)]},
-    "too long where it is wrong": {"token": {"no": ["x" * MOST_WRITTEN_BYTES, "y"]}, "text": 1},
+    "one that is too long": {"token": "x" * (MAX_WRITTEN_BYTES + 1), "text": "t"},
+    "too many": {"token": "t", "text": "t", "others": [f"value{n}" for n in range(MAX_WRITTEN)]},
+    "too long where it is wrong": {"token": {"no": ["x" * MAX_WRITTEN_BYTES, "y"]}, "text": 1},
 }
 
 
@@ -152,7 +152,7 @@ def test_more_secrets_than_a_call_may_bring_are_refused(arguments: dict[str, Any
 
 def test_as_many_as_it_may_bring_are_kept_out() -> None:
     """The limits are no way around."""
-    values = [f"value-number-{n}" for n in range(MOST_WRITTEN - 1)]
+    values = [f"value-number-{n}" for n in range(MAX_WRITTEN - 1)]
     told = _asked(_runner([]), token="t" * 60_000, text=" ".join(values), others=values)
     assert told == " ".join(["[REDACTED:OTHERS]"] * len(values))
 

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.channel import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
 from gatepost.mcp.sessions.resumable import FINISHED_S, EventLog, EventLogs
-from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
+from gatepost.mcp.sessions.settings import MAX_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
@@ -257,5 +257,5 @@ async def test_what_a_session_watches_is_bounded_in_bytes() -> None:
         answers.append(json.loads((await client.within(session, body)).body))
 
     taken = sum("result" in answer for answer in answers)
-    assert taken == MOST_WATCHED_CHARACTERS // 1008
+    assert taken == MAX_WATCHED_CHARACTERS // 1008
     assert answers[-1]["error"]["code"] == -32000

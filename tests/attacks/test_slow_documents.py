@@ -42,7 +42,7 @@ async def test_paths_that_are_hard_to_compare_are_not_all_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two thousand templates of two letters kept the server busy for eight seconds."""
-    monkeypatch.setattr(lookup, "MOST_LIKE", 3)
+    monkeypatch.setattr(lookup, "MAX_LIKE", 3)
     paths = {_word(): {"get": {"summary": "x"}} for _ in range(200)}
     text = str({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths})
     document = ApiDescription(canonical(text.encode()))

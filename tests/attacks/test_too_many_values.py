@@ -16,8 +16,8 @@ from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.forms import validation_error_in
 from gatepost.tools.json_shape import (
     COUNTED_BYTES,
-    MOST_DIGITS,
-    MOST_VALUES,
+    MAX_DIGITS,
+    MAX_VALUES,
     TEXT_BYTES,
     excess,
     may_be_deep,
@@ -199,7 +199,7 @@ def test_the_values_of_json_in_a_text_count_for_a_tool_that_reads_it() -> None:
 
 def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:
     """The time to read a number grows with the square of its digits."""
-    digits = b"1" * (MOST_DIGITS + 1)
+    digits = b"1" * (MAX_DIGITS + 1)
 
     assert excess(b'{"n":%b}' % digits, 10) is not None
     assert excess(b'{"n":"%b"}' % digits, 10) is None
@@ -209,7 +209,7 @@ def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:
 @pytest.mark.parametrize("tool", ["save", "raw"])
 async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> None:
     """On the endpoint, where a client waits for the answer to its request."""
-    response = await _call(tool, b'{"value":%b}' % _many(MOST_VALUES))
+    response = await _call(tool, b'{"value":%b}' % _many(MAX_VALUES))
 
     assert response.error == (413, -32600)
     assert response.json["id"] == json.loads(_body(tool, b"{}")[1])["id"]
@@ -220,7 +220,7 @@ async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
     """In the words of that protocol."""
     client = EndpointClient(pack.tools.values())
     inner = RestEndpoint(client.runner, client.registry)
-    response = await inner.call(a_caller(), "save", {"rows": [1] * MOST_VALUES})
+    response = await inner.call(a_caller(), "save", {"rows": [1] * MAX_VALUES})
 
     assert (response.status, response.json["error"]) == (413, "body_too_large")
     assert "limits.max_body_values" in response.json["message"]
@@ -309,7 +309,7 @@ def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
         "properties": {"days": {"type": "array", "items": {"enum": ["mon", "tue"]}}},
         "required": ["days"],
     }
-    answers = [{"days": ["never"] * MOST_VALUES}, {f"k{n}": 1 for n in range(MOST_VALUES)}]
+    answers = [{"days": ["never"] * MAX_VALUES}, {f"k{n}": 1 for n in range(MAX_VALUES)}]
     began = time.thread_time()
     json.loads(b"[" + b"1," * 2_000_000 + b"1]")
     allowed = 2 * (time.thread_time() - began)
@@ -329,8 +329,8 @@ async def test_others_are_served_while_long_arguments_are_checked() -> None:
     bodies = [
         ("save", b'{"rows":%b}' % rows),
         ("save", b'{"rows":[],"note":"%b"}' % (rb",\"" * 1_000_000)),
-        ("raw", b'{"value":%b}' % _many(MOST_VALUES - 100)),
-        ("save", b"{%b}" % b",".join(b'"k%d":1' % n for n in range(MOST_VALUES - 100))),
+        ("raw", b'{"value":%b}' % _many(MAX_VALUES - 100)),
+        ("save", b"{%b}" % b",".join(b'"k%d":1' % n for n in range(MAX_VALUES - 100))),
     ]
     began = time.thread_time()
     for _ in range(2):

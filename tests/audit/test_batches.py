@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.writer import MOST_UNWRITTEN, AuditWriter
+from gatepost.audit.writer import MAX_UNWRITTEN, AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Link, RecordsByChain
@@ -116,7 +116,7 @@ async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
     """So that a bounded number of records is lost with the process; a clean stop loses none."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()
-    answered = [writer.end().kept for _ in range(MOST_UNWRITTEN)]
+    answered = [writer.end().kept for _ in range(MAX_UNWRITTEN)]
     last = writer.end()
     waits = not last.kept
     writer.gate.set()
@@ -125,7 +125,7 @@ async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
     assert all(answered)
     assert waits
     assert last.kept
-    assert writer.batches == [MOST_UNWRITTEN + 1]
+    assert writer.batches == [MAX_UNWRITTEN + 1]
 
 
 async def test_an_event_is_durable_before_it_counts_although_calls_are_relaxed() -> None:

@@ -24,10 +24,10 @@ from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import NOW, pack, person
 from tests.support.measuring import steps
 
-MOST_STEPS = 5
+MAX_STEPS = 5
 RECORDS = 32
-MOST_BUILDER_STEPS = 121
-MOST_LINK_STEPS = 15
+MAX_BUILDER_STEPS = 121
+MAX_LINK_STEPS = 15
 
 
 def a_call(size: int) -> Call:
@@ -46,7 +46,7 @@ async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
     taken = [steps(lambda: writer.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
     await writer.aclose()
 
-    assert max(taken) <= MOST_STEPS
+    assert max(taken) <= MAX_STEPS
 
 
 def test_a_record_costs_the_builder_a_bounded_number_of_steps() -> None:
@@ -63,7 +63,7 @@ def test_a_record_costs_the_builder_a_bounded_number_of_steps() -> None:
     sides = [decode_side(new_record.side or "") for new_record in made]
     salts = {salt for side in sides for salt, _ in side.values()}
 
-    assert taken <= RECORDS * MOST_BUILDER_STEPS
+    assert taken <= RECORDS * MAX_BUILDER_STEPS
     assert len(salts) == sum(map(len, sides)) == 2 * RECORDS
 
 
@@ -79,8 +79,8 @@ class BatchCost(NamedTuple):
     merged: int
 
 
-MOST_APPENDED_STEPS = 75
-MOST_TENANT_STEPS = BatchCost(4, 200)
+MAX_APPENDED_STEPS = 75
+MAX_TENANT_STEPS = BatchCost(4, 200)
 
 
 def test_what_a_record_and_a_tenant_cost_from_builder_to_tables(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_what_a_record_and_a_tenant_cost_from_builder_to_tables(tmp_path: Path) 
     merger.close()
     wal.close()
 
-    assert single.appended <= MOST_APPENDED_STEPS
+    assert single.appended <= MAX_APPENDED_STEPS
     assert (records.appended - single.appended) / 100 <= 1
-    assert (tenants.appended - single.appended) / 99 <= MOST_TENANT_STEPS.appended
-    assert (records.merged - single.merged) / 100 <= MOST_LINK_STEPS
-    assert (tenants.merged - single.merged) / 99 <= MOST_TENANT_STEPS.merged
+    assert (tenants.appended - single.appended) / 99 <= MAX_TENANT_STEPS.appended
+    assert (records.merged - single.merged) / 100 <= MAX_LINK_STEPS
+    assert (tenants.merged - single.merged) / 99 <= MAX_TENANT_STEPS.merged

@@ -175,7 +175,7 @@ async def test_who_may_go_on_does_and_is_on_record_later() -> None:
 @pytest.mark.requirement("AU8")
 async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for so many; of the others there is a number."""
-    monkeypatch.setattr(batches_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(batches_module, "MAX_WAITING", 2)
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
     for name in "abcd":

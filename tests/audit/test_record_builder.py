@@ -284,8 +284,8 @@ def test_secrets_stay_where_they_may_stand() -> None:
 
 def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many callers and tools there are, and however few are remembered."""
-    monkeypatch.setattr(builder_module, "MOST_KNOWN", 3)
-    monkeypatch.setattr(builder_module, "MOST_CALLERS", 3)
+    monkeypatch.setattr(builder_module, "MAX_KNOWN", 3)
+    monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
     one = RecordBuilder()
     told = []
     for at in range(40):
@@ -300,7 +300,7 @@ def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that is used on several machines, and however few of them are remembered."""
-    monkeypatch.setattr(builder_module, "MOST_CALLERS", 3)
+    monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
     one = RecordBuilder()
     asked = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
     calls = [

@@ -12,7 +12,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.audit import refusals
 from gatepost.audit.record import AuditRecord, read, search
-from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MOST_KINDS
+from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MAX_KINDS
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.tools.api import Call, Failure, Outcome
@@ -95,14 +95,14 @@ async def test_callers_kinds_and_successes_are_told_apart(url: str) -> None:
 async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
     """Neither names of tools nor addresses, of which a network has no end, make more of them."""
     async with audit_log(url) as one:
-        for number in range(MOST_KINDS * 3):
+        for number in range(MAX_KINDS * 3):
             call = a_call(name=f"tool-{number}", peer=f"2001:db8::{number:x}")
             await refuse(one, call, InsufficientScope(("a",)), 1)
             await refuse(one, a_call(peer=f"2001:db8::{number:x}"), Unknown("none"), 1)
         records = await found(one)
 
-    assert len(records) <= ALONE_TOGETHER + MOST_KINDS + 2
-    assert sum(record.times for record in records) == MOST_KINDS * 6
+    assert len(records) <= ALONE_TOGETHER + MAX_KINDS + 2
+    assert sum(record.times for record in records) == MAX_KINDS * 6
 
 
 async def test_what_a_tool_answers_is_never_counted_together(url: str) -> None:

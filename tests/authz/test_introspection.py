@@ -9,7 +9,7 @@ import pytest
 from gatepost_authz.answer_cache import REMEMBERED, Memory, RandomCache
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
-from gatepost_authz.introspector import MOST_RUNNING
+from gatepost_authz.introspector import MAX_RUNNING
 from gatepost_authz.tenant import Policy
 from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 
@@ -159,7 +159,7 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
     """While the issuer is slow, so many requests wait; those beyond get 503 at once."""
     opaque_gate.endpoint.open.clear()
-    asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MOST_RUNNING)]
+    asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)]
     await until(lambda: len(opaque_gate.endpoint.asked) == 10)
 
     reason = await opaque_gate.refused(IssuerUnavailable, token="one-more")

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from gatepost.dashboard.argument_tree import (
-    MOST_DEPTH,
-    MOST_NODES,
-    MOST_TEXT,
+    MAX_DEPTH,
+    MAX_NODES,
+    MAX_TEXT,
     Node,
     laid_out,
     read,
@@ -64,8 +64,8 @@ def test_anything_else_in_a_list_is_a_tree(items: str) -> None:
 
 
 BOUNDED = [
-    ("a long text", {"a": "x" * (MOST_TEXT + 5)}),
-    ("many values", {"a": list(range(MOST_NODES + 5))}),
+    ("a long text", {"a": "x" * (MAX_TEXT + 5)}),
+    ("many values", {"a": list(range(MAX_NODES + 5))}),
     ("many texts", {str(at): "x" * 2_000 for at in range(100)}),
 ]
 
@@ -80,7 +80,7 @@ def test_what_is_left_out_is_told(what: str, value: object) -> None:
 def test_what_is_nested_deeply_is_shown_as_json() -> None:
     """Nesting makes no page without end."""
     node = read(("[" * 40 + "]" * 40).encode())
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         node = node.nodes[0]
 
     assert node.kind == "raw"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.dashboard.difference import MOST_LINES, ComparisonLimit, difference
+from gatepost.dashboard.difference import MAX_LINES, ComparisonLimit, difference
 
 
 def said(before: str, after: str, context: int = 3) -> list[str]:
@@ -36,7 +36,7 @@ def test_equal_texts_have_no_difference() -> None:
 
 def test_too_much_is_not_compared() -> None:
     """Comparing takes the square of the lines; what both begin and end with is free."""
-    many = "\n".join(map(str, range(MOST_LINES + 2)))
+    many = "\n".join(map(str, range(MAX_LINES + 2)))
     assert difference(many, many.replace("\n", "x\n")).too_long
     long = "\n".join(map(str, range(50_000)))
     assert (difference(long, long + "\nlast").new, difference(long, "first\n" + long).new) == (1, 1)
@@ -44,7 +44,7 @@ def test_too_much_is_not_compared() -> None:
 
 def test_many_texts_together_are_compared_no_longer_than_one() -> None:
     """An upstream changes all of its tools so that each takes as long as one may."""
-    half, limit = MOST_LINES // 2, ComparisonLimit()
+    half, limit = MAX_LINES // 2, ComparisonLimit()
     old = "\n".join(map(str, range(half)))
     new = old.replace("\n", "x\n") + "x"
     found = [difference(old, new, limit=limit).too_long for _ in range(6)]

@@ -156,7 +156,7 @@ def test_processes_that_ended_hide_none_that_serves(
     billing: BillingServer, olga: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reports that expired, or that were not written again, lie before it in the store."""
-    monkeypatch.setattr(process_reports, "MOST_REPORTS", 2)
+    monkeypatch.setattr(process_reports, "MAX_REPORTS", 2)
     entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
     for key, age_s in (("a", KEPT_S + 1), ("b", KEPT_S + 1), ("c", 99.0), ("d", 99.0), ("e", 0.0)):
         report = ProcessReport(

@@ -19,7 +19,7 @@ from gatepost.cli.serve import listening
 from gatepost.cli.stores import OpenStores
 from gatepost.config.limits import NamedToolLimitSettings
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
-from gatepost.policy.revocation.orders import revocation
+from gatepost.policy.revocation.revocation_records import revocation
 from gatepost.runtime.process_reports import ProcessReporter
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server

@@ -158,7 +158,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
     shared: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its reason and the issuer, and nothing of the code."""
-    monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
+    monkeypatch.setattr(refused_tokens, "MAX_PER_PEER", 10**6)
     with (
         shared.user_browser() as victim,
         shared.user_browser() as attacker,

@@ -7,7 +7,7 @@ from typing import Any
 from click import Group
 
 from gatepost.cli.secrets import secrets
-from gatepost.secrets.names import LEAST_CHARACTERS, MOST_BYTES, MOST_SECRETS
+from gatepost.secrets.names import MAX_BYTES, MAX_SECRETS, MIN_CHARACTERS
 
 PAGE = (Path(__file__).parents[2] / "docs/secrets.md").read_text(encoding="utf-8")
 
@@ -27,5 +27,5 @@ def test_every_command_and_limit_is_on_the_page() -> None:
     told = set(re.findall(r"gatepost secrets (\w+)", PAGE))
 
     assert told == set(secrets.commands)
-    assert f"of {LEAST_CHARACTERS} characters to {MOST_BYTES // 1024} KiB" in PAGE
-    assert f"at most {MOST_SECRETS:,} secrets" in PAGE
+    assert f"of {MIN_CHARACTERS} characters to {MAX_BYTES // 1024} KiB" in PAGE
+    assert f"at most {MAX_SECRETS:,} secrets" in PAGE

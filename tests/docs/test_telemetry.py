@@ -14,7 +14,7 @@ from gatepost.telemetry.metric_families import BUILD, FAMILIES, FixedLabel, Metr
 from gatepost.telemetry.shared_memory import SharedMetrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
@@ -23,7 +23,7 @@ def labels_of(family: MetricFamily) -> str:
     told = []
     for label in family.labels:
         values = (
-            label.values if isinstance(label, FixedLabel) and 1 < label.size <= MOST_SHOWN else ()
+            label.values if isinstance(label, FixedLabel) and 1 < label.size <= MAX_SHOWN else ()
         )
         shown = " ".join(f"`{value}`" for value in values)
         told.append(f"`{label.name}`: {shown}" if shown else f"`{label.name}`")

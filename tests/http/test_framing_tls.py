@@ -25,7 +25,7 @@ from tests.support.proxies import CertificateAuthority
 pytestmark = pytest.mark.requirement("P3")
 
 PATIENT = Deadlines(head_s=30.0, keep_alive_s=30, drain_s=1, max_head_bytes=2000)
-MOST_IN_A_RECORD = 16 * 1024
+MAX_IN_A_RECORD = 16 * 1024
 """Bytes (RFC 8446 section 5.1)."""
 
 
@@ -85,7 +85,7 @@ async def test_what_the_parser_refuses_is_refused_behind_others(
 
 async def test_a_body_of_many_records_belongs_to_its_head(wire: WireConnection) -> None:
     """No record holds it: it comes in as many pieces as the system makes of them."""
-    for size in (MOST_IN_A_RECORD - 1, MOST_IN_A_RECORD, 3 * MOST_IN_A_RECORD):
+    for size in (MAX_IN_A_RECORD - 1, MAX_IN_A_RECORD, 3 * MAX_IN_A_RECORD):
         await wire.send(post(b"x" * size))
         assert (await told(wire))["body"] == "x" * size
     await wire.send(post(b"last"))

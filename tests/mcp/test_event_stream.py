@@ -20,7 +20,7 @@ from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.anyio
 
-MOST_CHANGES = 200_000
+MAX_CHANGES = 200_000
 """More than any system's buffers for one connection hold."""
 
 
@@ -96,11 +96,11 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_disconnected
             (stream,) = client.streams
             pubsub = client.pubsub.of("acme")
             changes = 0
-            while stream._idle and changes < MOST_CHANGES:  # type: ignore[attr-defined]
+            while stream._idle and changes < MAX_CHANGES:  # type: ignore[attr-defined]
                 await pubsub.listed("tools")
                 await asyncio.sleep(0)
                 changes += 1
-            assert changes < MOST_CHANGES
+            assert changes < MAX_CHANGES
             for _ in range(1000):
                 await pubsub.listed("tools")
             await asyncio.sleep(0)

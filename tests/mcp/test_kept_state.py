@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost import CallContext, Elicitation, Pack
-from gatepost.tools.client import MOST_KEPT_BYTES, InputNeeded, all_needed
+from gatepost.tools.client import MAX_KEPT_BYTES, InputNeeded, all_needed
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient
 
@@ -47,8 +47,8 @@ async def test_a_call_without_a_state_begins_with_nothing() -> None:
 async def test_a_state_is_bounded() -> None:
     client = EndpointClient(PACK.tools.values())
 
-    fits = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES // 2})
-    large = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES})
+    fits = await ask_again(client, "keep", {"size": MAX_KEPT_BYTES // 2})
+    large = await ask_again(client, "keep", {"size": MAX_KEPT_BYTES})
 
     assert input_requests_of(fits)
     assert large.json["result"]["isError"]

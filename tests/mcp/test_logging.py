@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
+from gatepost.mcp.client import MAX_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import LEVELS
 from tests.mcp import fixture_tools
@@ -55,7 +55,7 @@ async def count(ctx: CallContext, most: int) -> str:
 async def say_odd(ctx: CallContext) -> str:
     """Say what cannot be said, and too much."""
     await ctx.log("error", {"odd": Odd()})
-    await ctx.log("error", "x" * MOST_LOG_BYTES)
+    await ctx.log("error", "x" * MAX_LOG_BYTES)
     return "said"
 
 
@@ -148,7 +148,7 @@ async def test_lg_06_what_cannot_be_said_is_not_guessed(client: EndpointClient) 
     odd, large = told(await call(client, "say_odd"))
 
     assert odd["data"] == {"odd": "<Odd>"}
-    assert large["data"] == f"A message of {MOST_LOG_BYTES + 2} bytes was dropped: it is too large."
+    assert large["data"] == f"A message of {MAX_LOG_BYTES + 2} bytes was dropped: it is too large."
 
 
 @pytest.mark.requirement("LG-06")

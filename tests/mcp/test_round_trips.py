@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
+from gatepost.mcp.round_trips import MAX_RESPONSES, MAX_ROUNDS
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     FILES,
@@ -155,10 +155,10 @@ async def test_m_10_a_tool_may_ask_again_and_again(client: EndpointClient) -> No
 async def test_m_10_a_tool_may_ask_a_limited_number_of_times(client: EndpointClient) -> None:
     """A tool that asks without end is stopped."""
     response = await ask_again(client, "ask_for_ever")
-    for number in range(1, MOST_ROUNDS):
+    for number in range(1, MAX_ROUNDS):
         answers = {f"question-{number}": accept(ok=True)}
         response = await go_on(client, "ask_for_ever", response, answers)
-    answers = {f"question-{MOST_ROUNDS}": accept(ok=True)}
+    answers = {f"question-{MAX_ROUNDS}": accept(ok=True)}
 
     last = await go_on(client, "ask_for_ever", response, answers)
 
@@ -189,7 +189,7 @@ MALFORMED = [
     [],
     None,
     7,
-    {str(number): {} for number in range(MOST_RESPONSES + 1)},
+    {str(number): {} for number in range(MAX_RESPONSES + 1)},
     {"confirm": accept(ok=True), "padding": "x" * 1_100_000},
 ]
 

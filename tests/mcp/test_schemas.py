@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
-from gatepost.tools.raw_schema import DEPTH, MOST_SUBSCHEMAS
+from gatepost.tools.raw_schema import DEPTH, MAX_SUBSCHEMAS
 from tests.mcp.conftest import REVISIONS, ask, declared, result_of
 from tests.mcp.conftest import pack as library
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
@@ -156,7 +156,7 @@ BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "other.json"}}}, "other.json"),
     ("JS-04", deep(DEPTH), "larger than the"),
-    ("JS-04", {**OBJECT, "anyOf": [{} for _ in range(MOST_SUBSCHEMAS)]}, "larger than the"),
+    ("JS-04", {**OBJECT, "anyOf": [{} for _ in range(MAX_SUBSCHEMAS)]}, "larger than the"),
     ("TL-04", {"type": "array"}, "type: object"),
     ("TL-04", {}, "type: object"),
 ]

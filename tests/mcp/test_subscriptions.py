@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.subscriptions import MOST_NAMES
+from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from tests.support.endpoint import DECLARED, EndpointClient, EndpointTaskClient, a_caller, message
@@ -278,7 +278,7 @@ async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
 async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
     """One more is refused, and there is room again when one goes."""
     replicas = await a_pair().open()
-    for year in range(MOST_NAMES):
+    for year in range(MAX_NAMES):
         uri = f"notes://{year}/report"
         assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json
 

@@ -107,7 +107,7 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
 
 async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
-    monkeypatch.setattr("gatepost.outbound.http_response.MOST_PARTS", 2_000)
+    monkeypatch.setattr("gatepost.outbound.http_response.MAX_PARTS", 2_000)
     async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as outbound_client:
         reply = await asked(outbound_client)
     assert reply.truncated

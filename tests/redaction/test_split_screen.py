@@ -184,7 +184,7 @@ def test_a_process_has_a_bounded_number_of_screens(monkeypatch: pytest.MonkeyPat
     """A screen takes more memory than a tenant's secrets; further tenants are searched in full."""
     screens: WeakSet[SplitScreen] = WeakSet()
     monkeypatch.setattr(redactor_module, "_screens", screens)
-    monkeypatch.setattr(redactor_module, "MOST_SCREENS", 2)
+    monkeypatch.setattr(redactor_module, "MAX_SCREENS", 2)
     redactors = [Redactor({"KEY": f"kQz7vXw2pLm{number}Rt"}) for number in range(3)]
     text = b'"one", ' * 400
 

@@ -15,7 +15,7 @@ from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 
 from gatepost import CallContext, Pack
-from gatepost.rest.tool_descriptions import MOST_TOOLS
+from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.runtime.version import version
 from gatepost.tools.api import Outcome
 from tests.rest.conftest import Octopus
@@ -190,7 +190,7 @@ def test_what_is_served_fits_the_schemas_of_the_document(server: Server) -> None
     Draft202012Validator(schemas["Health"]).validate(octopus.health().json)
     Draft202012Validator(schemas["Error"]).validate(octopus.call("nothing").json)
     listing = document["paths"]["/tools"]["get"]["responses"]["200"]
-    assert listing["content"]["application/json"]["schema"]["maxItems"] == MOST_TOOLS
+    assert listing["content"]["application/json"]["schema"]["maxItems"] == MAX_TOOLS
 
 
 def test_the_document_has_the_version_that_runs(server: Server) -> None:

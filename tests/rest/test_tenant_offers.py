@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import generate_latest
 
-from gatepost.rest.tool_descriptions import MOST_TOOLS
+from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.telemetry.exposition import registry_of
 from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
@@ -77,13 +77,13 @@ def test_an_agent_is_answered_as_if_the_rest_did_not_exist(server: Server) -> No
 @pytest.mark.requirement("O10")
 def test_too_many_tools_name_the_capabilities_of_upstreams(server: Server) -> None:
     """And an agent with fewer of them has a list."""
-    many = [ours.tool(f"t{number}") for number in range(MOST_TOOLS)]
+    many = [ours.tool(f"t{number}") for number in range(MAX_TOOLS)]
     agents = {"agent": Agent(frozenset({theirs.capability}))}
     source.put("umbrella", *many, theirs.tool("last"), agents=agents)
     refused = of(server, "umbrella").tools()
 
     assert refused.error == (409, "too_many_tools")
-    assert f"{ours.capability} ({MOST_TOOLS})" in refused.json["message"]
+    assert f"{ours.capability} ({MAX_TOOLS})" in refused.json["message"]
     assert f"{theirs.capability} (1)" in refused.json["message"]
     assert "pack:demo" in refused.json["message"]
     assert of(server, "umbrella", client_id="agent").names() == ["mcp_crm__last"]

@@ -12,7 +12,7 @@ from gatepost.runtime.recent_callers import (
     CALLERS_PER_TENANT,
     KEPT_S,
     KEY,
-    MOST_BYTES,
+    MAX_BYTES,
     SUBJECT,
     RecentCallers,
     forget_person,
@@ -148,7 +148,7 @@ async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
         processes.one.note(a_caller(subject=f"q{at}", scopes=scopes))
     await processes.one.write()
     entry = await processes.entry()
-    assert len(entry.value) <= MOST_BYTES
+    assert len(entry.value) <= MAX_BYTES
     assert (await processes.subjects())[0] == f"q{CALLERS_PER_TENANT - 1}"
     assert entry.expires_at == processes.now + KEPT_S
 
@@ -158,14 +158,14 @@ async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
     assert await processes.subjects() == []
 
 
-@pytest.mark.parametrize("noted", [1, 2, register.MOST_NOTED])
+@pytest.mark.parametrize("noted", [1, 2, register.MAX_NOTED])
 async def test_tenants_without_end_are_not_all_remembered(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch, noted: int
 ) -> None:
     """Memory for unwritten callers is bounded; those left out are noted the next time."""
-    monkeypatch.setattr(register, "MOST_NOTED", noted)
-    monkeypatch.setattr(register, "MOST_TENANTS", 2)
-    monkeypatch.setattr(register, "MOST_WRITTEN", 2)
+    monkeypatch.setattr(register, "MAX_NOTED", noted)
+    monkeypatch.setattr(register, "MAX_TENANTS", 2)
+    monkeypatch.setattr(register, "MAX_WRITTEN", 2)
     tenants = ["acme", "globex", "initech"]
     for _ in range(2):
         for tenant in tenants:

@@ -29,7 +29,7 @@ from tests.support.measuring import ManualClock, eventually, overheard, steps
 from tests.support.server import Server, issuer_settings, running_server
 
 CHOSEN = "chosen-by-the-caller"
-MOST_STEPS = 32
+MAX_STEPS = 32
 Make = Callable[[Server], str]
 
 
@@ -137,8 +137,8 @@ def test_the_log_names_reason_claim_and_rule(
     server: Server, case: RefusedTokenCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names issuer and tenant only if they are proved, and no value that the caller chose."""
-    monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
-    monkeypatch.setattr(refused_tokens, "MOST_EVENTS", 10**6)
+    monkeypatch.setattr(refused_tokens, "MAX_PER_PEER", 10**6)
+    monkeypatch.setattr(refused_tokens, "MAX_EVENTS", 10**6)
     before = counted(server, case.reason)
 
     with overheard("json") as log:
@@ -265,15 +265,15 @@ async def test_a_flood_cannot_fill_the_log() -> None:
         heard.tell_left_out()
 
         events = told(log.getvalue(), "token_refused")
-        assert len(events) == refused_tokens.MOST_EVENTS
-        assert sum(one["peer"] == "10.0.0.1" for one in events) == refused_tokens.MOST_PER_PEER
+        assert len(events) == refused_tokens.MAX_EVENTS
+        assert sum(one["peer"] == "10.0.0.1" for one in events) == refused_tokens.MAX_PER_PEER
         [rest] = told(log.getvalue(), "token_refusals_left_out")
-        assert rest["count"] == 2_000 - refused_tokens.MOST_EVENTS
-        assert len(heard._logged) <= refused_tokens.MOST_EVENTS
+        assert rest["count"] == 2_000 - refused_tokens.MAX_EVENTS
+        assert len(heard._logged) <= refused_tokens.MAX_EVENTS
 
         clock.now += refused_tokens.WINDOW_S
         heard.by_gate({"type": "http", "client": ("10.0.0.1", 1)}, InvalidToken("bad_signature"))
-        assert len(told(log.getvalue(), "token_refused")) == refused_tokens.MOST_EVENTS + 1
+        assert len(told(log.getvalue(), "token_refused")) == refused_tokens.MAX_EVENTS + 1
     await asyncio.sleep(0)
 
 
@@ -281,7 +281,7 @@ async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     """Strangers decide how many there are, so none of them looks anything up one by one."""
     heard = many_refused_tokens(ManualClock(100.0))
     scope = {"type": "http", "client": ("10.0.0.1", 1)}
-    for _ in range(refused_tokens.MOST_PER_PEER + 1):
+    for _ in range(refused_tokens.MAX_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))
 
-    assert steps(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MOST_STEPS
+    assert steps(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MAX_STEPS

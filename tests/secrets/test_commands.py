@@ -13,7 +13,7 @@ import pytest
 
 from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.secrets.names import MOST_BYTES
+from gatepost.secrets.names import MAX_BYTES
 from tests.secrets import conftest
 from tests.secrets.conftest import proof
 from tests.support.client import ResourceClient, result
@@ -205,10 +205,10 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
         ["set", "API_KEY", "--tenant", "acme"], "bob\n", {}, 1, "--username",
     ),
     "a long value": (
-        ["set", "API_KEY", "--tenant", "acme"], "x" * (MOST_BYTES + 1), {}, 1, "65537 bytes",
+        ["set", "API_KEY", "--tenant", "acme"], "x" * (MAX_BYTES + 1), {}, 1, "65537 bytes",
     ),
     "a longer value": (
-        ["set", "API_KEY", "--tenant", "acme"], "x" * (2 * MOST_BYTES), {}, 1, "more than 65536",
+        ["set", "API_KEY", "--tenant", "acme"], "x" * (2 * MAX_BYTES), {}, 1, "more than 65536",
     ),
     "no tenant": (["set", "API_KEY"], VALUE, {}, 2, "--tenant"),
     "an unknown tenant": (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.secrets.hosts import MOST_HOSTS, BoundSecret, checked_hosts, destination
+from gatepost.secrets.hosts import MAX_HOSTS, BoundSecret, checked_hosts, destination
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import PURPOSE, SUBJECT, SecretStore, SecretUnreadable, _context
@@ -62,10 +62,10 @@ def test_what_is_no_host_is_refused(entry: str, says: str) -> None:
 
 def test_hosts_have_an_end() -> None:
     """One more than the most is refused."""
-    names = [f"h{at}.example" for at in range(MOST_HOSTS + 1)]
+    names = [f"h{at}.example" for at in range(MAX_HOSTS + 1)]
 
-    assert len(checked_hosts(names[1:])) == MOST_HOSTS
-    with pytest.raises(SecretRefused, match=str(MOST_HOSTS)):
+    assert len(checked_hosts(names[1:])) == MAX_HOSTS
+    with pytest.raises(SecretRefused, match=str(MAX_HOSTS)):
         checked_hosts(names)
 
 

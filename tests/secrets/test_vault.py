@@ -9,8 +9,8 @@ import pytest
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import (
-    MOST_BYTES,
-    MOST_SECRETS,
+    MAX_BYTES,
+    MAX_SECRETS,
     SecretRefused,
     checked_name,
     checked_value,
@@ -52,7 +52,7 @@ def test_a_name_is_one_that_reads_well_in_its_place(name: str, good: bool) -> No
 VALUES = {
     "too short": ("1234567", "7 characters"),
     "empty": ("", "0 characters"),
-    "too long": ("é" * (MOST_BYTES // 2 + 1), f"{MOST_BYTES + 2} bytes"),
+    "too long": ("é" * (MAX_BYTES // 2 + 1), f"{MAX_BYTES + 2} bytes"),
     "half a character": ("\ud800" * 8, "UTF-8"),
 }
 
@@ -70,13 +70,13 @@ async def test_a_secret_comes_back_to_its_tenant(
     """No other tenant gets it under any name, and the stored entry holds nothing of it."""
     for tenant in ("acme", "globex"):
         await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
-    await vault.put("acme", "LONGEST", "x" * MOST_BYTES)
+    await vault.put("acme", "LONGEST", "x" * MAX_BYTES)
 
     assert await vault.get("acme", "API_KEY") == BoundSecret(f"{VALUE} of acme")
     assert await vault.get("globex", "API_KEY") == BoundSecret(f"{VALUE} of globex")
     assert await vault.get("globex", "LONGEST") is None
     assert await vault.get("initech", "API_KEY") is None
-    assert (await vault.all("acme"))["LONGEST"] == "x" * MOST_BYTES
+    assert (await vault.all("acme"))["LONGEST"] == "x" * MAX_BYTES
     for entry in await records.of("acme").entries(SUBJECT).all():
         assert b"hunter2" not in entry.value
     assert [row.name for row in await vault.rows("acme")] == ["API_KEY", "LONGEST"]
@@ -106,10 +106,10 @@ async def test_every_change_is_told(records: MemoryRecords, vault: SecretStore) 
 
 async def test_a_tenant_has_no_end_of_secrets(vault: SecretStore) -> None:
     """One more than the most is refused; one of them may still be replaced."""
-    for number in range(MOST_SECRETS):
+    for number in range(MAX_SECRETS):
         await vault.put("acme", f"S{number}", VALUE)
 
-    with pytest.raises(SecretRefused, match=str(MOST_SECRETS)):
+    with pytest.raises(SecretRefused, match=str(MAX_SECRETS)):
         await vault.put("acme", "ANOTHER", VALUE)
     await vault.put("acme", "S0", VALUE + "2")
     await vault.put("globex", "ANOTHER", VALUE)

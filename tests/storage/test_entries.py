@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from gatepost.storage.entries import MOST_KEY, MOST_VALUE, Entry, EntryRefused
+from gatepost.storage.entries import MAX_KEY, MAX_VALUE, Entry, EntryRefused
 from gatepost.storage.records import Records
 from gatepost.storage.sql.entries import REMEMBERED_S
 
 NOW = 1_000.25
-HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MOST_KEY]
+HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MAX_KEY]
 
 
 async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
@@ -228,8 +228,8 @@ async def test_what_expires_is_swept_in_its_time(records: Records) -> None:
 
 
 TOO_LARGE = {
-    "a value": ("k", bytes(MOST_VALUE + 1), "a value has 64000001 bytes and may have 64000000"),
-    "a key": ("k" * (MOST_KEY + 1), b"", "a key has 257 characters and may have 256"),
+    "a value": ("k", bytes(MAX_VALUE + 1), "a value has 64000001 bytes and may have 64000000"),
+    "a key": ("k" * (MAX_KEY + 1), b"", "a key has 257 characters and may have 256"),
 }
 
 
@@ -250,7 +250,7 @@ async def test_the_largest_value_is_kept(records: Records) -> None:
     """64 MB, in one piece."""
     entries = records.of("acme").entries("notes")
 
-    assert await entries.put("k", bytes(MOST_VALUE), now=NOW)
+    assert await entries.put("k", bytes(MAX_VALUE), now=NOW)
     found = await entries.get("k")
     assert found is not None
-    assert found.value == bytes(MOST_VALUE)
+    assert found.value == bytes(MAX_VALUE)

@@ -9,7 +9,7 @@ from gatepost.policy.approvals.approval_request import ERASED, DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import (
     APPROVED_PREFIX,
-    MOST_REJECTED,
+    MAX_REJECTED,
     REJECTED_PREFIX,
     SUBJECT,
     WAITING_PREFIX,
@@ -118,7 +118,7 @@ async def test_a_rejection_has_its_time(records: Records) -> None:
 async def test_so_many_rejections_are_kept(records: Records) -> None:
     """The oldest make room: an agent that writes many contents fills nothing."""
     replicas = ScriptReplicas(records)
-    scripts = [Script("report", b"%d" % number, "code") for number in range(MOST_REJECTED + 2)]
+    scripts = [Script("report", b"%d" % number, "code") for number in range(MAX_REJECTED + 2)]
     for script in scripts:
         replicas.clock.now += 1
         await replicas.submit(script)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.storage.audit_segments import MOST_BYTES
+from gatepost.storage.audit_segments import MAX_BYTES
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords
-from gatepost.storage.sql.sqlite_audit_statements import MOST_ROWS
+from gatepost.storage.sql.sqlite_audit_statements import MAX_ROWS
 from tests.storage.test_audit import link, new_record
 from tests.storage.test_sqlite_wal import file, path, write
 
 __all__ = ["file", "path"]  # fixtures
 
-CHAINS = 3 * MOST_ROWS
-SET_BACK, GONE = f"t{MOST_ROWS}", f"t{MOST_ROWS + 1}"
+CHAINS = 3 * MAX_ROWS
+SET_BACK, GONE = f"t{MAX_ROWS}", f"t{MAX_ROWS + 1}"
 
 
 async def test_files_stay_small(
@@ -25,13 +25,13 @@ async def test_files_stay_small(
 ) -> None:
     """However much is recorded without a pause: the write-ahead log and the log of the database."""
     monkeypatch.setattr(module, "RESTARTED_BYTES", 4_194_304)
-    long = new_record(reason="x" * (MOST_BYTES // 2))
+    long = new_record(reason="x" * (MAX_BYTES // 2))
     for _ in range(100):
         await file.audit.write({("acme", 1): [long] * 2}, link)
     sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
 
     assert len(await file.of("acme").trail.chain(1).rows(0, 999)) == 201
-    assert os.stat(path).st_size > 80 * MOST_BYTES
+    assert os.stat(path).st_size > 80 * MAX_BYTES
     assert max(sizes) < 3 * module.RESTARTED_BYTES
 
 

@@ -8,7 +8,7 @@ from gatepost.policy.approvals.grants import PAGE
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
+from tests.policy.revocation.test_revocation_records import AGENT, BOB, ROBOT, order
 from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
 from tests.support.runners import ACME, CAROL
 

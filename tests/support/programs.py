@@ -33,7 +33,7 @@ NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 STAMP = FOLDER / "node_modules" / ".installed-from"
 """Holds the digest of the lock that was installed; what `make` looks at, too."""
 INSTALL_TIMEOUT_S = 300
-MOST_STEPS = 20
+MAX_STEPS = 20
 HTML = {"Accept": "text/html"}
 NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
 
@@ -114,7 +114,7 @@ class BrowserUser:
         """Go on from *url*, filling in what is asked, until a redirect leads to *home*."""
         with self.browser() as browser:
             answer = browser.get(url, headers=HTML)
-            for _ in range(MOST_STEPS):
+            for _ in range(MAX_STEPS):
                 where = answer.headers.get("location")
                 if where is None and str(answer.url).startswith(home):
                     return str(answer.url)
@@ -125,7 +125,7 @@ class BrowserUser:
                 if url.startswith(home):
                     return url
                 answer = browser.get(url, headers=HTML)
-        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}: {url}")
+        raise AssertionError(f"{MAX_STEPS} steps did not lead back to {home}: {url}")
 
     def browser(self) -> AbstractContextManager[httpx2.Client]:
         """A new one for each way to the issuer and back."""

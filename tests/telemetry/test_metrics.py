@@ -97,13 +97,13 @@ def test_a_thousand_unknown_names_are_one_label() -> None:
 def test_tools_beyond_the_most_count_as_others() -> None:
     """The number of labels is bounded, also for a server with thousands of tools."""
     metrics = SharedMetrics()
-    names = [f"tool_{number:04}" for number in range(metric_families.MOST_TOOLS + 50)]
+    names = [f"tool_{number:04}" for number in range(metric_families.MAX_TOOLS + 50)]
     meter = counting(metrics, tools=tuple(names))
     for name in names:
         meter.called("tool", name, "success", 0.001)
     page = page_of(metrics)
 
-    assert len(page.labels("tool")) == metric_families.MOST_TOOLS + 1
+    assert len(page.labels("tool")) == metric_families.MAX_TOOLS + 1
     assert page.value("gatepost_tool_calls_total", tool="other", outcome="success") == 50
 
 

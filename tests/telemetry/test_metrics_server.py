@@ -12,9 +12,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
-from gatepost.http.httptools_protocol import MOST_PIPELINED
+from gatepost.http.httptools_protocol import MAX_PIPELINED
 from gatepost.runtime.http_server import bind
-from gatepost.runtime.metrics_server import MOST_CONNECTIONS, scraped
+from gatepost.runtime.metrics_server import MAX_CONNECTIONS, scraped
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import read_answer
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requirement("P16")
 
 WITHIN_S = 30
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-MANY = 3 * MOST_CONNECTIONS
+MANY = 3 * MAX_CONNECTIONS
 OTHERS = 50
 """File descriptors that the process may open meanwhile for other reasons."""
 CALLS = {"tool": "pid", "outcome": "success"}
@@ -77,7 +77,7 @@ CLIENTS = {
     "says nothing": b"",
     "sends half a head": GET[:-2],
     "asked once and goes on": GET + GET[:-2],
-    "reads nothing of many answers": GET * (MOST_PIPELINED // 2),
+    "reads nothing of many answers": GET * (MAX_PIPELINED // 2),
     "sends no body": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
     "sends a head without end": GET[:-2] + b"X-Fill: " + b"a" * 60_000,
 }
@@ -106,7 +106,7 @@ def test_many_clients_of_metrics_are_bounded_and_block_nothing(
         server.post.pid(token)
         # An answer of a moment ago is the answer still.
         eventually(lambda: counted(server) == server.made, within=WITHIN_S)
-        most = before + MOST_CONNECTIONS + OTHERS
+        most = before + MAX_CONNECTIONS + OTHERS
         eventually(lambda: server.open_files() <= most, within=WITHIN_S)
         assert server.post.status(token) == 200
 

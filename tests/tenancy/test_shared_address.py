@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatepost_authz.verdict_cache import LEAST_ACCEPTED, AcceptedTokens
+from gatepost_authz.verdict_cache import MIN_ACCEPTED, AcceptedTokens
 from tests.support.client import RawAnswer
 from tests.support.issuers import Idp, jwk, rsa_key, signer
 from tests.support.server import Server, issuer_settings, running_server
@@ -96,8 +96,8 @@ def test_a_token_that_is_refused_is_known_no_more(home: Server) -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """The token that was found good longest ago is forgotten first."""
     seen = AcceptedTokens(verdicts=0)
-    for number in (*range(LEAST_ACCEPTED), 0, LEAST_ACCEPTED):
+    for number in (*range(MIN_ACCEPTED), 0, MIN_ACCEPTED):
         seen.add(b"%d" % number, RESOURCE)
 
     known = [number for number in range(4) if seen.has(b"%d" % number, RESOURCE)]
-    assert (len(seen), known) == (LEAST_ACCEPTED, [0, 2, 3])
+    assert (len(seen), known) == (MIN_ACCEPTED, [0, 2, 3])

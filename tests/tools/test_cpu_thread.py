@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gatepost.tools.cpu_thread import (
-    MOST_WAITING,
+    MAX_WAITING,
     Admission,
     ThreadQueue,
     TooManyWaiting,
@@ -78,7 +78,7 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
     running = await _started(gate)
     done: list[str] = []
     computations = [
-        asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept")) for _ in range(MOST_WAITING)
+        asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept")) for _ in range(MAX_WAITING)
     ]
     await asyncio.sleep(0)
     with pytest.raises(TooManyWaiting) as refused:
@@ -95,7 +95,7 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
     gate.set()
     await asyncio.wait_for(asyncio.gather(running, *computations), SOON)
     assert sorted(set(done)) == ["answer", "kept", "other"]
-    assert len(done) == MOST_WAITING + 3
+    assert len(done) == MAX_WAITING + 3
 
 
 async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threading.Event) -> None:
@@ -103,7 +103,7 @@ async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threadin
     running = await _started(gate)
     done: list[str] = []
     gone = [
-        asyncio.create_task(in_cpu_thread(ALICE, done.append, "gone")) for _ in range(MOST_WAITING)
+        asyncio.create_task(in_cpu_thread(ALICE, done.append, "gone")) for _ in range(MAX_WAITING)
     ]
     await asyncio.sleep(0)
     for one in gone:

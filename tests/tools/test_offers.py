@@ -22,7 +22,7 @@ from gatepost import (
 )
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import ToolsSettings
-from gatepost.tools.resource import MOST_ENTRIES
+from gatepost.tools.resource import MAX_ENTRIES
 from tests.support.endpoint import EndpointClient
 from tests.support.measuring import each
 
@@ -314,8 +314,8 @@ async def test_what_a_lister_names_is_bounded() -> None:
         """Hold seven."""
         return "7"
 
-    client = EndpointClient(pack.offers, page_size=2 * MOST_ENTRIES)
+    client = EndpointClient(pack.offers, page_size=2 * MAX_ENTRIES)
     listed = (await client.ask("resources/list")).json["result"]["resources"]
 
-    assert len(listed) == MOST_ENTRIES
+    assert len(listed) == MAX_ENTRIES
     assert [one.get("title") for one in listed if one["uri"] == "n:7"] == ["Seven"]

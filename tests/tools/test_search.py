@@ -10,7 +10,7 @@ from gatepost import CallContext, Pack
 from gatepost.tools.api import Effects, Failure, Outcome, Tool
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.tenant_offers import Agent
-from gatepost.tools.tool_search import MOST_FOUND, ToolIndex
+from gatepost.tools.tool_search import MAX_FOUND, ToolIndex
 from tests.rest.conftest import Octopus
 from tests.support.client import RawAnswer, result
 from tests.support.client_requests import Ok
@@ -176,7 +176,7 @@ def test_no_other_caller_has_the_two_tools(server: Server) -> None:
 
 
 def test_a_bad_search_is_told_so(server: Server, token: str) -> None:
-    for arguments in ({}, {"query": 7}, {"query": "x", "limit": MOST_FOUND + 1}):
+    for arguments in ({}, {"query": 7}, {"query": "x", "limit": MAX_FOUND + 1}):
         assert result(server.client.call(token, "find_tools", arguments))["isError"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.tools.skill import MOST_FILES, read_skill
+from gatepost.tools.skill import MAX_FILES, read_skill
 
 GOOD = "---\nname: brew-tea\ndescription: Brew a good cup of tea.\n---\n\n# Tea\n"
 
@@ -132,7 +132,7 @@ def test_more_than_clients_take_is_refused(tmp_path: Path) -> None:
         read_skill(folder, authority="kitchen")
     (folder / "a file").unlink()
 
-    for number in range(MOST_FILES):
+    for number in range(MAX_FILES):
         (folder / f"{number}.txt").write_text("")
     with pytest.raises(ValueError, match="more than 512 files"):
         read_skill(folder, authority="kitchen")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.upstreams.cleaning import (
-    MOST_DEPTH,
-    MOST_VALUE,
+    MAX_DEPTH,
+    MAX_VALUE,
     Unusable,
     check_exact,
     cleaned,
@@ -125,7 +125,7 @@ def test_texts_of_a_schema_are_cleaned() -> None:
         {"properties": {"p": {"examples": ["\U000e0041"]}}},
         {"properties": {"p": {"pattern": "^\u200b$"}}},
         {"properties": {"p": {"x-note": "\u200b"}}},
-        {"properties": {"p": {"enum": ["x" * (MOST_VALUE + 1)]}}},
+        {"properties": {"p": {"enum": ["x" * (MAX_VALUE + 1)]}}},
         {"required": ["a\u200b"]},
         [],
         "object",
@@ -144,7 +144,7 @@ def test_a_deep_schema_is_unusable() -> None:
     for _ in range(100_000):
         schema = {"not": schema}
 
-    with pytest.raises(Unusable, match=f"{MOST_DEPTH} levels"):
+    with pytest.raises(Unusable, match=f"{MAX_DEPTH} levels"):
         cleaned_schema(schema)
 
 

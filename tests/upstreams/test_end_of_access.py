@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from gatepost.policy.revocation.orders import suspension
+from gatepost.policy.revocation.revocation_records import suspension
 from gatepost.runtime.erasure import TenantErasure
 from gatepost.telemetry.exposition import registry_of
 from gatepost.upstreams.catalogue import Catalogue

@@ -10,7 +10,7 @@ from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.definition_pins import Pins
-from gatepost.upstreams.fetch import DAY_MS, MOST_BYTES, MOST_ITEMS, MOST_PAGES, fetched
+from gatepost.upstreams.fetch import DAY_MS, MAX_BYTES, MAX_ITEMS, MAX_PAGES, fetched
 from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
     EVERYTHING,
@@ -117,7 +117,7 @@ async def test_endless_pages_end() -> None:
     )
     listed = await fetch(upstream)
 
-    assert len(upstream.asked) == MOST_PAGES
+    assert len(upstream.asked) == MAX_PAGES
     assert "pages" in listed.left_out[0].reason
 
 
@@ -137,8 +137,8 @@ async def test_a_catalogue_of_100_000_tools_is_bounded() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert len(made.definitions) == MOST_ITEMS
-    assert len(upstream.asked) == MOST_ITEMS // 250 + 1
+    assert len(made.definitions) == MAX_ITEMS
+    assert len(upstream.asked) == MAX_ITEMS // 250 + 1
     assert [one.reason for one in made.left_out] == [
         "the list has more than 1,000 definitions; only the first 1,000 are offered"
     ]
@@ -149,7 +149,7 @@ async def test_100_000_tools_on_one_page_are_bounded() -> None:
     """Which a connection with a larger limit may bring."""
     upstream = ScriptedUpstream(*[tool(f"t{n}") for n in range(100_000)])
 
-    assert len((await fetch(upstream)).found) == MOST_ITEMS
+    assert len((await fetch(upstream)).found) == MAX_ITEMS
 
 
 async def test_all_lists_share_the_bytes() -> None:
@@ -157,7 +157,7 @@ async def test_all_lists_share_the_bytes() -> None:
     upstream = ScriptedUpstream(*[tool(f"t{n}", description="x" * 100_000) for n in range(100)])
     listed = await fetch(upstream)
 
-    assert len(listed.found) == MOST_BYTES // 100_100
+    assert len(listed.found) == MAX_BYTES // 100_100
     assert "bytes" in listed.left_out[0].reason
 
 

@@ -169,7 +169,7 @@ def test_a_tool_that_is_gone_is_told_and_may_come_back() -> None:
 
 def test_a_server_cannot_fill_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that lists other tools each time is pinned so far, and the rest waits."""
-    monkeypatch.setattr(pinning_module, "MOST_PINNED", 3)
+    monkeypatch.setattr(pinning_module, "MAX_PINNED", 3)
     crm = Pinned().fetch(tool("a"), tool("b"))
     others = [
         tool(name, inputSchema={"type": "object", "properties": {name: {}}}) for name in ("c", "d")

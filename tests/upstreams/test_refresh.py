@@ -11,7 +11,7 @@ from gatepost.upstreams.connection import (
     ConnectionFailure,
     UpstreamResult,
 )
-from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
+from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, MAX_S, MIN_S
 from gatepost.upstreams.refresh import LEASE_S, RECHECK_S, USED_S
 from gatepost.upstreams.store import UpstreamStore
 from tests.support.measuring import ManualClock, capture_logs
@@ -41,11 +41,11 @@ async def test_a_server_is_fetched_when_it_is_first_used(
     assert (await replica.catalogue(server)).fetched_at == 1_000
     assert replica.announced == [("acme", frozenset({"tools"}))]
 
-    replica.clock.now += MOST_S * 0.89
+    replica.clock.now += MAX_S * 0.89
     replica.refresher.used("acme")
     await replica.settle()
     assert len(upstream.asked) == 1
-    replica.clock.now += MOST_S * 0.12
+    replica.clock.now += MAX_S * 0.12
     await replica.settle()
     assert len(upstream.asked) == 2
     assert replica.announced == [("acme", frozenset({"tools"}))]
@@ -62,7 +62,7 @@ async def test_a_server_says_how_long_its_lists_are_good(
     await replica.settle()
     assert len(upstream.asked) == 1
 
-    replica.clock.now += LEAST_S
+    replica.clock.now += MIN_S
     await replica.settle()
     assert len(upstream.asked) == 2
 
@@ -74,7 +74,7 @@ async def test_a_busy_server_is_refreshed_early(
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
-    replica.clock.now += MOST_S / 2
+    replica.clock.now += MAX_S / 2
     await replica.settle()
     assert len(upstream.asked) == 1
 
@@ -108,13 +108,13 @@ async def test_an_outage_keeps_the_last_good_catalogue(
     await replica.settle()
     down = ConnectionFailure("unreachable", "The server crm cannot be reached.")
     upstream.answer = lambda *_: down
-    replica.clock.now += MOST_S
+    replica.clock.now += MAX_S
     await replica.settle()
 
     failing = await replica.catalogue(server)
     assert [one.key for one in failing.definitions] == ["a"]
     assert failing.fetched_at == 1_000
-    assert failing.failing_since == 1_000 + MOST_S
+    assert failing.failing_since == 1_000 + MAX_S
     assert failing.failure == "The server crm cannot be reached."
     asked = len(upstream.asked)
     for _ in range(200):
@@ -122,7 +122,7 @@ async def test_an_outage_keeps_the_last_good_catalogue(
         replica.refresher.used("acme")
         await replica.settle()
     assert 6 <= len(upstream.asked) - asked <= 14
-    assert (await replica.catalogue(server)).failing_since == 1_000 + MOST_S
+    assert (await replica.catalogue(server)).failing_since == 1_000 + MAX_S
 
     upstream.answer = upstream.listed
     replica.clock.now += LAST_RETRY_S * 1.2

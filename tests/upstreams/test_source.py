@@ -256,7 +256,7 @@ async def test_memory_is_bounded(
     in_memory: UpstreamStore, process: SourceReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tenant that was not used longest goes first."""
-    monkeypatch.setattr(source_module, "MOST_TENANTS", 2)
+    monkeypatch.setattr(source_module, "MAX_TENANTS", 2)
     for tenant in ("acme", "beta", "acme", "gamma"):
         await process.offers(caller(tenant))
 

@@ -151,8 +151,8 @@ async def test_there_are_only_so_many(
     store: UpstreamStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers and agents, in each tenant."""
-    monkeypatch.setattr(store_module, "MOST_SERVERS", 2)
-    monkeypatch.setattr(store_module, "MOST_AGENTS", 1)
+    monkeypatch.setattr(store_module, "MAX_SERVERS", 2)
+    monkeypatch.setattr(store_module, "MAX_AGENTS", 1)
     await store.create(draft("a"))
     await store.create(draft("b"))
     await store.create_agent(agent("one"))

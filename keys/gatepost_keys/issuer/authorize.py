@@ -20,7 +20,7 @@ from gatepost_keys.issuer.authorization_server import (
     IssuerResponse,
 )
 from gatepost_keys.issuer.browser_session import BrowserSession, keep, session_of
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.settings import ACR_VALUES
 

@@ -8,7 +8,7 @@ from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer
 from gatepost_keys.issuer.authorize import UnusableRequest, decide, refuse, review
 from gatepost_keys.issuer.browser_session import session_of
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.signin import expired, form_in
 

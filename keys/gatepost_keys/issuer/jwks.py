@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.state import DevelopmentIssuer
 
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from gatepost_keys.imitation.shape import DISCOVERY
 from gatepost_keys.issuer.authorization_server import OPENID as OPENID_SCOPE
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import MINT_GRANT
 

@@ -21,7 +21,7 @@ from gatepost_keys.issuer import (
     token_grants,
 )
 from gatepost_keys.issuer.authorization_server import AuthorizationServer
-from gatepost_keys.issuer.guard import AllowedOrigins, IssuerEndpoint, RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import AllowedOrigins, IssuerEndpoint, RouteHandler
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import DevelopmentIssuer
 

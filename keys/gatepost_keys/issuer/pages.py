@@ -10,7 +10,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.settings import MOUNT
 
 STYLE_PATH = f"{MOUNT}/style.css"

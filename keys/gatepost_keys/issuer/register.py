@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import redirects, wire
 from gatepost_keys.issuer.authlib_records import RegisteredClient
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.settings import IssuerSettings
 from gatepost_keys.issuer.state import DevelopmentIssuer
 

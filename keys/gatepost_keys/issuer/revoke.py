@@ -14,7 +14,7 @@ from gatepost_keys.issuer.authorization_server import (
     Form,
     IssuerResponse,
 )
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 
 
 class Revocation(rfc7009.RevocationEndpoint):

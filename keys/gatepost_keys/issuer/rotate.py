@@ -10,7 +10,7 @@ from gatepost_keys.issuer.authorization_server import (
     Form,
     IssuerResponse,
 )
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 METHODS = ["client_secret_basic", "client_secret_post"]

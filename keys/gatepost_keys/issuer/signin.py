@@ -8,7 +8,7 @@ from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer, Form
 from gatepost_keys.issuer.authorize import UnusableRequest, refuse, review
 from gatepost_keys.issuer.browser_session import keep, session_of, start
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.settings import ACR_VALUES
 

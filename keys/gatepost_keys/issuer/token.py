@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer
-from gatepost_keys.issuer.guard import RouteHandler
+from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 
 
 def serve(server: AuthorizationServer) -> RouteHandler:

@@ -27,7 +27,7 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Records that are kept in memory during an outage of the database."""
 LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
@@ -247,7 +247,7 @@ class DelayedRecords(msgspec.Struct, eq=False):
     def add(self, made: Mapping[str, Sequence[NewAuditRecord]], ahead: int) -> None:
         """Add built records behind the *ahead* records of a batch, as many as fit."""
         late = [(tenant, one, None) for tenant, new in made.items() for one in new]
-        room = max(MOST_WAITING - len(self.entries) - ahead, 0)
+        room = max(MAX_WAITING - len(self.entries) - ahead, 0)
         self.entries += late[:room]
         self.lost.update(tenant for tenant, _, _ in late[room:])
         if late[room:]:

@@ -35,9 +35,9 @@ from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.caller import TenantContext
 
-MOST_KNOWN = 20_000
+MAX_KNOWN = 20_000
 """Maximum number of cached record prefixes, which take up to a kilobyte each."""
-MOST_CALLERS = 1_000
+MAX_CALLERS = 1_000
 """
 Maximum number of cached callers; beyond it all are forgotten. The cached values of one caller take
 half a kilobyte, and two microseconds to build again.
@@ -123,7 +123,7 @@ def _members(**fields: Any) -> bytes:
     return _encode(RecordBody(at=0, kind="", tenant="", **fields))[_REQUIRED:-1]
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_KNOWN)
 def _prefix(tenant: str, tool: str, offer: str, outcome: str, refused: bool) -> tuple[bytes, Sort]:
     """Return the members from kind to outcome of the body of a call, and how it is counted."""
     kind = "refusal" if refused else "call"
@@ -264,7 +264,7 @@ class RecordBuilder:
         person = encode(person_of(caller, peer if self._peers else ""))
         about = _about(caller.subject_kind, caller.shared_audience)
         made = CallerFields(caller, _value(CALLER, person), about)
-        if len(self._callers) >= MOST_CALLERS:
+        if len(self._callers) >= MAX_CALLERS:
             self._callers.clear()
         self._callers[id(caller), peer] = made
         return made

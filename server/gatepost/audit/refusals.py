@@ -27,9 +27,9 @@ GATHERED_S = 10.0
 """How long refusals of a caller are counted before their number is recorded."""
 ALONE, ALONE_TOGETHER = 5, 20
 """Refusals of a kind, and of all kinds, that have a record each within that time."""
-MOST_KINDS = 64
+MAX_KINDS = 64
 """Kinds of a caller that are counted separately; further ones without the tool's name."""
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 
 Alike = tuple[RecordKind, str, str, str, str]
 """The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
@@ -93,7 +93,7 @@ class RefusalCounter:
         theirs = self._callers.get(identity)
         if theirs is None or (not theirs.counted and ended - theirs.since >= GATHERED_S):
             theirs = self._new(identity, ended)
-        if alike not in theirs.seen and len(theirs.seen) >= MOST_KINDS:
+        if alike not in theirs.seen and len(theirs.seen) >= MAX_KINDS:
             alike = (*alike[:2], "", *alike[3:])
         seen = theirs.seen[alike] = theirs.seen.get(alike, 0) + 1
         if not quota and seen <= ALONE and theirs.alone < ALONE_TOGETHER:
@@ -113,13 +113,13 @@ class RefusalCounter:
         return True
 
     def _schedule(self) -> None:
-        if len(self._callers) >= MOST_CALLERS:
+        if len(self._callers) >= MAX_CALLERS:
             self.write()
         elif self._timer is None:
             self._timer = timer(GATHERED_S, self.write, GATHERED_S)
 
     def _new(self, identity: tuple[str | None, ...], since: float) -> CallerRefusals:
-        if len(self._callers) >= MOST_CALLERS:
+        if len(self._callers) >= MAX_CALLERS:
             self._callers = {who: one for who, one in self._callers.items() if one.counted}
         theirs = self._callers[identity] = CallerRefusals(since)
         return theirs

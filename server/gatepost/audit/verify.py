@@ -21,7 +21,7 @@ from gatepost.storage.records import Records
 
 PAGE = 100
 """The number of segments that are read at once."""
-MOST_READINGS = 10
+MAX_READINGS = 10
 """How often records are read until two readings agree on a problem."""
 LOWEST = -(1 << 63)
 """The lowest number of a column: an attacker may have written any number to the database."""
@@ -199,7 +199,7 @@ async def verify(
     in succession.
     """
     before = None
-    for _ in range(MOST_READINGS):
+    for _ in range(MAX_READINGS):
         examination = Examination(tenant, keys)
         try:
             await _examine(examination, records.of(tenant).trail, keyring, kept)

@@ -46,7 +46,7 @@ QUICK_S = 1.0
 """A first failure that is faster than this is retried at once."""
 CLOSING_S = 5.0
 """How long a stop waits for the last records."""
-RELAXED_S, MOST_UNWRITTEN = 0.02, 1_000
+RELAXED_S, MAX_UNWRITTEN = 0.02, 1_000
 """With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
 NO_COMMIT = committed()
 """What the answer to a call waits for if it waits for no commit."""
@@ -120,7 +120,7 @@ class AuditWriter:
         self.settings = settings
         self._refusals.peers = settings.peers
         self._batch_s = settings.batch_ms / 1000
-        self._most_unwritten = MOST_UNWRITTEN if settings.durability == "relaxed" else 0
+        self._most_unwritten = MAX_UNWRITTEN if settings.durability == "relaxed" else 0
 
     def ended(
         self,

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
 
-MOST_ARGUMENT_BYTES = 1_000_000
-MOST_BATCH_MS = 1_000
+MAX_ARGUMENT_BYTES = 1_000_000
+MAX_BATCH_MS = 1_000
 
 
 def problems(config: Config) -> Iterator[Problem]:
     """Yield invalid settings, and settings that an auditor will question."""
     audit = config.audit
     bounds = (
-        ("max_argument_bytes", audit.max_argument_bytes, 0, MOST_ARGUMENT_BYTES),
-        ("batch_ms", audit.batch_ms, 0, MOST_BATCH_MS),
+        ("max_argument_bytes", audit.max_argument_bytes, 0, MAX_ARGUMENT_BYTES),
+        ("batch_ms", audit.batch_ms, 0, MAX_BATCH_MS),
         ("checkpoint_s", audit.checkpoint_s, 0, 86_400),
         ("checkpoint_records", audit.checkpoint_records, 1, 1_000_000),
         ("retention_days", audit.retention_days, 0, 36_500),

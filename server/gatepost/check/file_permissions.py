@@ -25,7 +25,7 @@ FILE = "file:"
 TOOLS = "config.E117", "config.W117"
 CONFIGURATION = "config.E119", "config.W119"
 SQLITE = "sqlite:///"
-MOST_FOLDERS = 5
+MAX_FOLDERS = 5
 """Maximum number of folders in the report."""
 LINKS = 40
 """Maximum number of links that are followed, as in the system itself."""
@@ -237,7 +237,7 @@ def _workspaces(config: Config) -> Iterator[Problem]:
         return
     finally:
         os.close(handle)
-    for name in foreign[:MOST_FOLDERS]:
+    for name in foreign[:MAX_FOLDERS]:
         yield Problem(
             "config.W121",
             f"{root / name} was not created by Gatepost, so tools cannot use it as the workspace "

@@ -10,7 +10,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 
 FETCH_S = 15.0
-MOST_BYTES = 20_000_000
+MAX_BYTES = 20_000_000
 REDIRECTS = 5
 SERVER_TENANT = ""
 """The tenant of the operator's own fetches; no caller has it."""
@@ -47,12 +47,12 @@ class RemoteDocuments:
         client = OutboundClient(self._network, tls=fetcher.tls)
         try:
             reply: OutboundReply = await client.of(SERVER_TENANT).send(
-                "GET", url, timeout_s=FETCH_S, max_bytes=MOST_BYTES, redirects=REDIRECTS
+                "GET", url, timeout_s=FETCH_S, max_bytes=MAX_BYTES, redirects=REDIRECTS
             )
         finally:
             await client.aclose()
             await fetcher.aclose()
         if reply.status != 200 or reply.truncated:
-            why = f"more than {MOST_BYTES} bytes" if reply.truncated else str(reply.status)
+            why = f"more than {MAX_BYTES} bytes" if reply.truncated else str(reply.status)
             raise ToolFailure("upstream_unavailable", f"it answered {why}")
         return reply.body

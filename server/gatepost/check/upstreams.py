@@ -29,7 +29,7 @@ from gatepost_authz.config import Problem
 RUNNERS = {"npx": "@", "bunx": "@", "uvx": "=="}
 """Programs that fetch a package and run it, and the characters before the version."""
 PACKAGE_OPTIONS = frozenset({"-p", "--package", "--from"})
-LEAST_MEMORY = 16_000_000
+MIN_MEMORY = 16_000_000
 
 
 def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
@@ -279,7 +279,7 @@ def _numbers(one: UpstreamSettings, table: str) -> Iterator[Problem]:
         "program_idle_s": (one.program_idle_s, 1, 86_400),
         "concurrency": (one.concurrency, 1, 10_000),
         "processes": (one.processes, 1, 10_000),
-        "memory_bytes": (one.memory_bytes, LEAST_MEMORY, 1_000_000_000_000),
+        "memory_bytes": (one.memory_bytes, MIN_MEMORY, 1_000_000_000_000),
     }
     for name, (number, least, most) in ranges.items():
         if not least <= number <= most:

@@ -16,7 +16,7 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import revoke_given
 from gatepost.policy.approvals.request_lists import erase_decider
-from gatepost.policy.revocation.orders import revocation, suspension
+from gatepost.policy.revocation.revocation_records import revocation, suspension
 from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
 from gatepost.policy.script_reviews.store import ScriptApprovals
 from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished, counted_records

@@ -12,7 +12,7 @@ from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, 
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
-from gatepost.policy.revocation.orders import revocation, seconds_of
+from gatepost.policy.revocation.revocation_records import revocation, seconds_of
 from gatepost.storage.change_poller import notify
 from gatepost.storage.revocations import NEVER_EXPIRES, RevocationRecord
 

@@ -18,7 +18,7 @@ from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost.secrets.hosts import checked_hosts
 from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.names import MOST_BYTES, SecretRefused, checked_name, checked_value
+from gatepost.secrets.names import MAX_BYTES, SecretRefused, checked_name, checked_value
 from gatepost.secrets.store import SecretDescription, SecretStore, SecretUnreadable
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
@@ -265,9 +265,9 @@ def read(name: str) -> str:
         given: str = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
         return given
     # Leave room for the line end. A longer value is refused, not truncated.
-    data = sys.stdin.buffer.read(MOST_BYTES + 3)
-    if len(data) == MOST_BYTES + 3:
-        raise SecretRefused(f"the value has more than {MOST_BYTES} bytes")
+    data = sys.stdin.buffer.read(MAX_BYTES + 3)
+    if len(data) == MAX_BYTES + 3:
+        raise SecretRefused(f"the value has more than {MAX_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:

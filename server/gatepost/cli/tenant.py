@@ -10,7 +10,7 @@ from gatepost.cli import erasure
 from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
 from gatepost.config.settings import Config
-from gatepost.policy.revocation.orders import SUSPENDED, suspension
+from gatepost.policy.revocation.revocation_records import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants
 from gatepost.storage.change_poller import notify
 from gatepost.storage.records import Records

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 MEMORY = Path("/proc/self/statm")
 """The pages of this process (proc(5)), the resident ones second; Linux only."""
-LEAST_S = 0.003
+MIN_S = 0.003
 """The time from which a package has a line of its own."""
 
 
@@ -50,7 +50,7 @@ class StartTimings:
         for part in self._parts:
             yield _line(part.seconds, part.name, part.resident)
             for package, seconds in part.imports.items():
-                if seconds >= LEAST_S:
+                if seconds >= MIN_S:
                     yield _line(seconds, f"  import {package}")
         seconds = sum(part.seconds for part in self._parts)
         yield _line(seconds, "all", sum(part.resident for part in self._parts))

@@ -12,7 +12,7 @@ from gatepost.cli.stores import moment
 from gatepost.config.references import UnresolvedReference, plain
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.watch import Revocations
-from gatepost.runtime.gate import introspection_secrets, verifiers_of
+from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost_authz.caller import TenantContext

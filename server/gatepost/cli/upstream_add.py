@@ -21,7 +21,7 @@ from gatepost.upstreams.import_formats import (
 )
 from gatepost.upstreams.registration_changes import ServerChanges
 
-MOST_SECRET = 8_192
+MAX_SECRET = 8_192
 
 
 @click.command()
@@ -143,7 +143,7 @@ def secret(prompt: str) -> str:
     if sys.stdin.isatty():
         given: str = click.prompt(prompt, hide_input=True)
         return given
-    return sys.stdin.readline(MOST_SECRET + 2).rstrip("\r\n")
+    return sys.stdin.readline(MAX_SECRET + 2).rstrip("\r\n")
 
 
 def _print_table(server: ImportedServer, tenant: str) -> None:

@@ -10,7 +10,7 @@ from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 
 NAME = "GATEPOST"
-LEAST_CHARACTERS = 8
+MIN_CHARACTERS = 8
 """
 Minimum length: shorter secrets, and passwords equal to user or host names, occur in any text.
 """
@@ -23,7 +23,7 @@ def own_secrets(config: Config, references: Iterable[str] = ()) -> dict[str, str
     *references* are further ones, from files that the configuration names.
     """
     found = [*_addressed(config), *_referred([msgspec.to_builtins(config), *references])]
-    values = [value for value in dict.fromkeys(found) if len(value) >= LEAST_CHARACTERS]
+    values = [value for value in dict.fromkeys(found) if len(value) >= MIN_CHARACTERS]
     return {f"{NAME}.{at}" if at else NAME: value for at, value in enumerate(values)}
 
 

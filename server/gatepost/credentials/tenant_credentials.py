@@ -20,7 +20,7 @@ from gatepost.tools.context import SignedHeaders
 
 NO_HEADERS: Mapping[str, str] = {}
 SEPARATOR = "/"
-MOST_KEPT = 4_096
+MAX_KEPT = 4_096
 """The number of credentials that one process keeps ready."""
 
 
@@ -178,7 +178,7 @@ class CredentialRegistry:
         return StaticCredential(tenant, self._secrets, read)
 
     def _keep(self, key: tuple[object, ...], made: OutboundCredential) -> OutboundCredential:
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= MAX_KEPT:
             self._kept.pop(next(iter(self._kept)))
         self._kept[key] = made
         return made

@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from gatepost.secrets.cache import SecretCache
-from gatepost.secrets.names import LEAST_CHARACTERS, MOST_BYTES
+from gatepost.secrets.names import MAX_BYTES, MIN_CHARACTERS
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.entries import Entries
 from gatepost.storage.errors import StoreUnavailable
@@ -163,7 +163,7 @@ class TokenCache:
 def usable(token: str) -> bool:
     """Return whether a token can be sealed and redacted, and sent in a header."""
     plain = token.isascii() and token.isprintable() and " " not in token
-    return plain and LEAST_CHARACTERS <= len(token) <= MOST_BYTES
+    return plain and MIN_CHARACTERS <= len(token) <= MAX_BYTES
 
 
 def _digest(token: str) -> str:

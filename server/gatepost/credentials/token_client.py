@@ -20,7 +20,7 @@ from gatepost.credentials.references import referred
 from gatepost.credentials.static import bearer
 from gatepost.credentials.token_cache import CachedToken, IssuedToken, TokenBusy, TokenCache, usable
 from gatepost.credentials.token_endpoint import (
-    MOST_BYTES,
+    MAX_BYTES,
     TIMEOUT_S,
     TokenEndpoint,
     discovered,
@@ -109,7 +109,7 @@ class TokenClient:
                     "content-type": "application/x-www-form-urlencoded",
                 },
                 timeout_s=TIMEOUT_S,
-                max_bytes=MOST_BYTES,
+                max_bytes=MAX_BYTES,
                 confidential=True,
             )
         except ToolFailure as failure:
@@ -155,7 +155,7 @@ class TokenClient:
     def _token(self, reply: OutboundReply, endpoint: TokenEndpoint) -> IssuedToken:
         self._check(reply, endpoint)
         try:
-            answer = loads_object(reply.body, max_bytes=MOST_BYTES)
+            answer = loads_object(reply.body, max_bytes=MAX_BYTES)
         except StrictJsonError:
             answer = {}
         token, kind = answer.get("access_token"), answer.get("token_type")
@@ -175,7 +175,7 @@ class TokenClient:
             return
         self._found_until = 0.0
         try:
-            error = loads_object(reply.body, max_bytes=MOST_BYTES).get("error")
+            error = loads_object(reply.body, max_bytes=MAX_BYTES).get("error")
         except StrictJsonError:
             error = None
         # Nothing else of the answer is quoted, because it may contain the secret.

@@ -13,7 +13,7 @@ from gatepost_authz.discovery import DiscoveryLocation, locations, metadata_of
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
-MOST_BYTES = 262_144
+MAX_BYTES = 262_144
 TIMEOUT_S = 10.0
 
 
@@ -89,13 +89,13 @@ async def fetched(sender: Sender, url: str) -> Mapping[str, object] | None:
             url,
             headers={"accept": "application/json"},
             timeout_s=TIMEOUT_S,
-            max_bytes=MOST_BYTES,
+            max_bytes=MAX_BYTES,
         )
     except ToolFailure as failure:
         raise CredentialUnavailable(failure.failure.message) from None
     if reply.status != 200 or reply.truncated:
         return None
     try:
-        return loads_object(reply.body, max_bytes=MOST_BYTES)
+        return loads_object(reply.body, max_bytes=MAX_BYTES)
     except StrictJsonError:
         return None

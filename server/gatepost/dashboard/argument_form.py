@@ -16,7 +16,7 @@ FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 
 PREFIX = "argument."
 OMIT_PREFIX = "omit."
-MOST_FIELDS = 100
+MAX_FIELDS = 100
 REDACTED = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -90,7 +90,7 @@ def fields_of(shown: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field
     names = [*shown, *(name for name in known if name not in shown)]
     return [
         _field(name, shown, _resolved(known.get(name), schema), name in required)
-        for name in names[:MOST_FIELDS]
+        for name in names[:MAX_FIELDS]
     ]
 
 

@@ -12,14 +12,14 @@ NodeKind = Literal["text", "number", "flag", "null", "object", "list", "table", 
 
 _OTHER = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null|")
 
-MOST_NODES = 1_500
-MOST_DEPTH = 12
-MOST_TEXT = 100_000
+MAX_NODES = 1_500
+MAX_DEPTH = 12
+MAX_TEXT = 100_000
 """Maximum number of characters of all texts of a tree; the rest can be downloaded."""
 LONG_LINES, LONG_TEXT = 14, 1_200
 """Lines and characters from which a text is collapsed."""
 HEAD_LINES = 8
-MOST_COLUMNS, MOST_CELL = 8, 80
+MAX_COLUMNS, MAX_CELL = 8, 80
 """Limits of a list that is shown as a table; other lists are shown as trees."""
 
 
@@ -74,7 +74,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree(value: Any, name: str = "") -> Node:
-    """Return the value as a node with at most `MOST_NODES` nodes and `MOST_TEXT` characters."""
+    """Return the value as a node with at most `MAX_NODES` nodes and `MAX_TEXT` characters."""
     return _TreeReader().node(value, name, 0)
 
 
@@ -89,7 +89,7 @@ def read(encoded: bytes) -> Node:
 
 class _TreeReader:
     def __init__(self) -> None:
-        self._nodes, self._text = MOST_NODES, MOST_TEXT
+        self._nodes, self._text = MAX_NODES, MAX_TEXT
 
     def node(self, value: Any, name: str, depth: int) -> Node:
         self._nodes -= 1
@@ -102,7 +102,7 @@ class _TreeReader:
                 return self.text(str(value), name, "number")
             case str():
                 return self.text(value, name, "text")
-        if depth >= MOST_DEPTH:
+        if depth >= MAX_DEPTH:
             return self.text(compact(value), name, "raw")
         return self._members(value, name, depth)
 
@@ -139,7 +139,7 @@ def columns_of(items: Sequence[Any]) -> tuple[str, ...]:
         if not isinstance(item, Mapping) or not item or not all(map(_is_cell, item.values())):
             return ()
         names.update(dict.fromkeys(item))
-        if len(names) > MOST_COLUMNS:
+        if len(names) > MAX_COLUMNS:
             return ()
     return tuple(names)
 
@@ -147,7 +147,7 @@ def columns_of(items: Sequence[Any]) -> tuple[str, ...]:
 def _is_cell(value: Any) -> bool:
     if isinstance(value, ExactNumber) or not isinstance(value, str):
         return not isinstance(value, Mapping | list)
-    return len(value) <= MOST_CELL and "\n" not in value
+    return len(value) <= MAX_CELL and "\n" not in value
 
 
 def laid_out(value: Any, indent: str = "") -> str:

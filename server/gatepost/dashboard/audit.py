@@ -31,7 +31,7 @@ from gatepost.storage.audit import (
 from gatepost.storage.records import Records
 
 PAGE_SIZE = 50
-MOST_TEXT = 200
+MAX_TEXT = 200
 SEARCHED_SEGMENTS, READ_SEGMENTS = 10_000, 2_500
 """
 Segments that one search looks through: by what they count, or reading their records, for a text or
@@ -183,7 +183,7 @@ def looked_through(query: AuditQuery) -> int:
 def sought_of(page_request: PageRequest) -> AuditFilter:
     """Return the form's fields; fields with unknown values are empty."""
     given = {
-        name: page_request.query.get(name, "")[:MOST_TEXT].strip()
+        name: page_request.query.get(name, "")[:MAX_TEXT].strip()
         for name in AuditFilter.__struct_fields__
     }
     if given["kind"] not in RECORD_KINDS:

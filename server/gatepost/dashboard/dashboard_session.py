@@ -17,7 +17,7 @@ from gatepost_authz.config import Target
 PURPOSE, FORMS, IDENTITY = "dashboard session", "dashboard form", "dashboard identity"
 RENEWED_S = 60.0
 """Seconds by which the last page view in a cookie can be out of date."""
-MOST_COOKIE = 3_800
+MAX_COOKIE = 3_800
 """Browsers keep cookies of 4096 bytes, name and attributes included (RFC 6265 section 6.1)."""
 
 
@@ -95,7 +95,7 @@ class DashboardSessions:
         value = self._keyring.seal(
             PURPOSE, msgspec.msgpack.encode(session), context=target.url.encode()
         )
-        if len(value) > MOST_COOKIE:
+        if len(value) > MAX_COOKIE:
             raise CookieTooLong
         return value
 
@@ -108,7 +108,7 @@ class DashboardSessions:
 
     def read(self, cookie: str, target: Target) -> SignedInSession | None:
         """Return the session in *cookie* without checking whether it is still valid."""
-        if not cookie or not cookie.isascii() or len(cookie) > MOST_COOKIE:
+        if not cookie or not cookie.isascii() or len(cookie) > MAX_COOKIE:
             return None
         payload = self._keyring.open(PURPOSE, cookie, context=target.url.encode())
         if payload is None:
@@ -160,11 +160,11 @@ class DashboardSessions:
         Only the sign-out at the issuer uses it: it says whose session is to end there.
         """
         value = self._keyring.seal(IDENTITY, token.encode(), context=session.id)
-        return value if len(value) <= MOST_COOKIE else ""
+        return value if len(value) <= MAX_COOKIE else ""
 
     def identity(self, session: SignedInSession, cookie: str) -> str:
         """Return the ID token in *cookie*, if it is the one of *session*."""
-        if not cookie or not cookie.isascii() or len(cookie) > MOST_COOKIE:
+        if not cookie or not cookie.isascii() or len(cookie) > MAX_COOKIE:
             return ""
         return (self._keyring.open(IDENTITY, cookie, context=session.id) or b"").decode()
 

@@ -8,7 +8,7 @@ import msgspec
 
 RowKind = Literal["same", "gone", "new", "gap"]
 
-MOST_LINES = 2_000
+MAX_LINES = 2_000
 """Maximum number of differing lines in either text; the time grows with the square of it."""
 CONTEXT = 3
 
@@ -42,7 +42,7 @@ class ComparisonLimit:
     """Bounds the work of all differences of one page, whose texts are untrusted."""
 
     def __init__(self) -> None:
-        self._left = MOST_LINES**2
+        self._left = MAX_LINES**2
 
     def takes(self, lines: int, others: int) -> bool:
         """Return whether there is room to compare so many lines with so many, and take it."""
@@ -69,7 +69,7 @@ def difference(
     head = _shared(old, new)
     tail = _shared(old[head:][::-1], new[head:][::-1])
     changed_old, changed_new = old[head : len(old) - tail], new[head : len(new) - tail]
-    if max(len(changed_old), len(changed_new)) > MOST_LINES:
+    if max(len(changed_old), len(changed_new)) > MAX_LINES:
         return Difference(too_long=True)
     if limit is not None and not limit.takes(len(changed_old), len(changed_new)):
         return Difference(too_long=True)

@@ -17,7 +17,7 @@ _OVERLAYS = frozenset(
     "\u0334\u0335\u0336\u0337\u0338\u20d2\u20d3\u20d8\u20d9\u20da\u20e5\u20e6\u20ea\u20eb"
 )
 """Marks that strike out or enclose the character before them (category Me), which still runs."""
-MOST_MARKS = 4
+MAX_MARKS = 4
 """Maximum number of combining marks on one character; more could cover the lines around it."""
 _SHORT = {"\r": "\\r", "\0": "\\0", "\x1b": "\\e", "\x07": "\\a", "\x08": "\\b"}
 
@@ -98,8 +98,8 @@ def _overlays(text: str, at: int) -> bool:
     marks = unicodedata.category(text[at])
     if marks == "Me" or text[at] in _OVERLAYS:
         return True
-    stack = text[max(at - MOST_MARKS, 0) : at]
-    return marks == "Mn" and len(stack) == MOST_MARKS and all(map(unicodedata.combining, stack))
+    stack = text[max(at - MAX_MARKS, 0) : at]
+    return marks == "Mn" and len(stack) == MAX_MARKS and all(map(unicodedata.combining, stack))
 
 
 def _selects(one: str) -> bool:

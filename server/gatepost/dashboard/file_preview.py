@@ -16,7 +16,7 @@ from gatepost.tools.effects import FileWrite, SettingsLookup
 from gatepost.tools.json_shape import decoded
 from gatepost.tools.redaction import Redaction
 
-MOST_BYTES = 500_000
+MAX_BYTES = 500_000
 """Maximum size of a file that is compared."""
 
 
@@ -61,12 +61,12 @@ class FilePreviews:
             return None
         try:
             shown_path = path if writing.place is None else writing.place(path, self._settings)
-            head = await self._workspace_of(request.tenant).head(shown_path, limit=MOST_BYTES)
+            head = await self._workspace_of(request.tenant).head(shown_path, limit=MAX_BYTES)
         except ToolFailure as failure:
             if failure.failure.kind == "not_found":
                 return FileChange(path=path, exists=False)
             return FileChange(path=path, exists=True, why=failure.failure.message)
-        if head.size > MOST_BYTES:
+        if head.size > MAX_BYTES:
             why = f"The file is too large to compare ({head.size:,} bytes)."
             return FileChange(path=path, exists=True, why=why)
         await self._redaction.ready(request.tenant)

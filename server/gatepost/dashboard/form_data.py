@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl
 
 FIELDS = 200
 """Maximum number of names in one form or query."""
-MOST_QUERY = 8_192
+MAX_QUERY = 8_192
 FORM = b"application/x-www-form-urlencoded"
 
 
@@ -49,7 +49,7 @@ def query_of(encoded: bytes) -> dict[str, str]:
     """
     Return the parameters of a query; Unreadable for a query that no link of the dashboard has.
     """
-    if len(encoded) > MOST_QUERY:
+    if len(encoded) > MAX_QUERY:
         raise UnreadableForm("The URL is too long.", status=414)
     return fields(encoded)
 

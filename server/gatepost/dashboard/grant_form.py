@@ -14,7 +14,7 @@ DURATIONS: Mapping[str, str] = {
     "86400": "24 hours",
 }
 """Durations in seconds, with their labels."""
-MOST_USES = 10_000
+MAX_USES = 10_000
 ANY_CALL = "true"
 """A CEL condition that every call matches."""
 
@@ -64,8 +64,8 @@ def grant_form_of(form: Mapping[str, str]) -> GrantFormPart:
     duration_error = uses_error = condition_error = ""
     if chosen not in DURATIONS:
         chosen, duration_error = "", "Choose one of the listed values."
-    if uses and not (uses.isascii() and uses.isdecimal() and 1 <= int(uses[:9]) <= MOST_USES):
-        uses_error = f"Enter a whole number from 1 to {MOST_USES:,}, or leave the field empty."
+    if uses and not (uses.isascii() and uses.isdecimal() and 1 <= int(uses[:9]) <= MAX_USES):
+        uses_error = f"Enter a whole number from 1 to {MAX_USES:,}, or leave the field empty."
     if pattern != "exact" and not chosen and not uses:
         duration_error = "Set a duration or a number of calls."
     if pattern == "condition" and not condition:

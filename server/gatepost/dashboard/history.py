@@ -13,7 +13,7 @@ from gatepost.policy.approvals.approval_request import ApprovalRequest, Displaye
 from gatepost.policy.approvals.service import ApprovalService
 
 PAGE_SIZE = 25
-MOST_LOOKED_AT = 500
+MAX_LOOKED_AT = 500
 """Maximum number of requests read for one page; the next page continues after them."""
 
 
@@ -74,7 +74,7 @@ class HistoryPage:
         """Return the matching requests and the last one read; None if there are no more."""
         found: list[ApprovalRequest] = []
         looked_at = 0
-        while looked_at < MOST_LOOKED_AT:
+        while looked_at < MAX_LOOKED_AT:
             some = await self._approvals.history(tenant, before=before)
             if not some:
                 return found, None

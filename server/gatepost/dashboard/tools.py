@@ -22,8 +22,8 @@ from gatepost_authz.scopes import Implications
 
 AccessLevel = Literal["may", "asks", "steps_up", "may_not"]
 
-MOST_CALLERS = 40
-MOST_SCOPES = 2_000
+MAX_CALLERS = 40
+MAX_SCOPES = 2_000
 """Maximum length of the scopes that a user enters."""
 
 
@@ -78,10 +78,10 @@ class ToolsPage:
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show all tools, checked for the caller that the user chose."""
-        query, callers = page_request.query, await self._seen(page_request.tenant, MOST_CALLERS)
+        query, callers = page_request.query, await self._seen(page_request.tenant, MAX_CALLERS)
         chosen = query.get("caller", "")
         caller = next((one for one in callers if key_of(one) == chosen), None)
-        entered = query.get("scopes", "")[:MOST_SCOPES]
+        entered = query.get("scopes", "")[:MAX_SCOPES]
         judged = None
         if caller is not None:
             judged = JudgedCaller(caller=caller, known=True)

@@ -25,7 +25,7 @@ from gatepost.upstreams.upstream_server import Status, UpstreamServer
 ADMIN = frozenset({"admin"})
 """The roles of which a user needs one."""
 STATUSES: Mapping[str, Status] = {"active": "active", "disabled": "disabled"}
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """Changes, cleanings and left-out definitions of one server that the page shows."""
 
 
@@ -158,7 +158,7 @@ class UpstreamsPage:
             upstreams=shown,
             agents=agents,
             servers={server.id: server.name for server in found},
-            most=MOST_SHOWN,
+            most=MAX_SHOWN,
         )
 
 
@@ -186,13 +186,13 @@ def shown_server(
                 change=one,
                 difference=difference(_text(one.before), _text(one.after), limit=limit),
             )
-            for one in changes[:MOST_SHOWN]
+            for one in changes[:MAX_SHOWN]
         ),
         waiting=len(changes),
         seen=seen_of(changes),
         left_out=tuple(dict.fromkeys((*catalogue.left_out, *taken))),
         health=health,
-        cleaned=[one for one in catalogue.definitions if one.cleaned][:MOST_SHOWN],
+        cleaned=[one for one in catalogue.definitions if one.cleaned][:MAX_SHOWN],
     )
 
 

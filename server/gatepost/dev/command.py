@@ -38,8 +38,8 @@ from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.serve import ServerSetup
 from gatepost_authz.config import Problem
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
-from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
+from gatepost_keys.issuer.production_check import BANNER
 from gatepost_keys.issuer.settings import IssuerSettings
 
 

@@ -40,7 +40,7 @@ from gatepost.dev.upstreams import (
 from gatepost.permissions import close_to_others
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
-from gatepost_keys.issuer.locks import problems
+from gatepost_keys.issuer.production_check import problems
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import CLI_CLIENT
 

@@ -25,7 +25,7 @@ from gatepost.http.scope import HEAD_AT_MOST
 from gatepost_authz.headers import Impersonating
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-MOST_HEADERS = 100
+MAX_HEADERS = 100
 TENANT_HEADER = b"x-octopus-tenant-id"
 CLOSING = ((b"connection", b"close"),)
 """
@@ -108,7 +108,7 @@ class HeadChecks:
             or len(length) > self._usual_digits
             or not length.isdigit()
             or request.method != "POST"
-            or len(headers) > MOST_HEADERS
+            or len(headers) > MAX_HEADERS
             or request.scope.get(HEAD_AT_MOST, sys.maxsize) > self._rules.max_header_bytes
             or b"transfer-encoding" in headers
         ):
@@ -148,7 +148,7 @@ class HeadChecks:
             allow = ((b"allow", self._allow(request.path)),)
             message = "The method is not one this server takes"
             raise EdgeRefusal(405, "method_not_allowed", message, allow)
-        if len(scope["headers"]) > MOST_HEADERS:
+        if len(scope["headers"]) > MAX_HEADERS:
             raise EdgeRefusal(431, "too_many_headers", "The request has too many header fields")
         # Nearly every request arrives in one packet smaller than the limit.
         if scope.get(HEAD_AT_MOST, sys.maxsize) > self._rules.max_header_bytes:

@@ -19,7 +19,7 @@ from gatepost_authz.errors import (
     RevokedToken,
 )
 
-MOST_PEERS = 10_000
+MAX_PEERS = 10_000
 
 
 class FailedTokenLimit:
@@ -74,7 +74,7 @@ class FailedTokenLimit:
         bucket.take(now)
         bucket.forgive(now)  # more failures do not make the peer wait longer
         self._peers.move_to_end(key)
-        if len(self._peers) > MOST_PEERS:
+        if len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 UNLIMITED = 1 << 20
 """The limit to use where the system has none: programs that we start close every lower number."""
-LEAST_SPARE, MOST_SPARE = 16, 1000
+MIN_SPARE, MAX_SPARE = 16, 1000
 
 
 def raise_limit() -> int:
@@ -40,7 +40,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":
         """Return the limits; `full` leaves 1/*share* of the spare descriptors free."""
-        spare = min(max(limit // 8, LEAST_SPARE), MOST_SPARE)
+        spare = min(max(limit // 8, MIN_SPARE), MAX_SPARE)
         return cls(max(limit - spare, 1), max(limit - spare // share, 1))
 
     @classmethod

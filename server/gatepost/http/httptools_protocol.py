@@ -20,7 +20,7 @@ from gatepost.http.flow_control import ResponseFlow, owner_of
 from gatepost.http.scope import CALLER, HEAD_AT_MOST, HEADERS_BY_NAME, REQUEST_ID, WHOLE_BODY
 
 # A request of a few bytes takes kilobytes while it waits, and a packet can contain thousands.
-MOST_PIPELINED = 1000
+MAX_PIPELINED = 1000
 LOOK_AGAIN_S = 0.1
 INVALID = "Invalid HTTP request received."
 # If a body has another coding, the beginning of the next request is unknown. Therefore the
@@ -202,7 +202,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             # after answer.
             if not self.pipeline:
                 self._answering = before
-            elif len(self.pipeline) >= MOST_PIPELINED:
+            elif len(self.pipeline) >= MAX_PIPELINED:
                 raise BadRequest
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))

@@ -7,8 +7,8 @@ from gatepost.http.edge_request import EdgeRequest
 ProxyNetworks = tuple[IPv4Network | IPv6Network, ...]
 
 # A longer chain of forwarders is an attack on the server that reads it.
-MOST_FORWARDERS = 32
-MOST_REMEMBERED = 4096
+MAX_FORWARDERS = 32
+MAX_REMEMBERED = 4096
 
 
 class TrustedProxies:
@@ -35,7 +35,7 @@ class TrustedProxies:
             scope["scheme"] = "https" if all(scheme == "https" for scheme in schemes) else "http"
         peer: str = scope["client"][0]
         # From the right: our own proxy wrote the last entry, but any client can write the first.
-        for entry in reversed(_listing(request.values(b"x-forwarded-for"))[-MOST_FORWARDERS:]):
+        for entry in reversed(_listing(request.values(b"x-forwarded-for"))[-MAX_FORWARDERS:]):
             address = _address(entry)
             if address is None:
                 break
@@ -47,7 +47,7 @@ class TrustedProxies:
     def _trusts(self, peer: str) -> bool:
         known = self._known.get(peer)
         if known is None:
-            if len(self._known) >= MOST_REMEMBERED:
+            if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
             known = self._known[peer] = self._is_listed(peer)
         return known

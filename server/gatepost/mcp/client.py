@@ -36,7 +36,7 @@ REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 LARGEST = sys.float_info.max
 """The largest number that every client can read; JSON has no infinity."""
-MOST_LOG_BYTES = 16_384
+MAX_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
 SIGN_EVERY_S = 4.0
@@ -190,7 +190,7 @@ class StreamClient(SilentClient):
             await asyncio.sleep(0)
             return
         encoded = _encode(data)
-        if len(encoded) > MOST_LOG_BYTES:
+        if len(encoded) > MAX_LOG_BYTES:
             encoded = _encode(f"A message of {len(encoded)} bytes was dropped: it is too large.")
         params: dict[str, Any] = {"level": level, "data": Raw(encoded)}
         if logger is not None:

@@ -41,7 +41,7 @@ from gatepost.mcp.tool_calls import unknown_tool
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.json_shape import MOST_VALUES
+from gatepost.tools.json_shape import MAX_VALUES
 from gatepost.tools.registry import UnknownTool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
@@ -61,7 +61,7 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     client_requests_per_caller: int = 20
     """The most requests to its client that may wait for an answer at once."""
     client_request_timeout_s: float = 300.0
-    max_body_values: int = MOST_VALUES
+    max_body_values: int = MAX_VALUES
 
 
 DEFAULT_LIMITS = EndpointLimits()

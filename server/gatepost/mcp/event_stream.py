@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.open_streams import OpenStreams
 from gatepost.http.scope import RPC, WHOLE_BODY
-from gatepost.telemetry.access import MOST_CHARACTERS, TOO_LONG
+from gatepost.telemetry.access import MAX_CHARACTERS, TOO_LONG
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import OneStepSend
 
@@ -99,7 +99,7 @@ def release(scope: Scope) -> None:
     scope.pop(WHOLE_BODY, None)
     if (rpc := scope.get(RPC)) is not None:
         scope[RPC] = tuple(
-            TOO_LONG if one is not UNSET and len(one) > MOST_CHARACTERS else one for one in rpc
+            TOO_LONG if one is not UNSET and len(one) > MAX_CHARACTERS else one for one in rpc
         )
 
 

@@ -16,9 +16,9 @@ from gatepost.mcp.revisions import MODERN
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.app_calls import OLDER_UI_RESOURCE, UI, UI_RESOURCE
+from gatepost.tools.offer_set import OfferSet
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.registry import Registry
-from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 ADDED_IN = {
@@ -154,7 +154,7 @@ class OfferLists:
         self._tail = tail
         self._page_size = page_size
         # The lists of a snapshot are dropped together with it.
-        self._encoded: WeakKeyDictionary[Visible, dict[tuple[Member, str], EncodedList]] = (
+        self._encoded: WeakKeyDictionary[OfferSet, dict[tuple[Member, str], EncodedList]] = (
             WeakKeyDictionary()
         )
 
@@ -194,7 +194,7 @@ class OfferLists:
             listed = lists[member, revision] = self._list(visible, member, revision)
         return listed
 
-    def _list(self, visible: Visible, member: Member, revision: str) -> EncodedList:
+    def _list(self, visible: OfferSet, member: Member, revision: str) -> EncodedList:
         offers = _offers(visible, member)
         ttl_ms = TTL_MS if visible.ttl_ms is None else min(visible.ttl_ms, TTL_MS)
         definitions = tuple(_encode(described(offer, revision)) for offer in offers)
@@ -242,7 +242,7 @@ class OfferLists:
         return completed(body, revision, self._tail, ttl_ms=ttl_ms)
 
 
-def _offers(visible: Visible, member: Member) -> Sequence[Offer]:
+def _offers(visible: OfferSet, member: Member) -> Sequence[Offer]:
     if member == "tools":
         return visible.tools
     if member == "prompts":

@@ -18,7 +18,7 @@ from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.offers import Lister, ResourceOffer, Template
 from gatepost.tools.registry import Unknown
 from gatepost.tools.resource import Read
-from gatepost.tools.uri_template import MOST_CHARACTERS
+from gatepost.tools.uri_template import MAX_CHARACTERS
 from gatepost_authz.errors import AuthError
 
 _encode = msgspec.json.encode
@@ -86,7 +86,7 @@ def unknown_document(uri: str, redacted_uri: str, revision: str) -> JsonRpcError
     """
     code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
     # Longer URIs are never looked up, so they are not repeated either.
-    data = {"uri": redacted_uri} if len(uri) <= MOST_CHARACTERS else None
+    data = {"uri": redacted_uri} if len(uri) <= MAX_CHARACTERS else None
     return JsonRpcError(code, "Unknown resource", data=data)
 
 

@@ -26,7 +26,7 @@ from gatepost.mcp.server import McpServer
 from gatepost.mcp.tasks.task_record import digest
 from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.client import (
-    MOST_KEPT_BYTES,
+    MAX_KEPT_BYTES,
     PAGES,
     Capabilities,
     InputNeeded,
@@ -44,16 +44,16 @@ from gatepost_authz.caller import TenantContext
 PURPOSE = "request-state"
 STATE_LASTS_S = 900
 """Enough time to read, think and type, but short enough that an old consent expires."""
-MOST_ROUNDS = 32
+MAX_ROUNDS = 32
 OPEN_PAGE = "gatepost:page-"
 """
 The prefix of keys for approval pages. A tool cannot ask with such a key, and each round has a
 new one.
 """
-MOST_RESPONSES = 64
-MOST_RESPONSE_BYTES = 1_048_576
-# The key ring's limit (MOST_SEALED_CHARACTERS), less base64 and the authentication tag.
-MOST_STATE_BYTES = 190_000
+MAX_RESPONSES = 64
+MAX_RESPONSE_BYTES = 1_048_576
+# The key ring's limit (MAX_SEALED_CHARACTERS), less base64 and the authentication tag.
+MAX_STATE_BYTES = 190_000
 
 
 class InputResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -239,7 +239,7 @@ class RoundTripClient(StreamClient):
         if isinstance(needed, InputRejected):
             raise needed.refusal
         is_page = any(key.startswith(OPEN_PAGE) for key in needed.requests)
-        if self._round >= MOST_ROUNDS and not is_page:
+        if self._round >= MAX_ROUNDS and not is_page:
             raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
@@ -260,7 +260,7 @@ class RoundTripClient(StreamClient):
             kept,
         )
         payload = _encode(state)
-        if len(payload) > MOST_STATE_BYTES:
+        if len(payload) > MAX_STATE_BYTES:
             raise JsonRpcError(INVALID_PARAMS, "The answers are too large for another round")
         return self._server.keyring.seal(PURPOSE, payload, context=self._binding())
 
@@ -290,8 +290,8 @@ class RoundTripClient(StreamClient):
 
 
 def _bounded(state: bytes) -> bytes:
-    if len(state) > MOST_KEPT_BYTES:
-        raise ValueError(f"a tool keeps at most {MOST_KEPT_BYTES} bytes between two runs")
+    if len(state) > MAX_KEPT_BYTES:
+        raise ValueError(f"a tool keeps at most {MAX_KEPT_BYTES} bytes between two runs")
     return state
 
 
@@ -317,16 +317,16 @@ def is_retry(params: Params) -> bool:
 
 def responses_of(raw: Raw) -> dict[str, Raw]:
     """Return the answers of a request by key; raises JsonRpcError."""
-    if len(raw) > MOST_RESPONSE_BYTES:
-        message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
+    if len(raw) > MAX_RESPONSE_BYTES:
+        message = f"inputResponses is larger than {MAX_RESPONSE_BYTES} bytes"
         raise JsonRpcError(INVALID_PARAMS, message)
     try:
         responses = _read_responses(raw)
     except msgspec.DecodeError:
         raise JsonRpcError(INVALID_PARAMS, "inputResponses must be an object") from None
-    if len(responses) > MOST_RESPONSES:
+    if len(responses) > MAX_RESPONSES:
         raise JsonRpcError(
-            INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers"
+            INVALID_PARAMS, f"inputResponses holds more than {MAX_RESPONSES} answers"
         )
     return responses
 

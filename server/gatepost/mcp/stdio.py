@@ -100,7 +100,7 @@ class Frames:
 log = logging.getLogger("gatepost.stdio")
 
 INITIALIZED = "notifications/initialized"
-MOST_AT_ONCE = 100
+MAX_AT_ONCE = 100
 LISTEN_AGAIN_S = 5.0
 DRAIN_S = 2.0
 LONGEST_RETRY_S = 1.0
@@ -109,7 +109,7 @@ LONGEST_RETRY_S = 1.0
 UNEXPECTED_ERROR = JsonRpcError(
     INTERNAL_ERROR, "An unexpected error occurred; see the server's log"
 )
-TOO_MANY = JsonRpcError(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
+TOO_MANY = JsonRpcError(RATE_LIMITED, f"More than {MAX_AT_ONCE} requests at once")
 SERVER_STOPPING = JsonRpcError(INTERNAL_ERROR, "The server is about to stop")
 
 WriteLine = Callable[[bytes], Awaitable[object]]
@@ -187,7 +187,7 @@ class Stdio:
     async def _begin(
         self, line: bytes, identity: bytes | None, headers: Headers
     ) -> "asyncio.Task[None] | None":
-        if self._closing or len(self._running) >= MOST_AT_ONCE:
+        if self._closing or len(self._running) >= MAX_AT_ONCE:
             # Reading must go on, because the answers that running calls wait for arrive here too.
             await self._write(error(identity, SERVER_STOPPING if self._closing else TOO_MANY))
             return None

@@ -21,13 +21,13 @@ from gatepost_authz.caller import TenantContext
 LISTEN = "subscriptions/listen"
 SUBSCRIPTION = PREFIX + "subscriptionId"
 
-MOST_NAMES = 100
+MAX_NAMES = 100
 """How many URIs, and how many task ids, one stream may watch."""
 NAME_CHARACTERS = 2048
 RETRY_AFTER_S = 30
 
 BoundedName = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
-BoundedNames = Annotated[list[BoundedName], Meta(max_length=MOST_NAMES)]
+BoundedNames = Annotated[list[BoundedName], Meta(max_length=MAX_NAMES)]
 
 
 class Filter(msgspec.Struct, rename="camel", omit_defaults=True):

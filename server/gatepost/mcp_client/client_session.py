@@ -19,10 +19,10 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport import era, outgoing
 from gatepost.upstreams.transport.event_parser import EventParser, StreamTooLarge
 
-MOST_BYTES = 16_000_000
+MAX_BYTES = 16_000_000
 """The largest answer that is read."""
-MOST_PAGES = 100
-MOST_SIGN_INS = 2
+MAX_PAGES = 100
+MAX_SIGN_INS = 2
 """One attempt for a token, and one for further scopes that a tool needs."""
 TIMEOUT = httpx2.Timeout(30, read=300)
 """A call that waits for a person sends signs of life more often than this."""
@@ -74,7 +74,7 @@ class RemoteSession:
         """Return all entries of a list, page by page."""
         found: list[Mapping[str, Any]] = []
         params: dict[str, Any] = {}
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self.request(method, params)
             entries = page.get(member)
             entries = entries if isinstance(entries, list) else ()
@@ -129,7 +129,7 @@ class RemoteSession:
             outcome, answer = await self._exchanged(body, headers, identity)
             if answer.status not in {401, 403} or not answer.header("www-authenticate"):
                 return outcome, answer
-            if self._sign_ins >= MOST_SIGN_INS:
+            if self._sign_ins >= MAX_SIGN_INS:
                 return outcome, answer
             self._sign_ins += 1
             self._token = await self._sign_in(answer)
@@ -161,7 +161,7 @@ class RemoteSession:
     async def _of_stream(
         self, reply: httpx2.Response, identity: int | None
     ) -> UpstreamResult | UpstreamError | None:
-        parser = EventParser(MOST_BYTES)
+        parser = EventParser(MAX_BYTES)
         try:
             async for piece in reply.aiter_raw():
                 for event in parser.receive(piece):
@@ -219,8 +219,8 @@ async def _whole(reply: httpx2.Response) -> bytes:
     body = b""
     async for chunk in reply.aiter_raw():
         body += chunk
-        if len(body) > MOST_BYTES:
-            raise RequestFailed(f"The answer has more than {MOST_BYTES} bytes.")
+        if len(body) > MAX_BYTES:
+            raise RequestFailed(f"The answer has more than {MAX_BYTES} bytes.")
     return body
 
 

@@ -15,7 +15,7 @@ import msgspec
 from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
 
 FOLDER = "gatepost/sign-ins"
-MOST_BYTES = 262_144
+MAX_BYTES = 262_144
 MARGIN_S = 30.0
 """A token that expires sooner is not used any more."""
 LONGEST_S = 1e10
@@ -91,7 +91,7 @@ class KeptSignIn:
             if is_foreign(status) or status.st_mode & GROUP_AND_OTHERS:
                 raise PermissionError(f"{self._path} can be read by other users; delete it")
             try:
-                kept = msgspec.json.decode(file.read(MOST_BYTES), type=KeptTokens)
+                kept = msgspec.json.decode(file.read(MAX_BYTES), type=KeptTokens)
             except msgspec.DecodeError:
                 return None  # of another version, or incomplete
         return kept if kept.url == self._url else None

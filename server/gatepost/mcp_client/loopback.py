@@ -11,7 +11,7 @@ PATH = "/callback"
 WITHIN_S = 300.0
 """How long a person may take to sign in."""
 HEAD_S = 5.0
-MOST_HEAD_BYTES = 16_384
+MAX_HEAD_BYTES = 16_384
 CLOSING_PAGE = (
     b"<!doctype html><meta charset=utf-8><title>Gatepost</title><p>You can close this page."
 )
@@ -26,7 +26,7 @@ class CallbackReceiver:
         self._answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue(16)
 
     async def __aenter__(self) -> "CallbackReceiver":
-        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=MOST_HEAD_BYTES)
+        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=MAX_HEAD_BYTES)
         return self
 
     async def __aexit__(

@@ -12,7 +12,7 @@ from gatepost.tools.context import OutboundReply
 OVERHEAD_BYTES = 1_000_000
 """How many more bytes than *max_bytes* a compressed body may have."""
 
-MOST_PARTS = 200_000
+MAX_PARTS = 200_000
 PARTS_AT_ONCE = 32
 """
 The number of chunks after which other tasks may run. A body may arrive in chunks of one byte, each
@@ -77,7 +77,7 @@ async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) 
             if parts % PARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             body += unpacker.unpack(part, max_bytes + 1 - len(body))
-            longest = received > max_bytes + OVERHEAD_BYTES or parts > MOST_PARTS
+            longest = received > max_bytes + OVERHEAD_BYTES or parts > MAX_PARTS
             if len(body) > max_bytes or longest:
                 truncated = True
                 break

@@ -14,7 +14,7 @@ import msgspec
 from gatepost.redaction.matching import Hex, KnownMatch, Literal, base64_core
 from gatepost.redaction.secret_search import decoded_forms
 
-LEAST_BYTES = 4
+MIN_BYTES = 4
 """The minimum length of a value; shorter ones occur in every text."""
 LINE_BYTES = 16
 """The minimum length of a line that is searched for separately."""
@@ -29,12 +29,12 @@ def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
     """Return the patterns of one secret, or none if the value is too short."""
     value = value.strip()  # files end in a line break that is not part of the value
     plain = value.encode(errors="surrogatepass")
-    if len(plain) < LEAST_BYTES:
+    if len(plain) < MIN_BYTES:
         return
     name = shown(name)
     written = dict.fromkeys([plain, *_spelt(plain), *_lines(plain)])
     for each in written:
-        if len(each) >= LEAST_BYTES:
+        if len(each) >= MIN_BYTES:
             yield Literal(name, each)
     wide = value.encode("utf-16-le", errors="surrogatepass")
     yield Literal(name, wide.removesuffix(b"\0"))
@@ -121,7 +121,7 @@ def _swapped(wide: bytes) -> bytes:
 def _base64(name: str, plain: bytes) -> Iterator[KnownMatch]:
     for lead in range(3):
         core, left, right = base64_core(plain, lead)
-        if len(core) < LEAST_BYTES:
+        if len(core) < MIN_BYTES:
             continue
         yield Literal(name, core, left=left, right=right)
         safe = core.translate(bytes.maketrans(b"+/", b"-_"))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 MARKED = re.compile(r"\[REDACTED:([^\[\]\n]{1,128})\]")
 KEY = "PRIVATE_KEY"
-MOST_KEYS = 8
+MAX_KEYS = 8
 """Each takes about a millisecond to parse."""
 _LINES = re.compile(
     r"-----BEGIN [A-Z0-9 ]+-----\n(?:[^\n]{64,76}\n)*[^\n]{1,76}\n-----END [A-Z0-9 ]+-----"
@@ -37,7 +37,7 @@ def hides_words(arguments: bytes, shown: bytes) -> bool:
         if one != other and f":{KEY}]" in str(other)
         for part in _parts(str(one), str(other))
     ]
-    return len(hidden) > MOST_KEYS or not all(map(_is_key, hidden))
+    return len(hidden) > MAX_KEYS or not all(map(_is_key, hidden))
 
 
 def hides_arguments(arguments: bytes, before: bytes, after: bytes, secrets: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.quoted_strings import SEPARATOR, joined_strings
 from gatepost.redaction.redactor import (
-    LEAST_SPLIT,
+    MIN_SPLIT,
     Redactor,
     is_unquoted,
     quoted,
@@ -129,7 +129,7 @@ class JsonDocument:
             return split
         for view in self._views():
             found = redactor.values(self._joined([raw for _, raw in view], b"", b""))
-            found = [one for one in found if one.end - one.start >= LEAST_SPLIT]
+            found = [one for one in found if one.end - one.start >= MIN_SPLIT]
             if not found:
                 continue
             texts = [self._texts[at] if at < len(self._strings) else raw for at, raw in view]

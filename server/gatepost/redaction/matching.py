@@ -13,7 +13,7 @@ WINDOW_BYTES = 12
 """The bytes of an encoding in the automaton; the rest is compared after a hit."""
 COMPARED_BYTES = 1_024
 """The number of bytes whose comparison costs as much as starting one."""
-USUAL_DIGITS, MOST_DIGITS = 256, 4_096
+USUAL_DIGITS, MAX_DIGITS = 256, 4_096
 """The number of base64 digits decoded after a hit; the second if a token may be long."""
 
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
@@ -196,7 +196,7 @@ class Enclosed:
 
     def __init__(self, name: str, opening: bytes, lead: int, form: bytes, *, long: bool) -> None:
         self.name, self._form = name, form
-        self._lead, self._most = lead, MOST_DIGITS if long else USUAL_DIGITS
+        self._lead, self._most = lead, MAX_DIGITS if long else USUAL_DIGITS
         self.window = base64_core(opening, lead)[0]
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:

@@ -36,12 +36,12 @@ from gatepost.redaction.secret_search import (
 from gatepost.redaction.spans import merged, placed, replaced
 from gatepost.redaction.split_screen import SplitScreen
 
-MOST_SCREENS = 64
+MAX_SCREENS = 64
 """
 Screens of long texts in a process, each of up to 1.7 MiB. The long texts of further tenants are
 searched whole, which takes longer and finds the same.
 """
-LEAST_SPLIT = 8
+MIN_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
 
 QUOTE, APOSTROPHE = b"\"'"
@@ -81,7 +81,7 @@ class Redactor:
         """Whether the tenant has no secrets."""
         self.longest = longest_of(marks)
         """The length of the longest encoding of a secret in bytes."""
-        self.shortest = shortest_of(marks, LEAST_SPLIT)
+        self.shortest = shortest_of(marks, MIN_SPLIT)
         """The length of the shortest encoding of a secret that is searched for in pieces."""
         self.of_caller = False
         """Whether some of the secrets are those of a single call."""
@@ -113,7 +113,7 @@ class Redactor:
     @cached_property
     def _split_screen(self) -> SplitScreen | None:
         """Return the screen of long texts; None for the secrets of a call, and beyond the most."""
-        if self._marks is None or len(_screens) >= MOST_SCREENS:
+        if self._marks is None or len(_screens) >= MAX_SCREENS:
             return None
         made = SplitScreen(self._marks)
         _screens.add(made)
@@ -196,7 +196,7 @@ class _CallRedactor(Redactor):
         self._marks = None
         self.plain, self.of_caller = False, True
         self.longest = max(tenant.longest, longest_of(marks))
-        shortest = [tenant.shortest, shortest_of(marks, LEAST_SPLIT)]
+        shortest = [tenant.shortest, shortest_of(marks, MIN_SPLIT)]
         self.shortest = min(filter(None, shortest), default=0)
 
 
@@ -312,7 +312,7 @@ def _split(
     strings = [leaf for leaf in leaves if not leaf.is_number]
     for view in ([leaf for leaf in values if not leaf.is_number], strings, values):
         spans = redactor.values(b"".join([layer[leaf.start : leaf.end] for leaf in view]))
-        spans = [span for span in spans if span.end - span.start >= LEAST_SPLIT]
+        spans = [span for span in spans if span.end - span.start >= MIN_SPLIT]
         for pieces in placed(spans, [leaf.end - leaf.start for leaf in view]):
             if all(view[nth].is_number for nth, _ in pieces):
                 continue  # adjacent numbers are not one value

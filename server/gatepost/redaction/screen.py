@@ -11,9 +11,9 @@ PIECES_AT_ONCE = 64
 The most patterns that the library compares with vector instructions; with more patterns it reads
 byte by byte.
 """
-MOST_PASSES = 8
+MAX_PASSES = 8
 """Up to this many passes take half as long as a search; above, every byte is searched."""
-MOST_WINDOWS = MOST_PASSES * PIECES_AT_ONCE
+MAX_WINDOWS = MAX_PASSES * PIECES_AT_ONCE
 STEP_BYTES = 65_536
 """The number of bytes that are screened at once."""
 FIRST_LOOK_BYTES, LOOK_BYTES = 512, 16_384
@@ -22,7 +22,7 @@ The number of bytes that are searched for patterns that may occur thousands of t
 first, because a text that contains any usually has one near its beginning, and each hit takes as
 long as a kilobyte without hits.
 """
-MOST_PLACES = 64
+MAX_PLACES = 64
 """
 The most places of one step; above, the rest of the text is a single place. An attacker can write a
 text that consists of such pieces, and finding each of them takes twenty times as long as a search.
@@ -67,7 +67,7 @@ class Screen:
             found: list[tuple[int, int, int]] = []
             for one in self._passes:
                 found += one.find_matches_as_indexes(part)
-                if len(found) > MOST_PLACES:
+                if len(found) > MAX_PLACES:
                     yield max(step - self._overlap, 0), len(text)
                     return
             for _, start, end in sorted(found, key=_start):
@@ -89,7 +89,7 @@ def holds(patterns: BytesAhoCorasick, text: bytes) -> bool:
 
 def screen_of(windows: Collection[bytes]) -> Screen | None:
     """Return a screen; None where a search of every byte takes no longer."""
-    return Screen(windows) if 0 < len(windows) <= MOST_WINDOWS else None
+    return Screen(windows) if 0 < len(windows) <= MAX_WINDOWS else None
 
 
 def _pieces(windows: Collection[bytes]) -> set[bytes]:

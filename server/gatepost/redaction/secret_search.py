@@ -32,11 +32,11 @@ WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
 BACKSLASH, PERCENT, AMPERSAND, NEWLINE, CARRIAGE_RETURN = b"\\%&\n\r"
 LINE_BREAKS, BLANKS = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 MATCHES_AT_ONCE = 50_000
 """The number of matches processed at once, while no other thread runs."""
 
-MOST_DOUBT = 20_000
+MAX_DOUBT = 20_000
 """
 The maximum number of doubtful hits in one text, after which token prefixes alone are redacted.
 """
@@ -69,7 +69,7 @@ class _Escapes(dict[bytes, bytes]):
     """The cached decoding of each escape, with bounded memory."""
 
     def __missing__(self, escape: bytes) -> bytes:
-        if len(self) >= MOST_REMEMBERED:
+        if len(self) >= MAX_REMEMBERED:
             self.clear()
         self[escape] = plain = _undone(escape)
         return plain
@@ -340,7 +340,7 @@ class Automaton:
 
     def _checked(self, text: bytes) -> Iterator[SecretSpan]:
         until: dict[SecretMatch, int] = {}
-        doubt_left, effort = MOST_DOUBT, EFFORT
+        doubt_left, effort = MAX_DOUBT, EFFORT
         for which, start, end in self._hits(text):
             for mark in self._marks[which]:
                 effort -= mark.effort

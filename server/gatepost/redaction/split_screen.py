@@ -26,27 +26,27 @@ from gatepost.redaction.secret_search import (
 
 WINDOW_BYTES = 2 * PIECE_BYTES
 """The part of each value that is looked for."""
-TRIED_WINDOWS, MOST_TRIED = 16, 256
+TRIED_WINDOWS, MAX_TRIED = 16, 256
 """
 How many parts of a value are compared to choose the one that is looked for; more if each of them
 may be a number.
 """
-MOST_PATTERNS = 2_048
+MAX_PATTERNS = 2_048
 """
 The patterns of some four secrets. To make them takes four milliseconds for each secret, once.
 """
-MOST_VALUES, MOST_ALIKE = 128, 16
+MAX_VALUES, MAX_ALIKE = 128, 16
 """
 The most values, which some five secrets have, and how many of them may have a pattern in common.
 
 A tenant may have a thousand secrets that end alike, and so few patterns: to choose those would take
 seconds, and so would comparing all the values wherever a text has one of the patterns.
 """
-MOST_TOGETHER = PIECES_AT_ONCE - 4
+MAX_TOGETHER = PIECES_AT_ONCE - 4
 """The most patterns that are searched for together."""
-MOST_FOUND = 64
+MAX_FOUND = 64
 """How many patterns in one step are looked at; a text with more of them may hold a value."""
-MOST_SINGLE, MOST_HELD = 2_000, 16
+MAX_SINGLE, MAX_HELD = 2_000, 16
 """
 How many strings of one byte are looked at in one step, and of how many values the others are looked
 for: a text with more of them may hold a value.
@@ -165,7 +165,7 @@ class SplitScreen:
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
             for one in passes:
                 found = one.find_matches_as_indexes(part)
-                if len(found) > MOST_FOUND:
+                if len(found) > MAX_FOUND:
                     return True
                 if any(self._is_suspected(text, step + start) for _, start, _ in found):
                     return True
@@ -178,13 +178,13 @@ class SplitScreen:
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
             for one in self._single_passes[quote]:
                 found = one.find_matches_as_indexes(part)
-                if len(found) > MOST_SINGLE:
+                if len(found) > MAX_SINGLE:
                     return True
                 for _, start, _ in found:
                     # The mark that ends a string may also begin one, which is not found then.
                     strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
         others_of = [others for string in strings for others in self._single.get(string, ())]
-        return len(others_of) > MOST_HELD or any(
+        return len(others_of) > MAX_HELD or any(
             all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
             for others in others_of
         )
@@ -203,16 +203,16 @@ class SplitScreen:
         for mark in marks:
             if mark.length >= WINDOW_BYTES:
                 values[mark.whole, isinstance(mark, Hex)] = None
-            if len(values) > MOST_VALUES:
+            if len(values) > MAX_VALUES:
                 return False
         for value, is_hex in values:
             at = _best_window(value, in_any_case=is_hex)
             if at is None:
                 return False
             self._add(value, at, in_any_case=is_hex)
-            if len(self._suspects) > MOST_PATTERNS:
+            if len(self._suspects) > MAX_PATTERNS:
                 return False
-        return max(map(len, self._suspects.values()), default=0) <= MOST_ALIKE
+        return max(map(len, self._suspects.values()), default=0) <= MAX_ALIKE
 
     def _add(self, value: bytes, at: int, *, in_any_case: bool) -> None:
         window = value[at : at + WINDOW_BYTES]
@@ -287,7 +287,7 @@ def _passes(patterns: Iterable[bytes]) -> Iterator[BytesAhoCorasick]:
     # Each has patterns that begin with different bytes: if all began with a quotation mark, the
     # library would look for that alone, which is ten times as slow.
     found = sorted(patterns)
-    passes = -(-len(found) // MOST_TOGETHER)
+    passes = -(-len(found) // MAX_TOGETHER)
     for at in range(passes):
         # Nearly no byte gets past the vector instructions, so that the automaton behind them may be
         # the smallest: the usual one takes megabytes for each tenant.
@@ -352,7 +352,7 @@ def _best_window(value: bytes, *, in_any_case: bool) -> int | None:
     It is sought near the end, because keys of one service begin alike.
     """
     last = len(value) - WINDOW_BYTES
-    near, far = max(last - TRIED_WINDOWS, 0), max(last - MOST_TRIED, 0)
+    near, far = max(last - TRIED_WINDOWS, 0), max(last - MAX_TRIED, 0)
     for places, usual in (
         (range(near, last + 1), _USUAL),
         (range(far, near), _USUAL),

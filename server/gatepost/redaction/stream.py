@@ -3,7 +3,7 @@
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.redactor import (
-    LEAST_SPLIT,
+    MIN_SPLIT,
     SHORT_BYTES,
     Redactor,
     cleaned_text,
@@ -73,7 +73,7 @@ class RedactedStream:
         before = len(self._before)
         found: list[SecretSpan] = []
         for span in redactor.values(self._before + plain):
-            whole = span.end - span.start >= LEAST_SPLIT
+            whole = span.end - span.start >= MIN_SPLIT
             if whole and span.start < before < span.end:
                 found.append(SecretSpan(0, span.end - before, span.name))
         return found

@@ -20,7 +20,7 @@ from gatepost.tools.idempotency_key import (
     idempotency_key_of,
 )
 from gatepost.tools.json_shape import (
-    MOST_VALUES,
+    MAX_VALUES,
     NESTING,
     decoded,
     excess,
@@ -98,7 +98,7 @@ def check_type(scope: Scope) -> None:
         raise RestRefusal(415, "unsupported_media_type", "The body must not be compressed.")
 
 
-def read_arguments(body: bytes, most_values: int = MOST_VALUES) -> bytes:
+def read_arguments(body: bytes, most_values: int = MAX_VALUES) -> bytes:
     """Return the body if it is a valid object of arguments; raises RestRefusal."""
     if read_object(body, most_values) is None:
         message = "The body must be a JSON object that holds the tool's arguments by name."
@@ -106,7 +106,7 @@ def read_arguments(body: bytes, most_values: int = MOST_VALUES) -> bytes:
     return body
 
 
-def read_object(body: bytes, most_values: int = MOST_VALUES) -> dict[str, Any] | None:
+def read_object(body: bytes, most_values: int = MAX_VALUES) -> dict[str, Any] | None:
     """
     Return the JSON object in the body, None if it holds another value; raises RestRefusal.
 

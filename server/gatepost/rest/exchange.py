@@ -20,7 +20,7 @@ from gatepost.rest.envelope import RestRequest, TenantDiffers, read_envelope
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.json_shape import MOST_VALUES
+from gatepost.tools.json_shape import MAX_VALUES
 from gatepost.tools.stage import RequestLimits
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
@@ -38,7 +38,7 @@ class RestLimits(msgspec.Struct, frozen=True):
 
     max_body_bytes: int = 4_000_000
     body_timeout_s: float = 30.0
-    max_body_values: int = MOST_VALUES
+    max_body_values: int = MAX_VALUES
 
 
 class RestExchange:

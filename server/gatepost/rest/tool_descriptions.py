@@ -9,9 +9,9 @@ import msgspec
 
 from gatepost.rest.responses import RestRefusal
 from gatepost.tools.api import Tool
+from gatepost.tools.offer_set import OfferSet
 from gatepost.tools.registry import Registry
 from gatepost.tools.tenant_offers import capability_of
-from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -182,7 +182,7 @@ def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
     return found if isinstance(found, Mapping) else None, "schema" if kind == "schemas" else "value"
 
 
-MOST_TOOLS = 100
+MAX_TOOLS = 100
 """The most tools that this protocol lists (O10); MCP has pages instead."""
 
 REMEMBERED_LISTS = 16
@@ -204,7 +204,7 @@ class Descriptors:
         self._may = may
         self._described: dict[str, bytes] = {}
         # The same names may be other tools of another tenant.
-        self._lists: WeakKeyDictionary[Visible, dict[tuple[str, ...], bytes]] = WeakKeyDictionary()
+        self._lists: WeakKeyDictionary[OfferSet, dict[tuple[str, ...], bytes]] = WeakKeyDictionary()
 
     def of(self, caller: TenantContext) -> bytes:
         """Return the JSON array of tools that the caller may call, by name; raises RestRefusal."""
@@ -214,7 +214,7 @@ class Descriptors:
         lists = self._lists.setdefault(visible, {})
         encoded = lists.get(names)
         if encoded is None:
-            if len(tools) > MOST_TOOLS:
+            if len(tools) > MAX_TOOLS:
                 raise too_many(tools)
             encoded = b"[" + b",".join(self._one(tool) for tool in tools) + b"]"
             if len(lists) >= REMEMBERED_LISTS:
@@ -251,7 +251,7 @@ def too_many(tools: Sequence[Tool]) -> RestRefusal:
     return RestRefusal(
         409,
         "too_many_tools",
-        f"This token may call {len(tools)} tools, and this protocol lists {MOST_TOOLS} at most. "
+        f"This token may call {len(tools)} tools, and this protocol lists {MAX_TOOLS} at most. "
         "Use a token with fewer scopes, enable fewer packs on the server (`tools.packs`, "
         f"`tools.load`), or list the tools over MCP. They are: {named or 'tools of no pack'}.",
     )

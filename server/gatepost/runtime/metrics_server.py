@@ -20,7 +20,7 @@ DEADLINES = Deadlines(head_s=5.0, keep_alive_s=75, drain_s=4, max_head_bytes=8_1
 READ_WITHIN_S = 0.5
 """How long a stop waits for a running response."""
 STOP_S = 5.0
-MOST_CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 """`/metrics` has no authentication, so it must not use up the file descriptors."""
 REQUEST_NUMBERS = count()
 
@@ -36,7 +36,7 @@ class Connection(HttptoolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.number = next(REQUEST_NUMBERS)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             oldest = min(self.connections, key=attrgetter("number"))
             # At once, because more connections may arrive before its loss is reported.
             self.connections.discard(oldest)

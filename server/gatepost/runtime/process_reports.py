@@ -43,9 +43,9 @@ OUTDATED_S = 3 * EVERY_S
 KEPT_S = 600.0
 """How long the report of a process is kept that ended without removing it."""
 CLOSING_S = 2.0
-MOST_ISSUERS, MOST_TOOLS = 100, 50
+MAX_ISSUERS, MAX_TOOLS = 100, 50
 """The most entries of one report; of the tools, those that took the most time."""
-MOST_REPORTS = 200
+MAX_REPORTS = 200
 BOUNDS_S = TOOL_SECONDS.buckets
 """The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""
 RANDOM = random.SystemRandom()
@@ -175,7 +175,7 @@ class ProcessReporter:
             leaving=parts.leaving,
             stores=dict(stores),
             streams=len(parts.streams),
-            issuers=keys[:MOST_ISSUERS],
+            issuers=keys[:MAX_ISSUERS],
             refusals=_by_reason(REFUSALS, parts.meter),
             tokens=_by_reason(TOKENS_REFUSED, parts.meter),
             tools=tool_times(parts.meter),
@@ -197,7 +197,7 @@ def tool_times(meter: Meter) -> tuple[ToolTimes, ...]:
         ToolTimes(tool, tuple(counts), nanoseconds / 1e9)
         for (tool,), (*counts, nanoseconds) in totals_of(TOOL_SECONDS, meter).items()
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds)[:MOST_TOOLS])
+    return tuple(sorted(found, key=lambda one: -one.seconds)[:MAX_TOOLS])
 
 
 @asynccontextmanager
@@ -218,7 +218,7 @@ async def reports(records: Records, now: float) -> list[ProcessReport]:
     # Expired reports stay stored for a while. The limit applies after removing them, and keeps the
     # newest reports, so that killed processes do not hide a serving one.
     kept = [one for one in await _stored(records).all() if (one.expires_at or 0.0) > now]
-    newest = sorted(kept, key=lambda one: -(one.expires_at or 0.0))[:MOST_REPORTS]
+    newest = sorted(kept, key=lambda one: -(one.expires_at or 0.0))[:MAX_REPORTS]
     found = [report for one in newest if (report := _read(one.value)) is not None]
     return sorted(found, key=lambda one: (one.host, one.started_at, one.process))
 

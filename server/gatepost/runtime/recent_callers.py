@@ -25,7 +25,7 @@ from gatepost_authz.caller import SubjectKind, TenantContext
 SUBJECT, KEY = "callers", "lately"
 CALLERS_PER_TENANT = 60
 """Maximum number of remembered callers of a tenant."""
-MOST_BYTES = 262_144
+MAX_BYTES = 262_144
 """Maximum size for one tenant; beyond it the latest callers are kept."""
 KEPT_S = 7 * 86_400.0
 AGAIN_S = 600.0
@@ -40,18 +40,18 @@ OUTAGE_S = 15.0
 """Pause after an outage of the store."""
 TRIES = 10
 """Number of attempts if other processes write at the same moment."""
-MOST_TENANTS = 1_000
+MAX_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
 TENANTS_PER_WRITE = 100
 """Tenants whose callers are written in one transaction."""
-MOST_NOTED = 256
+MAX_NOTED = 256
 """
 The number of callers that are noted before they are compared with the known ones.
 
 They are compared many at once, because requests wait while their callers are noted.
 """
-MOST_WRITTEN = 100_000
-MOST_ENTRIES = 200
+MAX_WRITTEN = 100_000
+MAX_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
 CLOSING_S = 2.0
 RANDOM = random.SystemRandom()
@@ -175,7 +175,7 @@ class RecentCallers:
         noted.append((caller, self._clock()))
         if len(noted) == 1:
             self._woken.set()
-        elif len(noted) >= MOST_NOTED:
+        elif len(noted) >= MAX_NOTED:
             self._take_up()
 
     def _take_up(self) -> None:
@@ -193,14 +193,14 @@ class RecentCallers:
                 continue
             of_tenant = self._waiting.get(caller.tenant_id)
             if of_tenant is None:
-                if len(self._waiting) >= MOST_TENANTS:
+                if len(self._waiting) >= MAX_TENANTS:
                     continue
                 of_tenant = self._waiting[caller.tenant_id] = {}
             of_tenant.pop(key, None)
             of_tenant[key] = caller, seen_at
             if len(of_tenant) > CALLERS_PER_TENANT:
                 del of_tenant[next(iter(of_tenant))]
-            if len(self._written) >= MOST_WRITTEN:
+            if len(self._written) >= MAX_WRITTEN:
                 self._written.clear()
             self._written[key] = caller
 
@@ -231,7 +231,7 @@ class RecentCallers:
         """
         await self.write()
         found: list[tuple[str, RecentCaller]] = []
-        for tenant, entry in await self._records.latest(SUBJECT, KEY, MOST_ENTRIES):
+        for tenant, entry in await self._records.latest(SUBJECT, KEY, MAX_ENTRIES):
             of_tenant = merged(_read(entry), (), self._clock())[:most]
             found += [(tenant, one) for one in of_tenant if not self._is_out(context(tenant, one))]
         return sorted(found, key=lambda one: -one[1].seen_at)[:most]
@@ -342,7 +342,7 @@ async def _replaced(
 def _value(callers: tuple[RecentCaller, ...]) -> bytes:
     """Encode as many callers as fit."""
     value = _encode(callers)
-    while len(value) > MOST_BYTES and len(callers) > 1:
+    while len(value) > MAX_BYTES and len(callers) > 1:
         callers = callers[: len(callers) // 2]
         value = _encode(callers)
     return value

@@ -21,7 +21,7 @@ from gatepost_authz.errors import AuthError, MissingToken
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 WINDOW_S = 60.0
-MOST_PER_PEER, MOST_EVENTS = 5, 100
+MAX_PER_PEER, MAX_EVENTS = 5, 100
 """Number of logged refusals per window: of one peer, and in total."""
 
 log = logging.getLogger("gatepost.gate")
@@ -107,11 +107,11 @@ class RefusedTokens:
             self._window_ends = now + WINDOW_S
             self._logged.clear()
             self._logged_of_all = 0
-        if self._logged_of_all >= MOST_EVENTS:
+        if self._logged_of_all >= MAX_EVENTS:
             return False
         # Only peers with a logged refusal are remembered, which bounds their number.
         logged = self._logged[peer]
-        if logged >= MOST_PER_PEER:
+        if logged >= MAX_PER_PEER:
             return False
         self._logged[peer] = logged + 1
         self._logged_of_all += 1

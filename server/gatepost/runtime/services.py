@@ -29,13 +29,13 @@ from gatepost.runtime import stores
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
 from gatepost.runtime.exporter import exporter_of
-from gatepost.runtime.gate import introspection_secrets, verifiers_of
 from gatepost.runtime.pack_lifespans import PackLifespans
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
 from gatepost.runtime.tenant_limits import streams_of, workspaces_of
+from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
 from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache

@@ -24,7 +24,7 @@ from gatepost.tools.registry import Unknown
 
 T = TypeVar("T")
 
-MOST_DEPTH = 4
+MAX_DEPTH = 4
 """Maximum nesting of calls, so that a tool that calls itself ends."""
 
 log = logging.getLogger("gatepost.secrets")
@@ -125,8 +125,8 @@ class TenantToolServices:
         is_passed_on: bool = False,
     ) -> Outcome:
         """Implement `ToolServices`."""
-        if ctx.depth >= MOST_DEPTH:
-            message = f"Tools call one another at most {MOST_DEPTH} deep; {name} was not called."
+        if ctx.depth >= MAX_DEPTH:
+            message = f"Tools call one another at most {MAX_DEPTH} deep; {name} was not called."
             return Outcome(failure=Failure("denied", message))
         inner = Call(
             caller=ctx.caller,

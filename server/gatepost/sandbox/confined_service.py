@@ -20,7 +20,7 @@ LOOK_S = 1.0
 CHUNK = 65_536
 ROUNDS = 5
 """How many times the service searches for processes that were started while others were killed."""
-MOST_BUFFERED = 16_000_000
+MAX_BUFFERED = 16_000_000
 
 
 class ServiceEnded(Exception):
@@ -74,7 +74,7 @@ class ConfinedService:
         stdin = self._process.stdin
         if stdin is None or stdin.is_closing():
             raise ServiceEnded
-        if stdin.transport.get_write_buffer_size() > MOST_BUFFERED:
+        if stdin.transport.get_write_buffer_size() > MAX_BUFFERED:
             raise ServiceEnded
         try:
             stdin.write(data)

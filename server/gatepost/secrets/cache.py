@@ -10,7 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from gatepost.secrets.hosts import BoundSecret
-from gatepost.secrets.names import MOST_BYTES, SecretRefused
+from gatepost.secrets.names import MAX_BYTES, SecretRefused
 from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
 
@@ -145,8 +145,8 @@ class SecretCache:
 
         One that is not *redacted* is sealed all the same, and answers may contain it.
         """
-        if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
-            raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
+        if not value or len(value.encode(errors="surrogatepass")) > MAX_BYTES:
+            raise SecretRefused(f"the value is empty, or has more than {MAX_BYTES} bytes")
         cached = self._cache_of(tenant)
         async with cached.lock:
             # The value is known before it is stored, so no other process can hand it out sooner.

@@ -8,7 +8,7 @@ from gatepost.secrets.names import SecretRefused
 from gatepost_authz.address_policy import ToolAddressPolicy, allowed_host, spelt
 from gatepost_authz.addresses import USUAL_PORTS, parted
 
-MOST_HOSTS = 20
+MAX_HOSTS = 20
 
 
 class BoundSecret(msgspec.Struct, frozen=True):
@@ -40,8 +40,8 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
                 f"a host cannot be bound to: {problem}; write each by its own name, "
                 "gitlab.example.com or gitlab.example.com:8443"
             ) from None
-    if len(set(found)) > MOST_HOSTS:
-        raise SecretRefused(f"a secret is bound to at most {MOST_HOSTS} hosts")
+    if len(set(found)) > MAX_HOSTS:
+        raise SecretRefused(f"a secret is bound to at most {MAX_HOSTS} hosts")
     return tuple(dict.fromkeys(found))
 
 

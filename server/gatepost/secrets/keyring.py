@@ -22,9 +22,9 @@ from gatepost.permissions import GROUP_AND_OTHERS, GROUP_READ, is_foreign
 SECRET_BYTES = 32
 MAC_BYTES = 32
 # A longer token was not made here; decoding it would be work for an attacker.
-MOST_TOKEN_CHARACTERS = 8192
+MAX_TOKEN_CHARACTERS = 8192
 # Sealed values travel in bodies, and may contain the answers of several rounds.
-MOST_SEALED_CHARACTERS = 262_144
+MAX_SEALED_CHARACTERS = 262_144
 NONCE_BYTES = 12
 REREAD_AFTER_S = 1.0
 
@@ -126,7 +126,7 @@ class KeyRing:
 
     def verify(self, purpose: str, token: str) -> bytes | None:
         """Return the payload that `sign` got for the same purpose, or None."""
-        key, data = self._read(token, MOST_TOKEN_CHARACTERS)
+        key, data = self._read(token, MAX_TOKEN_CHARACTERS)
         if key is None or len(data) < MAC_BYTES:
             return None
         payload, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
@@ -139,7 +139,7 @@ class KeyRing:
 
     def is_authentic(self, purpose: str, payload: bytes, token: str) -> bool:
         """Return whether *token* is what `authenticate` returned for this purpose and payload."""
-        key, mac = self._read(token, MOST_TOKEN_CHARACTERS)
+        key, mac = self._read(token, MAX_TOKEN_CHARACTERS)
         return key is not None and hmac.compare_digest(mac, self._mac(key, purpose, payload))
 
     def _read(self, token: str, most_characters: int) -> tuple[RingKey | None, bytes]:
@@ -162,7 +162,7 @@ class KeyRing:
 
     def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
         """Return the payload that `seal` got for the same purpose and context, or None."""
-        key, data = self._read(token, MOST_SEALED_CHARACTERS)
+        key, data = self._read(token, MAX_SEALED_CHARACTERS)
         if key is None or len(data) < NONCE_BYTES:
             return None
         try:

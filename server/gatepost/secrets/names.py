@@ -8,9 +8,9 @@ REFERENCE_PREFIX = "secret:"
 """Begins a reference to a tenant's secret, `secret:NAME`, in settings and arguments."""
 INNER_NAME = re.compile(r"[a-z][a-z0-9_]{0,199}", re.ASCII)
 """The names of secrets that packs store; agents cannot write them."""
-LEAST_CHARACTERS = 8
-MOST_BYTES = 65_536
-MOST_SECRETS = 1_000
+MIN_CHARACTERS = 8
+MAX_BYTES = 65_536
+MAX_SECRETS = 1_000
 """The maximum number of secrets of one tenant, including those of packs."""
 
 
@@ -40,9 +40,9 @@ def checked_value(value: str, *, username: bool = False) -> str:
     """Return *value* if it can be redacted or is a user name; raise SecretRefused."""
     if not value and username:
         raise SecretRefused("the value is empty")
-    if len(value) < LEAST_CHARACTERS and not username:
+    if len(value) < MIN_CHARACTERS and not username:
         raise SecretRefused(
-            f"the value has {len(value)} characters; of fewer than {LEAST_CHARACTERS} every answer "
+            f"the value has {len(value)} characters; of fewer than {MIN_CHARACTERS} every answer "
             "may hold some by chance, and all of these would be taken out. A user name may be "
             "shorter: --username"
         )
@@ -50,6 +50,6 @@ def checked_value(value: str, *, username: bool = False) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise SecretRefused("the value is no text in UTF-8") from None
-    if size > MOST_BYTES:
-        raise SecretRefused(f"the value has {size} bytes and may have {MOST_BYTES}")
+    if size > MAX_BYTES:
+        raise SecretRefused(f"the value has {size} bytes and may have {MAX_BYTES}")
     return value

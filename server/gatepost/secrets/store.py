@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.names import MOST_SECRETS, NAME, SecretRefused
+from gatepost.secrets.names import MAX_SECRETS, NAME, SecretRefused
 from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry
 from gatepost.storage.records import Records
 
@@ -76,8 +76,8 @@ class SecretStore:
         entries = self._records.of(tenant).entries(SUBJECT)
         while True:
             entry = await entries.get(name)
-            if entry is None and await entries.count() >= MOST_SECRETS:
-                raise SecretRefused(f"there are {MOST_SECRETS} secrets, which is all there may be")
+            if entry is None and await entries.count() >= MAX_SECRETS:
+                raise SecretRefused(f"there are {MAX_SECRETS} secrets, which is all there may be")
             bound = self._hosts(tenant, entry) if hosts is None else hosts
             sealed = self._sealed(tenant, name, BoundSecret(value, bound, username))
             # A concurrent change of its hosts must not be undone.

@@ -26,12 +26,12 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.errors import StoreUnavailable
 
-MOST_BYTES = 262_144
+MAX_BYTES = 262_144
 """The most bytes of a segment, so that a few of them fit into memory."""
 
 HOUR_MS = 3_600_000
 
-MOST_COUNTS = 1_000
+MAX_COUNTS = 1_000
 """
 The number of values of the column `counts` that are cached: most segments have a few records of one
 sort.
@@ -45,7 +45,7 @@ or details contain an array of objects.
 """
 
 
-MOST_COUNTED = 1 << 40
+MAX_COUNTED = 1 << 40
 """The number of records above which a segment is damaged: a database cannot add larger numbers."""
 
 Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
@@ -118,12 +118,12 @@ def segments(
         at, records = times[0], (b"[%b]" % elements[0]).decode()
         return [Segment(writer, first, first, at, at, _usual_counts(sorts[0], 1), records)]
     cuts = [0]
-    if sum(map(len, elements)) > MOST_BYTES or len({at // HOUR_MS for at in times}) > 1:
+    if sum(map(len, elements)) > MAX_BYTES or len({at // HOUR_MS for at in times}) > 1:
         size = 0
         for at, one in enumerate(elements):
             size += len(one)
             other_hour = times[at] // HOUR_MS != times[at - 1] // HOUR_MS
-            if (size > MOST_BYTES or other_hour) and at > cuts[-1]:
+            if (size > MAX_BYTES or other_hour) and at > cuts[-1]:
                 cuts.append(at)
                 size = len(one)
     return [
@@ -148,7 +148,7 @@ def counts_of(sorts: Sequence[Sort]) -> str:
     return _counts_of(sorts)
 
 
-@lru_cache(MOST_COUNTS)
+@lru_cache(MAX_COUNTS)
 def _usual_counts(sort: Sort, number: int) -> str:
     return _counts_of([sort] * number)
 
@@ -166,13 +166,13 @@ def _counts_of(sorts: Sequence[Sort]) -> str:
 
 def joined(found: Sequence[Segment]) -> list[Segment]:
     """
-    Join consecutive segments of a chain to a few, of one hour and up to `MOST_BYTES` each.
+    Join consecutive segments of a chain to a few, of one hour and up to `MAX_BYTES` each.
 
     Raises Damaged if the counts of one cannot be read.
     """
     if len(found) < 2:
         return [*found]
-    if sum([len(one.records) for one in found]) <= MOST_BYTES and _continues(found):
+    if sum([len(one.records) for one in found]) <= MAX_BYTES and _continues(found):
         return [_together(found)]  # true for nearly all segments
     middle = len(found) // 2
     return [*joined(found[:middle]), *joined(found[middle:])]
@@ -201,7 +201,7 @@ def _together(group: Sequence[Segment]) -> Segment:
     )
 
 
-@lru_cache(MOST_COUNTS)
+@lru_cache(MAX_COUNTS)
 def _added(counts: tuple[str, ...]) -> str:
     """Return the column `counts` of several segments from that of each."""
     sums: Counter[tuple[str | int, ...]] = Counter()
@@ -376,7 +376,7 @@ def counted(segment: Segment) -> Counts:
         raise Damaged(segment.first) from None
 
 
-@lru_cache(MOST_COUNTS)
+@lru_cache(MAX_COUNTS)
 def read_counts(counts: str) -> Counts:
     """
     Return the number of records of each kind, tool, outcome and limit of the column `counts`.
@@ -386,10 +386,10 @@ def read_counts(counts: str) -> Counts:
     found = []
     for one in _counts(counts):
         match one:
-            case (str(kind), str(tool), str(outcome), int(number)) if number <= MOST_COUNTED:
+            case (str(kind), str(tool), str(outcome), int(number)) if number <= MAX_COUNTED:
                 found.append(((kind, tool, outcome, ""), number))
             case (str(kind), str(tool), str(outcome), str(limit), int(number)) if (
-                number <= MOST_COUNTED
+                number <= MAX_COUNTED
             ):
                 found.append(((kind, tool, outcome, limit), number))
             case _:

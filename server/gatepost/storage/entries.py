@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-MOST_VALUE = 64_000_000
+MAX_VALUE = 64_000_000
 """The most bytes of an entry's value."""
 
 NO_TENANT = ""
@@ -12,7 +12,7 @@ NO_TENANT = ""
 CHANGE_COUNTER = "changes"
 """The key of a subject's change counter, which belongs to no tenant; its revision is the count."""
 
-MOST_KEY = 256
+MAX_KEY = 256
 """The most characters of an entry's key, because a database index limits its keys."""
 
 
@@ -22,10 +22,10 @@ class EntryRefused(ValueError):
 
 def fits(key: str, value: bytes) -> None:
     """Raise EntryRefused for an entry that is too large."""
-    if len(key) > MOST_KEY:
-        raise EntryRefused(f"a key has {len(key)} characters and may have {MOST_KEY}")
-    if len(value) > MOST_VALUE:
-        raise EntryRefused(f"a value has {len(value)} bytes and may have {MOST_VALUE}")
+    if len(key) > MAX_KEY:
+        raise EntryRefused(f"a key has {len(key)} characters and may have {MAX_KEY}")
+    if len(value) > MAX_VALUE:
+        raise EntryRefused(f"a value has {len(value)} bytes and may have {MAX_VALUE}")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ class Entries(Protocol):
     The entries of one tenant and one subject by key: secrets, approved scripts, loaded APIs.
 
     A value stays until it is deleted, or some time after it expires. Its revision must not be used
-    again while a reader may remember it. A key of more than `MOST_KEY` characters or a value of
-    more than `MOST_VALUE` bytes raises EntryRefused.
+    again while a reader may remember it. A key of more than `MAX_KEY` characters or a value of
+    more than `MAX_VALUE` bytes raises EntryRefused.
     """
 
     async def get(self, key: str) -> Entry | None:

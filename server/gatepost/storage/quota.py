@@ -14,7 +14,7 @@ SHARE = 16
 """A process reads the usage again after it added this fraction of a quota itself."""
 AGAIN_S = 1.0
 """The least time between two readings before a refusal."""
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """The number of callers and tenants whose usage is cached."""
 
 
@@ -125,7 +125,7 @@ class StorageQuota:
 
     def _quotas(self, tenant: str, owner: bytes) -> "list[AppliedQuota]":
         """Return the quotas that apply."""
-        if len(self._counted) >= MOST_COUNTED:
+        if len(self._counted) >= MAX_COUNTED:
             self._counted = {key: one for key, one in self._counted.items() if one.pending}
         found = []
         if self.caller_bytes:

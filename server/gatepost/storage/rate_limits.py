@@ -44,7 +44,7 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     wait_s: float
 
 
-MOST_BUCKETS = 200_000
+MAX_BUCKETS = 200_000
 
 BucketRate = tuple[Hashable, float, float]
 """A bucket's name, the seconds for one token, and the seconds until an empty bucket is full."""
@@ -113,7 +113,7 @@ class Buckets:
     """
 
     def __init__(
-        self, *, most: int = MOST_BUCKETS, forgetting: Callable[[], object] = lambda: None
+        self, *, most: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
     ) -> None:
         self._kept: dict[Hashable, Bucket] = {}
         self._most = most

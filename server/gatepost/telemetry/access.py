@@ -43,7 +43,7 @@ RedactField = Callable[[str | None, str], str]
 
 CORRELATION_BYTES = 128
 TOO_LONG = "(too long)"
-RPC_CHARACTERS, MOST_CHARACTERS = 128, 1000
+RPC_CHARACTERS, MAX_CHARACTERS = 128, 1000
 """
 The length at which a line cuts a method or name, and the length above which it is not shown at all.
 """
@@ -58,7 +58,7 @@ The maximum time in seconds until collected rows are processed on the loop.
 Longer intervals would block a request for milliseconds under load (p99 6.1 ms against 3.4).
 """
 # Fewer lines than this wait for a slow pipe; further lines are dropped and counted.
-MOST_WAITING = 50_000
+MAX_WAITING = 50_000
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -194,7 +194,7 @@ def _without(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> Rp
 
 def _short(text: str, clean: Callable[[str], str]) -> str:
     # Redacted before it is cut, because half a secret would not be found.
-    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else TOO_LONG
+    return clean(text)[:RPC_CHARACTERS] if len(text) <= MAX_CHARACTERS else TOO_LONG
 
 
 def _plain(tenant: str | None, text: str) -> str:
@@ -259,7 +259,7 @@ class AccessLog:
                 self._write(batch)
             return
         if self._writing is not None and not self._writing.done():
-            if (excess := len(self._unwritten) - MOST_WAITING) > 0:
+            if (excess := len(self._unwritten) - MAX_WAITING) > 0:
                 self._dropped += excess
                 self.dropped += excess
                 del self._unwritten[:excess]

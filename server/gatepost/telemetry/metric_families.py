@@ -9,9 +9,9 @@ from gatepost_authz.reasons import LABELS
 
 UNKNOWN, OTHER = "unknown", "other"
 
-MOST_TOOLS = 500
-MOST_TENANTS = 200
-MOST_UPSTREAMS = 100
+MAX_TOOLS = 500
+MAX_TENANTS = 200
+MAX_UPSTREAMS = 100
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 Aggregation = Literal["sum", "max", "min"]
@@ -143,9 +143,9 @@ REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
-TOOL = ConfiguredLabel("tool", MOST_TOOLS)
-TENANT = ConfiguredLabel("tenant", MOST_TENANTS)
-UPSTREAM = ConfiguredLabel("upstream", MOST_UPSTREAMS)
+TOOL = ConfiguredLabel("tool", MAX_TOOLS)
+TENANT = ConfiguredLabel("tenant", MAX_TENANTS)
+UPSTREAM = ConfiguredLabel("upstream", MAX_UPSTREAMS)
 OUTCOME = FixedLabel("outcome", OUTCOMES)
 ROUTE = FixedLabel("route", ROUTES)
 STORE = FixedLabel("store", STORES)

@@ -40,7 +40,7 @@ from gatepost.telemetry.shared_memory import (
 from gatepost_authz.reasons import LABEL_OF
 
 NANOSECONDS = 1_000_000_000
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 """The number of label combinations whose place is remembered; looking one up again costs more."""
 
 
@@ -57,7 +57,7 @@ class Meter:
         self._names = {label.name: LabelNames(process, label) for label in (TOOL, TENANT, UPSTREAM)}
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
         self._in_seconds = frozenset(family.name for family in FAMILIES if family.in_seconds)
-        self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
+        self._index = lru_cache(MAX_REMEMBERED)(self._index_of)
         # Callers decide how often a refusal happens, so these are looked up only once.
         self._refusals = {reason: self._index(REFUSALS.name, reason) for reason in REASONS}
         self._token_refusals = {

@@ -43,7 +43,7 @@ QUEUE, BATCH, EVERY_MS = 4096, 512, 1000
 CLOSING_S = 3.0
 EXPORTER_LOGGERS = ("opentelemetry", "httpx2", "httpcore2")
 """Loggers of the exporter, whose events are not exported."""
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 
 SPAN_KINDS: Mapping[str, SpanKind] = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SEVERITIES = {
@@ -167,14 +167,14 @@ class OtelLogHandler(logging.Handler):
         if record.name.startswith(EXPORTER_LOGGERS):
             return
         attributes: dict[str, str] = {
-            name: printable(scrub(str(value)), limit=MOST_CHARACTERS)
+            name: printable(scrub(str(value)), limit=MAX_CHARACTERS)
             for name, value in details(record).items()
         }
         if record.exc_info:
             attributes["exception.type"] = getattr(record.exc_info[0], "__name__", "")
-            attributes["exception.stacktrace"] = frames(record.exc_info)[-MOST_CHARACTERS * 8 :]
+            attributes["exception.stacktrace"] = frames(record.exc_info)[-MAX_CHARACTERS * 8 :]
         self.send(
-            scrub(record.getMessage())[:MOST_CHARACTERS],
+            scrub(record.getMessage())[:MAX_CHARACTERS],
             attributes | {"logger.name": record.name},
             at_s=record.created,
             severity=record.levelname,

@@ -10,7 +10,7 @@ import msgspec
 
 TRACEPARENT, TRACESTATE = b"traceparent", b"tracestate"
 LONGEST_STATE = 512
-MOST_MEMBERS = 32
+MAX_MEMBERS = 32
 
 _PARENT = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-"
@@ -57,7 +57,7 @@ def _members(state: str | None) -> tuple[tuple[str, str], ...]:
     members = [one for part in state.split(",") if (one := part.strip(" \t"))]
     pairs = [tuple(one.split("=", 1)) for one in members if _MEMBER.fullmatch(one)]
     keys = {pair[0] for pair in pairs}
-    if len(members) > MOST_MEMBERS or len(pairs) != len(members) or len(keys) != len(pairs):
+    if len(members) > MAX_MEMBERS or len(pairs) != len(members) or len(keys) != len(pairs):
         return ()
     return tuple((pair[0], pair[1]) for pair in pairs)
 

@@ -14,7 +14,7 @@ META = "io.modelcontextprotocol/"
 TASKS = META + "tasks"
 MIRRORED = ("name", "uri", "taskId")
 """The parameters that the header `Mcp-Name` repeats."""
-MOST_ROUNDS = 32
+MAX_ROUNDS = 32
 POLL_S = 0.02
 WITHIN_S = 30.0
 
@@ -248,7 +248,7 @@ class LocalClient:
         progress: list[Mapping[str, Any]] = []
         logs: list[Any] = []
         more: dict[str, Any] = {}
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             shown, notifications = await self.connection.ask(
                 method, {**params, **more}, self._capabilities(tasks=tasks)
             )
@@ -263,7 +263,7 @@ class LocalClient:
             more = {"inputResponses": await self.answers(shown.get("inputRequests") or {})}
             if "requestState" in shown:
                 more["requestState"] = shown["requestState"]
-        raise RuntimeError(f"{method} asked more than {MOST_ROUNDS} times")
+        raise RuntimeError(f"{method} asked more than {MAX_ROUNDS} times")
 
     async def _answered(self, request: Mapping[str, Any]) -> Any:
         if self._answer is None:

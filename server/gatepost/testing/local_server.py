@@ -35,7 +35,7 @@ PORT = 8000
 LOOK_EVERY_S = 0.01
 WITHIN_S = 5.0
 """How long a test waits for an approval request at most."""
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 OPERATOR = Operator("test")
 KEY = new_key("ES256")
 """The key of this process that signs the tokens of all local servers."""
@@ -186,7 +186,7 @@ class LocalServer:
         async with asyncio.timeout(within_s):
             while True:
                 for tenant in sorted(self._tenants):
-                    for request in await self.services.approvals.waiting(tenant, most=MOST_WAITING):
+                    for request in await self.services.approvals.waiting(tenant, most=MAX_WAITING):
                         if not tool or request.tool == tool:
                             return WaitingApproval(request, self)
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -201,7 +201,7 @@ class LocalServer:
         self._clock.ahead_s += seconds
         for tenant in self._tenants:
             # Reading them ends requests that are due, and wakes the calls that wait.
-            await self.services.approvals.waiting(tenant, most=MOST_WAITING)
+            await self.services.approvals.waiting(tenant, most=MAX_WAITING)
 
     @property
     def now(self) -> float:

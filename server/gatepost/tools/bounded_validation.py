@@ -101,18 +101,18 @@ def path_of(parts: Sequence[Any]) -> str:
     return text
 
 
-MOST_SEARCHED = 8_000_000
+MAX_SEARCHED = 8_000_000
 """Bytes of a document, times the lookarounds of a pattern: each may search a text to its end."""
 TOO_MUCH_TO_SEARCH = (
     "The arguments are too long for the lookarounds in a pattern of the tool's schema. Send less "
     "at once."
 )
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 """Values times the subschemas that each is checked against; each takes under 0.1 microseconds."""
-MOST_COPIED = 40_000
+MAX_COPIED = 40_000
 """Values that all validation errors together may copy; each takes half a microsecond."""
 EXACT = 2**53
-MOST_EXTREME = 1_000
+MAX_EXTREME = 1_000
 """
 Numbers too large for an exact double that `multipleOf` and range keywords may check; each takes up
 to 20 microseconds.
@@ -171,7 +171,7 @@ class Bounds:
         explain: Explain,
         *,
         most_errors: int,
-        most_steps: int = MOST_STEPS,
+        most_steps: int = MAX_STEPS,
         copying: bool = False,
         hidden: Hidden = NOTHING_HIDDEN,
     ) -> None:
@@ -184,8 +184,8 @@ class Bounds:
         self._validator: Any = None
         self._harmless = min(
             self._share(branching.members[-1]),
-            MOST_STEPS // branching.steps[-1],
-            MOST_EXTREME if self._divides else MOST_STEPS,
+            MAX_STEPS // branching.steps[-1],
+            MAX_EXTREME if self._divides else MAX_STEPS,
         )
         self.harmless_bytes = 2 * self._harmless
         """A document of this length cannot have too many values: each takes two bytes."""
@@ -193,7 +193,7 @@ class Bounds:
     def _share(self, members: int) -> int:
         """Return how many values a document may have if all its validation errors are built."""
         share = self._most_errors // members
-        return min(share, isqrt(MOST_COPIED // members)) if self._copying else share
+        return min(share, isqrt(MAX_COPIED // members)) if self._copying else share
 
     def hidden(self, arguments: bytes) -> Hidden:
         """Return what messages about these arguments must not show."""
@@ -210,7 +210,7 @@ class Bounds:
         is_long = len(arguments) > LONG_BYTES  # a validation error would copy all of it
         if not is_long and most_values(arguments) <= self._harmless:
             return False
-        if len(arguments) * self._looks > MOST_SEARCHED:
+        if len(arguments) * self._looks > MAX_SEARCHED:
             raise ToolFailure("validation", TOO_MUCH_TO_SEARCH)
         if value is UNSET:
             value = decoded(arguments)
@@ -225,8 +225,8 @@ class Bounds:
 
     def _bound(self, value: Any, values: int, subschemas: int, steps: int) -> None:
         """Refuse a document that would take too many steps."""
-        most = MOST_STEPS if subschemas == 1 else self._most_steps
-        if values * subschemas > most or values * steps > MOST_STEPS:
+        most = MAX_STEPS if subschemas == 1 else self._most_steps
+        if values * subschemas > most or values * steps > MAX_STEPS:
             raise ToolFailure(
                 "validation",
                 f"The arguments hold {values} values, and the tool's schema needs up to {steps} "
@@ -236,7 +236,7 @@ class Bounds:
         if self._divides and _has_extremes(value):
             raise ToolFailure(
                 "validation",
-                f"The arguments hold more than {MOST_EXTREME} numbers of more than 15 digits, "
+                f"The arguments hold more than {MAX_EXTREME} numbers of more than 15 digits, "
                 "which is too much to check. Send less at once.",
             )
 
@@ -317,7 +317,7 @@ def _has_extremes(value: Any) -> bool:
         for level in levels_of(value)
         for one in level
     )
-    return found > MOST_EXTREME
+    return found > MAX_EXTREME
 
 
 def _names_in(schema: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ class InputRequest(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
 
 
-MOST_KEPT_BYTES = 65_536
+MAX_KEPT_BYTES = 65_536
 """The largest state that a request for input keeps for the next run."""
 
 RESERVED = range(-32768, -31999)
@@ -186,7 +186,7 @@ class Client(Protocol):
         Send all requests at once and return the client's answers by the same keys.
 
         If the request ends this run, the next run gets *state* as `kept`. It has at most
-        `MOST_KEPT_BYTES`.
+        `MAX_KEPT_BYTES`.
 
         Raises MissingCapability if the client did not declare what a request needs. It may raise
         InputNeeded, which must not be caught.

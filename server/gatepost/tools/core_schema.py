@@ -11,13 +11,13 @@ from itertools import chain
 from typing import Any
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.json_shape import MOST_VALUES, levels_of, most_values, objects_in
+from gatepost.tools.json_shape import MAX_VALUES, levels_of, most_values, objects_in
 
-MOST_COMPARED = 2_000_000
+MAX_COMPARED = 2_000_000
 """The limit of compared pairs in the worst case, over all lists and objects; 15 ns each."""
 FEW_VALUES = 1_000
 """A document with this many values is not checked, even if all are in one set."""
-MOST_LONG_NUMBERS = 1_000
+MAX_LONG_NUMBERS = 1_000
 """
 Numbers of more than LONG_DIGITS digits that may be divided; each takes up to 10 microseconds.
 """
@@ -78,11 +78,11 @@ def bound_tables(value: Any) -> None:
     compared = sum(
         len(one) ** 2 for level in levels_of(value) for one in level if isinstance(one, dict | list)
     )
-    if compared > MOST_COMPARED:
+    if compared > MAX_COMPARED:
         raise ToolFailure(
             "validation",
             "The arguments hold too long a list or object for this tool, which makes sets of what "
-            f"it is given: at most {int(MOST_COMPARED**0.5)} items are taken in one. Send less at "
+            f"it is given: at most {int(MAX_COMPARED**0.5)} items are taken in one. Send less at "
             "once.",
         )
 
@@ -92,10 +92,10 @@ def bound_texts(value: Any) -> None:
     inner = sum(
         most_values(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
     )
-    if inner > MOST_VALUES:
+    if inner > MAX_VALUES:
         raise ToolFailure(
             "validation",
-            f"The JSON in the texts of the arguments holds more than {MOST_VALUES} values. Send "
+            f"The JSON in the texts of the arguments holds more than {MAX_VALUES} values. Send "
             "less at once.",
         )
 
@@ -109,10 +109,10 @@ def bound_long_numbers(value: Any) -> None:
         for level in levels_of(value)
         for one in level
     )
-    if long > MOST_LONG_NUMBERS:
+    if long > MAX_LONG_NUMBERS:
         raise ToolFailure(
             "validation",
-            f"The arguments hold more than {MOST_LONG_NUMBERS} numbers of more than {LONG_DIGITS} "
+            f"The arguments hold more than {MAX_LONG_NUMBERS} numbers of more than {LONG_DIGITS} "
             "digits. Send less at once.",
         )
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Admission = asyncio.Future[None]
 WaitingCaller = tuple[str, ...]
 
-MOST_WAITING = 32
+MAX_WAITING = 32
 """
 The most computations of one caller that may wait. Each holds the body of a request. The default
 burst of `[limits]` is smaller, so a caller within its limits is not refused.
@@ -98,7 +98,7 @@ class CpuThread:
         if not self.busy:
             self.busy = True
             return
-        if bounded and self.queue.waiting(caller) >= MOST_WAITING:
+        if bounded and self.queue.waiting(caller) >= MAX_WAITING:
             raise TooManyWaiting
         admission: Admission = asyncio.get_running_loop().create_future()
         self.queue.add(caller, admission)

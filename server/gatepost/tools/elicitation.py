@@ -21,8 +21,8 @@ Action = Literal["accept", "decline", "cancel"]
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 # The most requests that a user or a client should get at once.
 REQUESTS_AT_ONCE = 32
-MOST_ROOTS = 1000
-MOST_CHARACTERS = 10_000
+MAX_ROOTS = 1000
+MAX_CHARACTERS = 10_000
 
 
 class Misanswered(ValueError):
@@ -184,8 +184,8 @@ def _check_elicited(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Non
 
 def _check_roots(answer: Mapping[str, Any]) -> None:
     roots = answer.get("roots")
-    if not isinstance(roots, list) or len(roots) > MOST_ROOTS:
-        raise MalformedAnswer(f"roots is a list of at most {MOST_ROOTS}")
+    if not isinstance(roots, list) or len(roots) > MAX_ROOTS:
+        raise MalformedAnswer(f"roots is a list of at most {MAX_ROOTS}")
     for root in roots:
         named = isinstance(root, Mapping) and isinstance(root.get("name", ""), str)
         if not named or not str(root.get("uri")).startswith("file://"):
@@ -198,8 +198,8 @@ def _form(fields: Any) -> tuple[FormSchema, TypeAdapter[Any]]:
 
 
 def _message(message: str) -> str:
-    if not message or len(message) > MOST_CHARACTERS:
-        raise ValueError(f"a form has a message of 1 to {MOST_CHARACTERS} characters")
+    if not message or len(message) > MAX_CHARACTERS:
+        raise ValueError(f"a form has a message of 1 to {MAX_CHARACTERS} characters")
     return message
 
 

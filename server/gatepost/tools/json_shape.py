@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 NESTING = 64
 """The deepest nesting of objects and lists in a body."""
-MOST_VALUES = 40_000
+MAX_VALUES = 40_000
 """
 The most values in a body unless a setting says otherwise. Decoding each costs up to a microsecond,
 in C and without interruption.
 """
-MOST_DIGITS = 320
+MAX_DIGITS = 320
 """
 The most digits of one number: the time to read it grows with their square, and a double has 309.
 """
@@ -42,7 +42,7 @@ SHALLOW = 3
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * (MOST_DIGITS + 1)
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 
 
 def decoded(body: bytes) -> Any:
@@ -197,7 +197,7 @@ def excess(body: bytes, most: int) -> str | None:
     if most_values(body) > most:
         return _too_many(most)
     if _has_long_number(body):
-        return f"The body holds a number of more than {MOST_DIGITS} digits"
+        return f"The body holds a number of more than {MAX_DIGITS} digits"
     return None
 
 

@@ -28,7 +28,7 @@ WRAPPERS = frozenset(
 )
 """The origins of annotations in which content is looked for."""
 
-MOST_BYTES = 16_000_000
+MAX_BYTES = 16_000_000
 """The most bytes of content in one answer: encoding more holds other calls up."""
 BYTES_NAME = "result.bin"
 """The file name of bytes that a tool returns without one."""
@@ -57,8 +57,8 @@ def blocks(value: Any) -> tuple[Mapping[str, Any], ...]:
     """
     several = value if isinstance(value, list | tuple) else [value]
     size = sum(map(_size, several))
-    if size > MOST_BYTES:
-        message = f"The answer has {size} bytes of content, which is more than {MOST_BYTES}."
+    if size > MAX_BYTES:
+        message = f"The answer has {size} bytes of content, which is more than {MAX_BYTES}."
         raise ToolFailure("internal", f"{message} Look at what the call did before you repeat it.")
     return tuple(_blocks(several))
 

@@ -15,11 +15,11 @@ from gatepost.tools.schema import texts_of
 Suggest = Callable[[CallContext, str, Mapping[str, str]], Awaitable[Iterable[str]] | Iterable[str]]
 """Gets the context, the text typed so far and the other arguments; returns matching values."""
 
-MOST_VALUES = 100
+MAX_VALUES = 100
 """The most values that the protocol allows (CompleteResult)."""
-MOST_CHARACTERS = 4096
+MAX_CHARACTERS = 4096
 """The longest text that can be completed."""
-MOST_GIVEN = 100
+MAX_GIVEN = 100
 
 
 class CompletionRequest(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def completer(
             message = f"`{completion.argument[:64]}` is not an argument here; there are: {known}."
             raise ToolFailure("validation", message, field="argument.name")
         texts = (completion.value, *completion.given.values())
-        if len(completion.given) > MOST_GIVEN or max(map(len, texts)) > MOST_CHARACTERS:
+        if len(completion.given) > MAX_GIVEN or max(map(len, texts)) > MAX_CHARACTERS:
             raise ToolFailure("validation", "The arguments are too long.", field="argument.value")
         return completion
 
@@ -88,7 +88,7 @@ def _answered(suggested: Any) -> Outcome:
     values = list(suggested)
     if isinstance(suggested, str) or not all(isinstance(value, str) for value in values):
         raise TypeError("suggestions are a list of texts")
-    shown = values[:MOST_VALUES]
+    shown = values[:MAX_VALUES]
     answer = {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
     return Outcome(structured=msgspec.Raw(msgspec.json.encode(answer)))
 

@@ -18,7 +18,7 @@ DIALECTS = {
 DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 DEPTH = 64
-MOST_SUBSCHEMAS = 5_000
+MAX_SUBSCHEMAS = 5_000
 """A larger schema costs every agent tokens and every validator time (JS-04)."""
 BACKTRACKING = 1_000
 """The most steps back of one pattern on one text; above it the text does not match."""
@@ -60,8 +60,8 @@ def _bound(schema: Mapping[str, Any]) -> None:
     while level:
         depth += 1
         count += sum(isinstance(node, Mapping) for node in level)
-        if depth > DEPTH or count > MOST_SUBSCHEMAS:
-            bounds = f"{DEPTH} levels or {MOST_SUBSCHEMAS} parts"
+        if depth > DEPTH or count > MAX_SUBSCHEMAS:
+            bounds = f"{DEPTH} levels or {MAX_SUBSCHEMAS} parts"
             raise ValueError(f"the schema is larger than the {bounds} allowed")
         level = [inner for node in level for inner in _inside(node)]
 
@@ -84,7 +84,7 @@ def _refuse_reference(uri: str) -> Any:
 
 SHOWN_ERRORS = 3
 """As many as an agent can correct at once; thirty would fill its context window."""
-MOST_ERRORS = 1_000
+MAX_ERRORS = 1_000
 """
 The most validation errors that are built for one document. Each takes 1/30 of a millisecond,
 because a failed alternative is kept with all its validation errors.
@@ -114,7 +114,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
         branching_of(schema),
         lambda: validator,
         explain,
-        most_errors=MOST_ERRORS,
+        most_errors=MAX_ERRORS,
         copying=True,
         hidden=Hidden(secret_arguments(schema)),
     )

@@ -41,7 +41,7 @@ from gatepost.tools.redaction import (
 from gatepost.tools.secret import literals
 from gatepost.tools.truncation import UNENCODABLE
 
-MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
+MAX_WRITTEN, MAX_WRITTEN_BYTES = 50, 65_536
 """
 The limits for the number and size of secrets in the arguments of one call. Each costs time, and
 only an attacker sends a password of thousands of lines.
@@ -113,13 +113,13 @@ class RedactedCall(msgspec.Struct):
         if self.written is None:
             self.written = written(self.call, self.offer)
             size = sum(len(value.encode(errors="surrogatepass")) for _, value in self.written)
-            if size > MOST_WRITTEN_BYTES or len(self.written) > MOST_WRITTEN:
+            if size > MAX_WRITTEN_BYTES or len(self.written) > MAX_WRITTEN:
                 # The arguments are not checked, so that no message can quote them.
                 self.written, self.checked = [], True
                 raise ToolFailure(
                     "validation",
-                    f"The secrets in the arguments are too long: at most {MOST_WRITTEN_BYTES} "
-                    f"bytes are taken, and {MOST_WRITTEN} of them. Name a kept one: "
+                    f"The secrets in the arguments are too long: at most {MAX_WRITTEN_BYTES} "
+                    f"bytes are taken, and {MAX_WRITTEN} of them. Name a kept one: "
                     f"`{REFERENCE_PREFIX}NAME`.",
                 )
         return self.written

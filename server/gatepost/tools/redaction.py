@@ -36,7 +36,7 @@ SHORT_BYTES = 2 * MANY_VALUES
 
 MANY_SECRETS = 100
 """From this number of secrets on, a redactor is made in a thread; each takes 0.2 ms."""
-MOST_MADE = 1_000
+MAX_MADE = 1_000
 """The number of cached redactors."""
 
 _encode = msgspec.json.encode
@@ -154,9 +154,9 @@ class Redaction:
         if before is not None and before != self.secrets.known(None).version:
             self._made.pop(before, None)
         self._made[known.version], self._last[tenant] = redactor, known.version
-        if len(self._made) > MOST_MADE:
+        if len(self._made) > MAX_MADE:
             del self._made[next(iter(self._made))]
-        if len(self._last) > MOST_MADE:
+        if len(self._last) > MAX_MADE:
             del self._last[next(iter(self._last))]
 
 

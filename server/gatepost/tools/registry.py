@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.function import NAME
+from gatepost.tools.offer_set import OfferSet, of_kind
 from gatepost.tools.offers import (
     Completer,
     Prompt,
@@ -19,7 +20,6 @@ from gatepost.tools.offers import (
 from gatepost.tools.tenant_offers import OfferSource, TenantOffers, entries_of
 from gatepost.tools.tool_search import search_tools
 from gatepost.tools.uri_template import is_uri
-from gatepost.tools.visible import Visible, of_kind
 from gatepost.tools.visible_offers import OfferIndex, VisibleOffers
 from gatepost_authz.caller import TenantContext
 
@@ -85,7 +85,7 @@ class Registry:
         by_weight = sorted(self.templates.values(), key=lambda one: -one.template.weight)
         self._templates = [(one, one.scopes - self.obtainable) for one in by_weight]
         self._deciding = frozenset[str]().union(*(required for _, required in self._all))
-        self._visible: dict[frozenset[str], Visible] = {}
+        self._visible: dict[frozenset[str], OfferSet] = {}
         self._limited = obtainable
         self._search = {} if source is None else search_tools(self.searchable)
         self._enabled = OfferIndex(entries_of(tuple(listed)) if source is not None else ())
@@ -166,7 +166,7 @@ class Registry:
             return frozenset()
         return tool.scopes - self._limited - caller.scopes
 
-    def visible(self, caller: TenantContext) -> Visible:
+    def visible(self, caller: TenantContext) -> OfferSet:
         """Return what this caller can see; the same object for the same permissions."""
         if self.source is not None:
             return self._visible_to(self._at_hand(caller)).visible(caller)
@@ -175,11 +175,11 @@ class Registry:
         if visible is None:
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
-            visible = Visible(offer for offer, required in self._all if required <= scopes)
+            visible = OfferSet(offer for offer, required in self._all if required <= scopes)
             self._visible[scopes] = visible
         return visible
 
-    def searchable(self, caller: TenantContext) -> Visible:
+    def searchable(self, caller: TenantContext) -> OfferSet:
         """Return what this caller can see, with all tools of agents with the mode `search`."""
         return self._visible_to(self._at_hand(caller)).visible(caller, whole=True)
 

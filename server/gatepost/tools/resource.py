@@ -37,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 ENTRIES_IN_A_ROW = 100
 """After this many entries, about two milliseconds, other tasks may run."""
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 """The most resources of one template that are listed."""
 
 NO_DOCUMENT = "There is no such resource."
@@ -207,7 +207,7 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         blocks: list[Mapping[str, Any]] = []
         left_out = 0
-        for number, entry in enumerate(islice(await work(ctx), MOST_ENTRIES), 1):
+        for number, entry in enumerate(islice(await work(ctx), MAX_ENTRIES), 1):
             if (uri := _named(owner, entry)) is None:
                 left_out += 1
             else:

@@ -10,7 +10,7 @@ from gatepost.tools.client import InputRequest
 SamplingMessage = Mapping[str, Any]
 
 # An answer is a few paragraphs; this leaves room for a picture.
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 MEMBERS: Mapping[str, tuple[str, ...]] = {
     "text": ("text",),
     "image": ("data", "mimeType"),
@@ -99,8 +99,8 @@ def why_not_sampled(params: Mapping[str, Any], answer: Mapping[str, Any]) -> str
     content = blocks(answer.get("content"))
     if not content or not all(_is_block(block, params) for block in content):
         return "a sampling result has content of known kinds"
-    if len(msgspec.json.encode(answer)) > MOST_BYTES:
-        return f"a sampling result has at most {MOST_BYTES} bytes"
+    if len(msgspec.json.encode(answer)) > MAX_BYTES:
+        return f"a sampling result has at most {MAX_BYTES} bytes"
     return None
 
 

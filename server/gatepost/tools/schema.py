@@ -47,18 +47,18 @@ from gatepost.tools.secret import secret_arguments
 # As many validation errors as an agent can correct at once; thirty would fill its context window.
 SHOWN_ERRORS = 3
 
-MOST_ERRORS = 10_000
+MAX_ERRORS = 10_000
 """
 The most validation errors that are built for one document. Each takes a microsecond, and one more
 for each value in the part of the document it is about.
 """
-MOST_TRIED = 100_000
+MAX_TRIED = 100_000
 """
 Values times the alternatives for each; pydantic tries all of them, at 0.3 microseconds each.
 """
-MOST_UNKNOWN = 10
+MAX_UNKNOWN = 10
 """The most unknown members that are reported."""
-MOST_LISTED = 1_000
+MAX_LISTED = 1_000
 """More validation errors are not described, because that takes longer than finding them."""
 
 SHORTENED = frozenset({"too_short", "string_too_short", "string_pattern_mismatch"})
@@ -142,8 +142,8 @@ class _ArgumentCheck:
             branching_of(schema, discriminated=True),
             lambda: validator_of(structure_of(schema)),
             self._explain,
-            most_errors=MOST_ERRORS,
-            most_steps=MOST_TRIED,
+            most_errors=MAX_ERRORS,
+            most_steps=MAX_TRIED,
             hidden=Hidden(secret_arguments(schema)),
         )
 
@@ -162,7 +162,7 @@ class _ArgumentCheck:
         except ValidationError as error:
             hidden = self._bounds.hidden(arguments)
             failure = _failure(error, self._names, hidden)
-            if error.error_count() > MOST_LISTED:
+            if error.error_count() > MAX_LISTED:
                 failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
             return checked
@@ -215,7 +215,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
         if len(values) > len(known):
             # Otherwise every validation error would copy all of them.
             values = {name: values[name] for name in sorted(values.keys() & known)} | dict(
-                islice(((name, values[name]) for name in values if name not in known), MOST_UNKNOWN)
+                islice(((name, values[name]) for name in values if name not in known), MAX_UNKNOWN)
             )
         try:
             checked: dict[str, Any] = validate(dict(values))
@@ -352,13 +352,13 @@ def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
 
 def _is_refused(error: ValidationError) -> bool:
     """Return whether the cut of a document may have caused the validation error."""
-    found = () if error.error_count() > MOST_LISTED else error.errors(include_url=False)
+    found = () if error.error_count() > MAX_LISTED else error.errors(include_url=False)
     return any(one["type"] in SHORTENED for one in found)
 
 
 def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
     count = error.error_count()
-    if count > MOST_LISTED:
+    if count > MAX_LISTED:
         message = (
             f"The arguments have {count} validation errors, too many to list. Send less at once."
         )

@@ -15,7 +15,7 @@ import msgspec
 
 from gatepost.tools.json_shape import NESTING, objects_in
 
-MOST_BRANCHES = 10_000
+MAX_BRANCHES = 10_000
 """The most subschemas that one value at the root may be checked against."""
 OPTION_STEPS, FRACTION_STEPS = 10, 60
 """
@@ -33,7 +33,7 @@ RANGES = {
 }
 BACKTRACKING_STEPS = 16_000
 """The cost of a pattern that is not searched in linear time."""
-MOST_STEPS_COUNTED = 10**7
+MAX_STEPS_COUNTED = 10**7
 """The upper bound of all counts; a document with so many steps is never checked."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
@@ -169,7 +169,7 @@ class _Graph:
     def _weigh(self, level: CheckCounts, weight: Callable[[Any], int]) -> int:
         return min(
             sum(times * weight(self._nodes[node]) for node, times in level.items()),
-            MOST_STEPS_COUNTED,
+            MAX_STEPS_COUNTED,
         )
 
     def _reached(self) -> list[int]:
@@ -203,8 +203,8 @@ class _Graph:
             longest = max(levels, key=lambda other: sum(levels[other].values()))
             self._instead[node] = [other for other in others if other != longest]
             found.update(levels[longest])
-        if sum(found.values()) > MOST_BRANCHES:
-            raise ValueError(f"the schema has more than {MOST_BRANCHES} alternatives at one place")
+        if sum(found.values()) > MAX_BRANCHES:
+            raise ValueError(f"the schema has more than {MAX_BRANCHES} alternatives at one place")
         self._here[node] = found
         return found
 
@@ -279,4 +279,4 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _sum(level: CheckCounts, worth: Mapping[int, int]) -> int:
-    return min(sum(times * worth[node] for node, times in level.items()), MOST_STEPS_COUNTED)
+    return min(sum(times * worth[node] for node, times in level.items()), MAX_STEPS_COUNTED)

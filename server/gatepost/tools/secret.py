@@ -11,7 +11,7 @@ SecretPath = tuple[str | None, ...]
 
 KEYWORD = "x-gatepost-secret"
 HINT = "A stored secret may be named in its place: `secret:NAME`."
-MOST_PARTS = 50_000
+MAX_PARTS = 50_000
 """The most parts of a schema that are walked; references could make it endless."""
 
 # The keywords with schemas for the same value, for each item or member, and by name.
@@ -73,7 +73,7 @@ class _SecretWalk:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._left = MOST_PARTS
+        self._left = MAX_PARTS
         self.met: set[int] = set()
         """The ids of the marked parts."""
         self.around: set[str] = set()

@@ -16,8 +16,8 @@ from gatepost.tools.function import OfferOptions, common_members
 from gatepost.tools.offers import ResourceOffer, Skill
 
 MANIFEST = "SKILL.md"
-MOST_FILES = 512
-MOST_BYTES = 16 * 1024 * 1024
+MAX_FILES = 512
+MAX_BYTES = 16 * 1024 * 1024
 DIRECTORY_TYPE = "inode/directory"
 FILE_TTL_S = 300
 """A client may cache a file as long as the list with its digest."""
@@ -147,8 +147,8 @@ def read_skill(folder: Path, *, authority: str) -> SkillFolder:
         SkillFile(f"{base}/{path.as_posix()}", (folder / path).read_bytes(), media_type(path))
         for path in _files(folder)
     )
-    if sum(len(file.data) for file in files) > MOST_BYTES:
-        raise ValueError(f"{folder} is larger than {MOST_BYTES} bytes, which clients refuse")
+    if sum(len(file.data) for file in files) > MAX_BYTES:
+        raise ValueError(f"{folder} is larger than {MAX_BYTES} bytes, which clients refuse")
     return SkillFolder(f"{base}/{MANIFEST}", frontmatter, files)
 
 
@@ -175,6 +175,6 @@ def _files(folder: Path) -> list[Path]:
             if not FILE_NAME.fullmatch(part):
                 raise ValueError(f"{path}: {part!r} is no name a URI can hold unchanged")
         found.append(relative)
-    if len(found) > MOST_FILES:
-        raise ValueError(f"{folder} has more than {MOST_FILES} files, which clients refuse")
+    if len(found) > MAX_FILES:
+        raise ValueError(f"{folder} has more than {MAX_FILES} files, which clients refuse")
     return found

@@ -12,27 +12,27 @@ import msgspec
 from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.tools.api import Annotations, CallContext, Effects, Outcome, Tool, ToolFailure
 from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.offer_set import OfferSet
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.results import structured
-from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 FIND, CALL = "find_tools", "call_tool"
 SEARCH_TOOLS = frozenset({FIND, CALL})
 """Exist only for agents with the mode `search`."""
 
-MOST_FOUND, DEFAULT_FOUND = 50, 10
-MOST_QUERY = 500
+MAX_FOUND, DEFAULT_FOUND = 50, 10
+MAX_QUERY = 500
 DESCRIPTION_CHARACTERS = 500
 """The first characters of a description, in which words are searched."""
-LEAST_PREFIX = 3
+MIN_PREFIX = 3
 LONG_S = 86_400.0
 """The called tool has a time limit of its own."""
 
 WORD = re.compile(r"[^\W_]+")
 
-Reachable = Callable[[TenantContext], Visible]
+Reachable = Callable[[TenantContext], OfferSet]
 """Returns all tools that a caller reaches."""
 
 
@@ -72,7 +72,7 @@ class ToolIndex:
 
     def _beginning(self, searched: str) -> Iterator[str]:
         """Yield the words that are *searched*, or begin with it if it is long enough."""
-        if len(searched) < LEAST_PREFIX:
+        if len(searched) < MIN_PREFIX:
             return iter([searched] if searched in self._found else [])
         after = self._words[bisect_left(self._words, searched) :]
         return takewhile(lambda word: word.startswith(searched), after)
@@ -97,10 +97,10 @@ FIND_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "query": {
             "type": "string",
-            "maxLength": MOST_QUERY,
+            "maxLength": MAX_QUERY,
             "description": "What the tool should do, in a few words; empty lists all tools.",
         },
-        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": DEFAULT_FOUND},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": DEFAULT_FOUND},
     },
     "required": ["query"],
     "additionalProperties": False,

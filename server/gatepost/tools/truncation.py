@@ -13,7 +13,7 @@ WORST_EXPANSION = 6
 # Room for the note and for the members around each block.
 NOTE_BYTES = 256
 
-LEAST_BYTES = 2 * NOTE_BYTES
+MIN_BYTES = 2 * NOTE_BYTES
 """The least room for the text beside a structured value, with the note that it was cut."""
 
 PIECE_CHARACTERS = 16_384
@@ -55,7 +55,7 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     if _follows_text(outcome, offer):
         shortened = tuple(_cut(outcome.content, sizes, limit))
         return replace(outcome, content=shortened, structured=msgspec.UNSET)
-    if extra + LEAST_BYTES > limit:
+    if extra + MIN_BYTES > limit:
         who = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
         return _too_large(who, extra, limit, again=not _may_change(offer))
     return replace(outcome, content=tuple(_cut(outcome.content, sizes, limit - extra)))

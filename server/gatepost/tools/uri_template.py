@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-MOST_CHARACTERS = 2048
+MAX_CHARACTERS = 2048
 """The longest URI that is accepted; browsers and proxies have about the same limit."""
 
 URI = re.compile(
@@ -104,7 +104,7 @@ class UriTemplate:
 
 def is_uri(text: str) -> bool:
     """Return whether *text* is a valid URI of a resource."""
-    return len(text) <= MOST_CHARACTERS and URI.fullmatch(text) is not None
+    return len(text) <= MAX_CHARACTERS and URI.fullmatch(text) is not None
 
 
 def _split(text: str) -> tuple[str, tuple[str, ...]]:

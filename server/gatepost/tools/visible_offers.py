@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gatepost.tools.api import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.app_calls import app_tools, with_own_pages
+from gatepost.tools.offer_set import OfferSet
 from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.server_instructions import joined_instructions
 from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
-from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 REMEMBERED_SETS = 256
@@ -92,7 +92,7 @@ class VisibleOffers:
         )
         hidden = (self.hidden_by(entry.offer) for entry in self._all)
         self._deciding = frozenset[str]().union(*hidden)
-        self._visible: dict[tuple[frozenset[str], Agent | None, bool], Visible] = {}
+        self._visible: dict[tuple[frozenset[str], Agent | None, bool], OfferSet] = {}
 
     def hidden_by(self, offer: Offer) -> frozenset[str]:
         """Return the scopes that a caller must have to see an offer."""
@@ -156,7 +156,7 @@ class VisibleOffers:
             return False
         return self._obtainable is None or self.hidden_by(entry.offer) <= caller.scopes
 
-    def visible(self, caller: TenantContext, *, whole: bool = False) -> Visible:
+    def visible(self, caller: TenantContext, *, whole: bool = False) -> OfferSet:
         """
         Return what the caller can see; the same object for the same permissions.
 
@@ -176,7 +176,7 @@ class VisibleOffers:
                 reached = [*self._search.values(), *reached]
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
-            visible = self._visible[key] = Visible(
+            visible = self._visible[key] = OfferSet(
                 reached, ttl_ms=self._ttl_ms, instructions=instructions
             )
         return visible

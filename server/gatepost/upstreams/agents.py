@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-MOST_CLIENTS = 50
-MOST_CAPABILITIES = 300
+MAX_CLIENTS = 50
+MAX_CAPABILITIES = 300
 
 
 class AgentRegistration(msgspec.Struct, frozen=True, kw_only=True):

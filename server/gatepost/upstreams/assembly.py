@@ -8,8 +8,8 @@ import msgspec
 from gatepost.tools.content import Icon, Relevance
 from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut, Section
 from gatepost.upstreams.cleaning import (
-    MOST_DESCRIPTION,
-    MOST_TITLE,
+    MAX_DESCRIPTION,
+    MAX_TITLE,
     Unusable,
     check_exact,
     cleaned,
@@ -24,11 +24,11 @@ from gatepost.upstreams.definitions import Found
 from gatepost.upstreams.offered_names import offered_name
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-MOST_ICONS = 8
-MOST_ICON = 65_536
-MOST_META = 32_768
-MOST_ARGUMENTS = 64
-MOST_REASONS = 200
+MAX_ICONS = 8
+MAX_ICON = 65_536
+MAX_META = 32_768
+MAX_ARGUMENTS = 64
+MAX_REASONS = 200
 """The most definitions that are listed with a reason each; the others are counted."""
 _PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 NO_DEFINITIONS: Mapping[tuple[Section, str], Definition] = {}
@@ -76,7 +76,7 @@ def assembled(
         revision=listed.description.revision,
         era=listed.description.era,
         capabilities=listed.description.capabilities,
-        instructions=cleaned(instructions, MOST_DESCRIPTION)[0],
+        instructions=cleaned(instructions, MAX_DESCRIPTION)[0],
         definitions=tuple(definitions),
         left_out=_counted(left_out),
         changes=tuple(changes),
@@ -99,7 +99,7 @@ def after_accepting(server: UpstreamServer, catalogue: Catalogue, pins: Pins) ->
         elif server.pin != "off" and (pinned is None or pinned.digest != change.digest):
             changes.append(change)
         elif change.section == "instructions":
-            instructions = cleaned(str(change.after["instructions"]), MOST_DESCRIPTION)[0]
+            instructions = cleaned(str(change.after["instructions"]), MAX_DESCRIPTION)[0]
         else:
             offered.append(
                 Found(
@@ -127,7 +127,7 @@ def pins_after(catalogue: Catalogue, pins: Pins, digests: Iterable[str] | None) 
 def definition_of(server: UpstreamServer, found: Found) -> Definition:
     """Return the clean definition of one that may be offered; raises Unusable."""
     value, report = dict(found.value), list[str]()
-    for member, most in (("title", MOST_TITLE), ("description", MOST_DESCRIPTION)):
+    for member, most in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
         if member in value:
             value[member], removed = cleaned(value[member], most)
             report += [f"{member}: {one}" for one in removed]
@@ -140,7 +140,7 @@ def definition_of(server: UpstreamServer, found: Found) -> Definition:
     elif found.section == "prompts":
         _clean_prompt(value, report)
     else:
-        value["name"] = cleaned(str(value.get("name", "")), MOST_TITLE)[0] or shown(found.key)
+        value["name"] = cleaned(str(value.get("name", "")), MAX_TITLE)[0] or shown(found.key)
         _keep_relevance(value, report)
     return Definition(
         section=found.section,
@@ -189,10 +189,10 @@ def _name(server: UpstreamServer, found: Found) -> str:
 def _counted(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
     known = list(dict.fromkeys((one.section, one.key, one.reason) for one in left_out))
     kept = [LeftOut(section=section, key=key, reason=text) for section, key, text in known]
-    if len(kept) <= MOST_REASONS:
+    if len(kept) <= MAX_REASONS:
         return tuple(kept)
-    more = f"{len(kept) - MOST_REASONS} more definitions are left out as well"
-    return (*kept[:MOST_REASONS], LeftOut(section="tools", key="", reason=more))
+    more = f"{len(kept) - MAX_REASONS} more definitions are left out as well"
+    return (*kept[:MAX_REASONS], LeftOut(section="tools", key="", reason=more))
 
 
 def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
@@ -208,7 +208,7 @@ def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
     hints = value.pop("annotations", {})
     kept = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
     if isinstance(hints.get("title"), str):
-        kept["title"] = cleaned(hints["title"], MOST_TITLE)[0]
+        kept["title"] = cleaned(hints["title"], MAX_TITLE)[0]
     if kept:
         value["annotations"] = kept
     support = value.pop("execution", {}).get("taskSupport")
@@ -218,15 +218,15 @@ def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
 
 def _clean_prompt(value: dict[str, Any], report: list[str]) -> None:
     arguments = value.pop("arguments", [])
-    if not isinstance(arguments, list) or len(arguments) > MOST_ARGUMENTS:
-        raise Unusable(f"its arguments are no list, or more than {MOST_ARGUMENTS}")
+    if not isinstance(arguments, list) or len(arguments) > MAX_ARGUMENTS:
+        raise Unusable(f"its arguments are no list, or more than {MAX_ARGUMENTS}")
     kept: list[dict[str, Any]] = []
     for argument in arguments:
         if not isinstance(argument, Mapping) or not isinstance(argument.get("name"), str):
             raise Unusable("an argument of it has no name")
         check_exact(argument["name"], "the name of an argument")
         one = {"name": argument["name"], "required": argument.get("required") is True}
-        for member, most in (("title", MOST_TITLE), ("description", MOST_DESCRIPTION)):
+        for member, most in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
             if isinstance(argument.get(member), str):
                 one[member], removed = cleaned(argument[member], most)
                 report += [f"argument: {reason}" for reason in removed]
@@ -239,7 +239,7 @@ def _clean_prompt(value: dict[str, Any], report: list[str]) -> None:
 def _keep_icons(value: dict[str, Any], report: list[str]) -> None:
     icons = value.pop("icons", [])
     icons = icons if isinstance(icons, list) else []
-    kept = [icon for icon in icons[:MOST_ICONS] if _is_icon(icon)]
+    kept = [icon for icon in icons[:MAX_ICONS] if _is_icon(icon)]
     if len(kept) < len(icons):
         report.append("icons: those that are no https: or small data: pictures removed")
     if kept:
@@ -254,8 +254,8 @@ def _is_icon(icon: Any) -> bool:
         return False
     source = made.src
     if source.startswith("https://"):
-        return len(source) <= MOST_TITLE * 8 and source.isascii() and source.isprintable()
-    return source.startswith(_PICTURES) and len(source) <= MOST_ICON and source.isascii()
+        return len(source) <= MAX_TITLE * 8 and source.isascii() and source.isprintable()
+    return source.startswith(_PICTURES) and len(source) <= MAX_ICON and source.isascii()
 
 
 def _keep_meta(value: dict[str, Any], report: list[str]) -> None:
@@ -263,7 +263,7 @@ def _keep_meta(value: dict[str, Any], report: list[str]) -> None:
         return
     try:
         check_exact(value["_meta"], "its _meta")
-        if len(_encode(value["_meta"])) > MOST_META:
+        if len(_encode(value["_meta"])) > MAX_META:
             raise Unusable("its _meta is too large")
     except Unusable as problem:
         report.append(f"_meta: removed, because {problem}")

@@ -17,7 +17,7 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 
 CATALOGUES = "mcp_catalogues"
 PINS = "mcp_pins"
-MOST_CATALOGUE = 16_000_000
+MAX_CATALOGUE = 16_000_000
 """
 The most bytes of a stored catalogue, including the definitions that wait and the ones that they
 would replace.
@@ -134,8 +134,8 @@ class CatalogueStore:
         self, tenant: str, key: str, catalogue: Catalogue, revision: int | None = None
     ) -> bool:
         value = _encode(catalogue)
-        if len(value) > MOST_CATALOGUE:
-            raise CatalogueTooLarge(f"the catalogue has more than {MOST_CATALOGUE} bytes")
+        if len(value) > MAX_CATALOGUE:
+            raise CatalogueTooLarge(f"the catalogue has more than {MAX_CATALOGUE} bytes")
         now = self._clock()
         expires_at = now + PERSON_S if "/" in key else None
         return await self._entries(tenant, CATALOGUES).put(

@@ -8,16 +8,16 @@ from typing import Any
 from gatepost.tools.raw_schema import DATA
 from gatepost.upstreams.compiled_schemas import compiled
 
-MOST_TITLE = 256
-MOST_DESCRIPTION = 8_192
-MOST_SCHEMA_TEXT = 2_048
-MOST_VALUE = 8_192
+MAX_TITLE = 256
+MAX_DESCRIPTION = 8_192
+MAX_SCHEMA_TEXT = 2_048
+MAX_VALUE = 8_192
 """The most characters of a text that must not be changed, such as a value of an `enum`."""
-MOST_DEPTH = 64
-MOST_SHOWN = 200
+MAX_DEPTH = 64
+MAX_SHOWN = 200
 """The most characters of an upstream's key that a reason quotes."""
 
-TEXTS = {"title": MOST_TITLE, "description": MOST_SCHEMA_TEXT, "$comment": MOST_SCHEMA_TEXT}
+TEXTS = {"title": MAX_TITLE, "description": MAX_SCHEMA_TEXT, "$comment": MAX_SCHEMA_TEXT}
 """The keywords of a schema that only describe, with their most characters."""
 SCHEMA_MAP_KEYWORDS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
@@ -59,12 +59,12 @@ def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:
 
 def shown(text: str) -> str:
     """Return an untrusted text as a reason or a page may show it: one short visible line."""
-    return " ".join(cleaned(text, MOST_SHOWN)[0].split())
+    return " ".join(cleaned(text, MAX_SHOWN)[0].split())
 
 
 def is_visible(text: str) -> bool:
     """Return whether a name has no invisible character, line break or tab."""
-    return text.isprintable() and cleaned(text, MOST_VALUE) == (text, ())
+    return text.isprintable() and cleaned(text, MAX_VALUE) == (text, ())
 
 
 def cleaned_schema(schema: Any) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -100,17 +100,17 @@ def usable(schema: Mapping[str, Any], which: str) -> None:
 def check_depth(value: Any) -> None:
     """Raise Unusable for a value that is nested too deeply."""
     level = [value]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [inner for node in level for inner in _inside(node)]
         if not level:
             return
-    raise Unusable(f"it is nested more than {MOST_DEPTH} levels deep")
+    raise Unusable(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 def check_exact(value: Any, what: str) -> None:
     """Raise Unusable if a value holds a text that cleaning would change."""
     if isinstance(value, str):
-        if cleaned(value, MOST_VALUE) != (value, ()):
+        if cleaned(value, MAX_VALUE) != (value, ()):
             raise Unusable(f"{what} holds invisible characters or is too long")
     elif isinstance(value, Mapping):
         for key, inner in value.items():

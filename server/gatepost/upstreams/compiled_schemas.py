@@ -10,8 +10,8 @@ import msgspec
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema import ValidateJson
 
-MOST_KEPT = 2_000
-MOST_KEPT_BYTES = 16_384
+MAX_KEPT = 2_000
+MAX_KEPT_BYTES = 16_384
 """The largest schema that is kept, as JSON."""
 
 
@@ -27,7 +27,7 @@ def compiled(schema: Mapping[str, Any]) -> ValidateJson:
     ValueError for a schema that cannot be used.
     """
     text = msgspec.json.encode(schema)
-    if len(text) > MOST_KEPT_BYTES:
+    if len(text) > MAX_KEPT_BYTES:
         return checker(schema)
     with _lock:
         known = _kept.get(text)
@@ -37,6 +37,6 @@ def compiled(schema: Mapping[str, Any]) -> ValidateJson:
     made = checker(schema)
     with _lock:
         _kept[text] = made
-        while len(_kept) > MOST_KEPT:
+        while len(_kept) > MAX_KEPT:
             _kept.popitem(last=False)
     return made

@@ -12,11 +12,11 @@ from gatepost.upstreams.definitions import Found
 from gatepost.upstreams.digest import digest_of
 from gatepost.upstreams.upstream_server import Pin
 
-MOST_PINNED = 8_000
+MAX_PINNED = 8_000
 """
 The most definitions that are pinned of a server; further ones wait until removed ones are gone.
 """
-MOST_DIFF_LINES = 4_000
+MAX_DIFF_LINES = 4_000
 
 PinnedSection = Section | Literal["instructions"]
 _NAMES = frozenset({"name", "title", "uri", "uriTemplate"})
@@ -83,7 +83,7 @@ def review(pin: Pin, pins: Pins, found: Collection[Found], whole: Collection[Sec
     for one in found:
         pinned = pins.get(one.section, one.key)
         before = pinned or renamed.get((one.section, one.key))
-        may_pin = pins.count + len(fresh) < MOST_PINNED
+        may_pin = pins.count + len(fresh) < MAX_PINNED
         if pinned is not None and pinned.digest == one.digest:
             offered.append(one)
         elif before is None and pin == "first" and may_pin:
@@ -153,10 +153,10 @@ def _lines(value: Mapping[str, Any] | None) -> list[str]:
     if value is None:
         return []
     lines = json.dumps(value, indent=2, sort_keys=True).splitlines()
-    if len(lines) <= MOST_DIFF_LINES:
+    if len(lines) <= MAX_DIFF_LINES:
         return lines
-    left = len(lines) - MOST_DIFF_LINES
-    return [*lines[:MOST_DIFF_LINES], f"… {left} more lines, digest {digest_of(value)}"]
+    left = len(lines) - MAX_DIFF_LINES
+    return [*lines[:MAX_DIFF_LINES], f"… {left} more lines, digest {digest_of(value)}"]
 
 
 def _change(one: Found, before: PinnedDefinition | None) -> Change:

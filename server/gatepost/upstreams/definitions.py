@@ -16,7 +16,7 @@ KEYS: Mapping[Section, str] = {
     "prompts": "name",
 }
 """The member that identifies the definitions of a list."""
-MOST_KEY = 2_048
+MAX_KEY = 2_048
 
 _COMMON = frozenset({"name", "title", "description", "icons", "_meta"})
 MEMBERS: Mapping[Section, frozenset[str]] = {
@@ -78,7 +78,7 @@ def _key_of(section: Section, item: Any) -> str | None:
 def _read(section: Section, key: str | None, item: Any) -> Found:
     if key is None:
         raise Unusable(f"it has no {KEYS[section]}")
-    if len(key) > MOST_KEY or not is_visible(key):
+    if len(key) > MAX_KEY or not is_visible(key):
         raise Unusable(f"its {KEYS[section]} has invisible characters or is too long")
     check_depth(item)
     value = {member: item[member] for member in MEMBERS[section] & item.keys()}

@@ -17,7 +17,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.upstream_server import UpstreamServer
 
 TIMEOUT_S = 30.0
-MOST_PAGES = 50
+MAX_PAGES = 50
 ADVICE: Mapping[FailureReason, str] = {
     "unreachable": "Check its address or command, and whether it runs.",
     "denied": "Check its URL and `network.allow_hosts`, and its credential.",
@@ -66,7 +66,7 @@ def _introduced(description: ServerDescription) -> str:
 
 async def _tools(connection: UpstreamConnection) -> int:
     count, params = 0, dict[str, Any]()
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await _listed(connection, params)
         tools, cursor = page.get("tools"), page.get("nextCursor")
         if not isinstance(tools, list):

@@ -19,12 +19,12 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-MOST_ITEMS = 1_000
+MAX_ITEMS = 1_000
 """The most definitions of one list."""
-MOST_PAGES = 100
-MOST_BYTES = 4_000_000
+MAX_PAGES = 100
+MAX_BYTES = 4_000_000
 """The most bytes of all definitions of a server, as JSON."""
-MOST_CURSOR = 4_096
+MAX_CURSOR = 4_096
 DAY_MS = 86_400_000
 PAGE_S = 30.0
 """How long one page may take, in seconds."""
@@ -115,7 +115,7 @@ class _Listing:
         _, method, member = LISTS[section]
         seen: set[str] = set()
         cursor: str | None = None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             result = await self._page(method, cursor)
             if result is None:
                 if section == "templates":
@@ -131,22 +131,22 @@ class _Listing:
             cursor = result.get("nextCursor")
             if cursor is None or cursor == "":
                 return
-            if not isinstance(cursor, str) or len(cursor) > MOST_CURSOR:
+            if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR:
                 raise self._invalid(f"answers {method} with an invalid cursor")
             if cursor in seen:
                 _stop(section, listed, "the server gives the same page again")
                 return
             seen.add(cursor)
-        _stop(section, listed, f"the list has more than {MOST_PAGES} pages")
+        _stop(section, listed, f"the list has more than {MAX_PAGES} pages")
 
     def _take(self, items: list[Any], listed: ListedSection) -> str | None:
         """Add the items that fit; return why the list ends here, or None."""
         for item in items:
-            if len(listed.items) >= MOST_ITEMS:
-                return f"the list has more than {MOST_ITEMS:,} definitions"
+            if len(listed.items) >= MAX_ITEMS:
+                return f"the list has more than {MAX_ITEMS:,} definitions"
             self._bytes += len(_encode(item))
-            if self._bytes > MOST_BYTES:
-                return f"all definitions together have more than {MOST_BYTES:,} bytes"
+            if self._bytes > MAX_BYTES:
+                return f"all definitions together have more than {MAX_BYTES:,} bytes"
             listed.items.append(item)
         return None
 
@@ -154,7 +154,7 @@ class _Listing:
         """Return the result of one page; None if the server does not know the method."""
         params = {} if cursor is None else {"cursor": cursor}
         seconds = min(PAGE_S, self._server.timeout_s)
-        options = RequestOptions(timeout_s=seconds, idle_s=seconds, max_bytes=MOST_BYTES)
+        options = RequestOptions(timeout_s=seconds, idle_s=seconds, max_bytes=MAX_BYTES)
         async with self._connection.exchange(method, params, options) as exchange:
             async for message in exchange.messages():
                 if isinstance(message, UpstreamResult):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from gatepost.upstreams.upstream_server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
+from gatepost.upstreams.upstream_server import MAX_DESCRIPTION, MAX_HEADERS, MAX_NAME, MAX_URL
 from gatepost_authz.address_policy import ToolAddressPolicy
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
@@ -12,7 +12,7 @@ API_KEY = re.compile(r"[\x21-\x7e]{8,8192}", re.ASCII)
 """
 A superset of the tokens of RFC 6750 that fits a header; shorter keys cannot be kept out of answers.
 """
-MOST_HEADER_BYTES = 32_768
+MAX_HEADER_BYTES = 32_768
 PATTERN = re.compile(r"!?[A-Za-z0-9_.*/-]{1,200}", re.ASCII)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 
@@ -46,8 +46,8 @@ def checked_name(name: str) -> str:
     """Return *name* if it can name a server or an agent; raise InvalidField."""
     if not name.strip():
         raise InvalidField("name", "The name is empty.")
-    if len(name) > MOST_NAME:
-        raise InvalidField("name", f"The name has more than {MOST_NAME} characters.")
+    if len(name) > MAX_NAME:
+        raise InvalidField("name", f"The name has more than {MAX_NAME} characters.")
     if not name.isprintable() or name != name.strip():
         raise InvalidField(
             "name",
@@ -58,8 +58,8 @@ def checked_name(name: str) -> str:
 
 def checked_description(description: str, field: str = "description") -> str:
     """Return *description* if it is short enough; raise InvalidField."""
-    if len(description.encode("utf-8", "surrogatepass")) > MOST_DESCRIPTION:
-        raise InvalidField(field, f"The {field} has more than {MOST_DESCRIPTION} bytes.")
+    if len(description.encode("utf-8", "surrogatepass")) > MAX_DESCRIPTION:
+        raise InvalidField(field, f"The {field} has more than {MAX_DESCRIPTION} bytes.")
     if any(not one.isprintable() and one not in "\n\t" for one in description):
         raise InvalidField(field, f"The {field} contains a character that cannot be printed.")
     return description
@@ -69,8 +69,8 @@ def checked_url(url: str, address_policy: ToolAddressPolicy) -> str:
     """Return *url* if requests to it are allowed by its text; raise InvalidField."""
     if not url:
         raise InvalidField("url", "The URL is empty.")
-    if len(url) > MOST_URL:
-        raise InvalidField("url", f"The URL has more than {MOST_URL} characters.")
+    if len(url) > MAX_URL:
+        raise InvalidField("url", f"The URL has more than {MAX_URL} characters.")
     if problem := address_policy.problem(url):
         raise InvalidField("url", f"The URL cannot be used: {problem}.")
     if url.startswith("http:") and not allows_http(url, address_policy):
@@ -108,8 +108,8 @@ def checked_header(name: str) -> str:
 
 def checked_header_names(names: Mapping[str, object]) -> dict[str, str]:
     """Return lower-case name = name as written; raise InvalidField."""
-    if len(names) > MOST_HEADERS:
-        raise InvalidField("headers", f"There are more than {MOST_HEADERS} headers.")
+    if len(names) > MAX_HEADERS:
+        raise InvalidField("headers", f"There are more than {MAX_HEADERS} headers.")
     found: dict[str, str] = {}
     for name in names:
         lower = checked_header(name)
@@ -129,8 +129,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
                 f"The value of the header {lower} is empty, begins or ends with a space, or is "
                 "not printable ASCII.",
             )
-    if sum(len(name) + len(value) for name, value in found.items()) > MOST_HEADER_BYTES:
-        raise InvalidField("headers", f"The headers have more than {MOST_HEADER_BYTES} bytes.")
+    if sum(len(name) + len(value) for name, value in found.items()) > MAX_HEADER_BYTES:
+        raise InvalidField("headers", f"The headers have more than {MAX_HEADER_BYTES} bytes.")
     return found
 
 

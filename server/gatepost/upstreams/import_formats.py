@@ -13,7 +13,7 @@ from gatepost.secrets.names import NAME
 from gatepost.upstreams.fields import InvalidField, checked_header, checked_name
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
-MOST_BYTES, MOST_DEPTH = 4_000_000, 64
+MAX_BYTES, MAX_DEPTH = 4_000_000, 64
 SECTIONS = ("mcpServers", "servers", "context_servers")
 """The member that contains the servers: of Claude Desktop and Cursor, of VS Code, and of Zed."""
 PLACEHOLDER = re.compile(r"\$\{(?:(?P<kind>env|input):)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)\}")
@@ -59,11 +59,11 @@ def read_document(path: Path) -> Mapping[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise ImportProblem(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise ImportProblem(f"{path} has more than {MOST_BYTES} bytes")
+    if len(data) > MAX_BYTES:
+        raise ImportProblem(f"{path} has more than {MAX_BYTES} bytes")
     try:
         plain = without_comments(data.decode("utf-8-sig")).encode()
-        return loads_object(plain, max_depth=MOST_DEPTH, max_bytes=MOST_BYTES)
+        return loads_object(plain, max_depth=MAX_DEPTH, max_bytes=MAX_BYTES)
     except StrictJsonError as error:
         raise ImportProblem(f"{path} is not a JSON object that can be read: {error}") from None
     except ValueError:

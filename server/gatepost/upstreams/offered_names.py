@@ -11,7 +11,7 @@ from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
 NAME_CHARACTERS = 64
 """The most characters of a name, because some clients accept no more."""
 HASH_CHARACTERS = 8
-MOST_SERVER = 24
+MAX_SERVER = 24
 """The most characters of a server's name in a name that ends in a hash."""
 
 _SERVER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*", re.ASCII)
@@ -33,7 +33,7 @@ def offered_name(server: str, tool: str) -> str:
     fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= NAME_CHARACTERS
     if fits and not _HASHED.search(tool):
         return plain
-    head = f"{PREFIX}{_part(server)[:MOST_SERVER].rstrip('_')}{SEPARATOR}"
+    head = f"{PREFIX}{_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
     left = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
     return f"{head}{_part(tool)[:left].rstrip('_')}_{_digest(server, tool)}"
 
@@ -47,7 +47,7 @@ def server_scope(server: str) -> str:
     """Return the scope that a server's tools need if no pattern covers them: `mcp:{server}`."""
     if _SCOPE.fullmatch(server):
         return f"mcp:{server}"
-    return f"mcp:{_part(server)[:MOST_SERVER].rstrip('_')}_{_digest(server)}"
+    return f"mcp:{_part(server)[:MAX_SERVER].rstrip('_')}_{_digest(server)}"
 
 
 def _part(name: str) -> str:

@@ -9,9 +9,9 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 
 Principal = tuple[str, ...]
 
-LEAST_S = 60.0
+MIN_S = 60.0
 """The least time between two fetches, whatever the server says about its lists."""
-MOST_S = 86_400.0
+MAX_S = 86_400.0
 ANNOUNCED_S = 5.0
 """The least time between two fetches of a server that announces changes."""
 POLLED_S = 300.0
@@ -49,14 +49,14 @@ class Planned:
         self.is_announced = False
         """Whether the server said that a list changed, since the last fetch began."""
         self.fetched_at = 0.0
-        self._ttl_s = MOST_S
+        self._ttl_s = MAX_S
 
     def take(self, catalogue: Catalogue) -> None:
         """Take up the stored catalogue, or one that was just fetched."""
         if catalogue.fetched_at > self.fetched_at:
             self.calls = 0
         self.fetched_at = catalogue.fetched_at
-        self._ttl_s = min(MOST_S, max(LEAST_S, catalogue.ttl_ms / 1_000))
+        self._ttl_s = min(MAX_S, max(MIN_S, catalogue.ttl_ms / 1_000))
         if catalogue.failure:
             return  # each process tries again in its own time
         self.attempts = 0
@@ -68,7 +68,7 @@ class Planned:
     def is_due(self, now: float) -> bool:
         """Return whether the catalogue is to be fetched."""
         age = now - self.fetched_at
-        is_early = self.calls >= BUSY_CALLS and age >= max(LEAST_S, self._ttl_s / 2)
+        is_early = self.calls >= BUSY_CALLS and age >= max(MIN_S, self._ttl_s / 2)
         is_polled = self.is_polled and age >= min(POLLED_S, self._ttl_s)
         # A server that announces changes all the time is not polled all the time.
         is_stale = self.is_announced and age >= ANNOUNCED_S

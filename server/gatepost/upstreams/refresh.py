@@ -29,13 +29,13 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 
 TICK_S = 1.0
-MOST_FETCHES = 32
+MAX_FETCHES = 32
 """The number of fetches that run at once in this process."""
-MOST_TENANT_FETCHES = 8
+MAX_TENANT_FETCHES = 8
 """The number of these fetches that one tenant may have."""
-MOST_PERSONS = 500
+MAX_PERSONS = 500
 """The number of callers of a tenant whose own catalogues this process keeps fresh."""
-MOST_FOLLOWED = 500
+MAX_FOLLOWED = 500
 """The number of servers whose notifications this process follows at most."""
 USED_S = 86_400.0
 """How long after its last use a tenant's catalogues are kept fresh."""
@@ -92,7 +92,7 @@ class CatalogueRefresher(Wanted):
         if key not in plan:
             plan[key] = Planned(server, principal)
             persons = [one for one, planned in plan.items() if planned.principal is not None]
-            for one in persons[:-MOST_PERSONS]:
+            for one in persons[:-MAX_PERSONS]:
                 del plan[one]
         self.used(server.tenant)
         self._turn.wake()
@@ -211,7 +211,7 @@ class CatalogueRefresher(Wanted):
                 del self._following[key]
         for server_id, server in servers.items():
             key = (tenant, server_id)
-            if key not in self._following and len(self._following) < MOST_FOLLOWED:
+            if key not in self._following and len(self._following) < MAX_FOLLOWED:
                 work = self._subscription.follow(server, self._relisted, self._unfollowed)
                 self._following[key] = (server, asyncio.create_task(work))
 
@@ -232,7 +232,7 @@ class CatalogueRefresher(Wanted):
         of_tenant = sum(one == tenant for one, _ in self._refreshing)
         if (tenant, key) in self._refreshing or (tenant, key) in self._tasks:
             return
-        if len(self._refreshing) >= MOST_FETCHES or of_tenant >= MOST_TENANT_FETCHES:
+        if len(self._refreshing) >= MAX_FETCHES or of_tenant >= MAX_TENANT_FETCHES:
             return
         task = asyncio.create_task(self._refreshed(key, planned))
         self._refreshing[tenant, key] = task

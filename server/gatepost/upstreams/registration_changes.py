@@ -20,9 +20,9 @@ from gatepost.upstreams.upstream_server import Status
 from gatepost_authz.address_policy import ToolAddressPolicy
 
 PROGRAM = ("command", "args", "env")
-MOST_CLIENT_ID = 255
-MOST_WORD = 64
-MOST_CAPABILITIES = 200
+MAX_CLIENT_ID = 255
+MAX_WORD = 64
+MAX_CAPABILITIES = 200
 CAPABILITY = re.compile(r"(?:mcp|pack):[\x21-\x7e]{1,255}", re.ASCII)
 
 
@@ -75,7 +75,7 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True):
             checked_name(self.name)
         if isinstance(self.description, str):
             checked_description(self.description)
-        limits = {"icon": MOST_WORD, "category": MOST_WORD, "client_id": MOST_CLIENT_ID}
+        limits = {"icon": MAX_WORD, "category": MAX_WORD, "client_id": MAX_CLIENT_ID}
         for field, most in limits.items():
             value = getattr(self, field)
             if isinstance(value, str) and (len(value) > most or not value.isprintable()):
@@ -89,8 +89,8 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True):
         """Return the capabilities that the agent gets, each once; raises InvalidField."""
         if self.capabilities is UNSET:
             return ()
-        if len(self.capabilities) > MOST_CAPABILITIES:
-            message = f"An agent has at most {MOST_CAPABILITIES} capabilities."
+        if len(self.capabilities) > MAX_CAPABILITIES:
+            message = f"An agent has at most {MAX_CAPABILITIES} capabilities."
             raise InvalidField("capabilities", message)
         found = []
         for one in self.capabilities:

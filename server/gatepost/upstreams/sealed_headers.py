@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gatepost.secrets.cache import SecretCache
-from gatepost.secrets.names import LEAST_CHARACTERS
+from gatepost.secrets.names import MIN_CHARACTERS
 from gatepost.upstreams.upstream_server import UpstreamServer
 
 API_KEY = "api_key"
@@ -48,7 +48,7 @@ class SealedHeaders:
                 tenant,
                 sealed_name(server_id, name),
                 value,
-                redacted=len(value) >= LEAST_CHARACTERS,
+                redacted=len(value) >= MIN_CHARACTERS,
             )
 
     async def of(self, server: UpstreamServer) -> ServerSecrets:

@@ -25,8 +25,8 @@ SERVERS = "mcp_servers"
 SERVER_NAMES = "mcp_server_names"
 AGENTS = "mcp_agents"
 AGENT_CLIENTS = "mcp_agent_clients"
-MOST_SERVERS = 200
-MOST_AGENTS = 500
+MAX_SERVERS = 200
+MAX_AGENTS = 500
 UNFINISHED_S = 60.0
 """How long a name is kept for a registration whose process may have stopped in the middle."""
 
@@ -140,8 +140,8 @@ class UpstreamStore:
         _check_no_program(server)
         now, tenant = self._clock(), server.tenant
         entries = self._entries(tenant, SERVERS)
-        if await entries.count() >= MOST_SERVERS:
-            raise too_many("servers", MOST_SERVERS)
+        if await entries.count() >= MAX_SERVERS:
+            raise too_many("servers", MAX_SERVERS)
         made = msgspec.structs.replace(
             _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
             id=str(uuid.uuid4()),
@@ -158,11 +158,11 @@ class UpstreamStore:
             await self.sealed.delete(tenant, made.id, names_of(made))
             await self._entries(tenant, SERVER_NAMES).delete(made.name)
             raise
-        if await entries.count() > MOST_SERVERS:
+        if await entries.count() > MAX_SERVERS:
             # Several were added at once. Each that finds too many is removed, so that never more
             # stay.
             await self.delete(tenant, made.id)
-            raise too_many("servers", MOST_SERVERS)
+            raise too_many("servers", MAX_SERVERS)
         await self.counter.changed(tenant)
         return made
 
@@ -239,16 +239,16 @@ class UpstreamStore:
         """
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
-        if await entries.count() >= MOST_AGENTS:
-            raise too_many("agents", MOST_AGENTS)
+        if await entries.count() >= MAX_AGENTS:
+            raise too_many("agents", MAX_AGENTS)
         made = msgspec.structs.replace(
             agent, id=str(uuid.uuid4()), source="api", created_at=now, updated_at=now, revision=1
         )
         await self._take_clients(made, ())
         await entries.put(made.id, _encode(made), now=now, revision=0)
-        if await entries.count() > MOST_AGENTS:
+        if await entries.count() > MAX_AGENTS:
             await self.delete_agent(tenant, made.id)
-            raise too_many("agents", MOST_AGENTS)
+            raise too_many("agents", MAX_AGENTS)
         await self.counter.changed(tenant)
         return made
 

@@ -24,7 +24,7 @@ WITHOUT_STREAM_S = 600.0
 """How long to wait before trying a server without a stream again."""
 TOGETHER_S = 0.5
 """How long notifications are collected before they take effect."""
-MOST_UPDATES = 500
+MAX_UPDATES = 500
 """The most updated resources that are announced at once."""
 RANDOM = random.SystemRandom()
 
@@ -112,7 +112,7 @@ class UpstreamSubscription:
                     relisted(server)
                 elif one.method == "notifications/resources/updated":
                     uri = one.params.get("uri")
-                    if isinstance(uri, str) and is_uri(uri) and len(uris) < MOST_UPDATES:
+                    if isinstance(uri, str) and is_uri(uri) and len(uris) < MAX_UPDATES:
                         uris.add(uri)
                         arrived.set()
         finally:

@@ -25,9 +25,9 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
-MOST_TENANTS = 500
+MAX_TENANTS = 500
 """The number of tenants whose offers are kept in memory."""
-MOST_CALLERS = 2_000
+MAX_CALLERS = 2_000
 """The number of callers, of all tenants, with catalogues of their own in memory."""
 RETRY_S = 1.0
 """How long an outdated snapshot may be used while the store does not answer."""
@@ -105,13 +105,13 @@ class UpstreamOffers:
     async def load(self, caller: TenantContext) -> TenantOffers:
         """Implement `OfferSource`."""
         tenant = caller.tenant_id
-        kept = self._kept(self._tenants, tenant, MOST_TENANTS)
+        kept = self._kept(self._tenants, tenant, MAX_TENANTS)
         shared = await self._loaded(tenant, kept, None)
         self._in_use.used(tenant)
         if not kept.personal:
             return shared
         key = (tenant, caller.principal_key)
-        own = self._kept(self._callers, key, MOST_CALLERS)
+        own = self._kept(self._callers, key, MAX_CALLERS)
         return await self._loaded(tenant, own, caller.principal_key)
 
     def outdate(self, tenant: str) -> None:

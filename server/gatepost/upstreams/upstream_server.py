@@ -10,10 +10,10 @@ Status = Literal["active", "disabled"]
 Pin = Literal["off", "first", "review"]
 Allowed = Literal["elicitation", "sampling", "roots", "logging"]
 
-MOST_NAME = 255
-MOST_DESCRIPTION = 10_240
-MOST_URL = 2_048
-MOST_HEADERS = 100
+MAX_NAME = 255
+MAX_DESCRIPTION = 10_240
+MAX_URL = 2_048
+MAX_HEADERS = 100
 
 
 class StdioProgram(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,8 +28,8 @@ def parsed(data: bytes) -> Element:
     return root
 
 
-MOST_CALENDARS = 50
-MOST_REDIRECTS = 5
+MAX_CALENDARS = 50
+MAX_REDIRECTS = 5
 ANSWER_BYTES = 1_000_000
 D, C = "{DAV:}", "{urn:ietf:params:xml:ns:caldav}"
 
@@ -88,7 +88,7 @@ class CalDav:
         calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
         if not calendars:
             raise ToolFailure("not_found", "there is no calendar at its URL or below it")
-        return calendars[:MOST_CALENDARS]
+        return calendars[:MAX_CALENDARS]
 
     async def events(self, url: str, start: datetime, end: datetime, max_bytes: int) -> list[bytes]:
         """
@@ -111,7 +111,7 @@ class CalDav:
     async def _send(
         self, method: str, url: str, content: bytes, *, depth: int, max_bytes: int
     ) -> OutboundReply:
-        for _ in range(MOST_REDIRECTS):
+        for _ in range(MAX_REDIRECTS):
             if not url or origin_of(url) != origin_of(self._url):
                 raise ToolFailure(
                     "denied",

@@ -11,7 +11,7 @@ from gatepost import REFERENCE_PREFIX, CallContext, OutboundReply, ToolFailure
 from gatepost_packs.calendar.caldav import CalDav, basic, checked
 from gatepost_packs.calendar.settings import Calendar, CalendarSettings
 
-MOST_BYTES = 32_000_000
+MAX_BYTES = 32_000_000
 """Entries of all tenants in one process; the least recently used one is dropped first."""
 
 
@@ -39,7 +39,7 @@ class DocumentCache:
     304).
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most = most_bytes
         self._bytes = 0
         self._kept: OrderedDict[CacheKey, CachedDocument] = OrderedDict()
@@ -76,7 +76,7 @@ class DocumentCache:
             self._bytes -= len(oldest.body)
 
 
-MOST_FILES = 500
+MAX_FILES = 500
 REDIRECTS = 5
 CACHE = DocumentCache()
 
@@ -147,7 +147,7 @@ class CalendarSource:
         item = await workspace.stat(path)
         names = [path]
         if item.type == "folder":
-            listing = await workspace.entries(path, limit=MOST_FILES)
+            listing = await workspace.entries(path, limit=MAX_FILES)
             names = [one.path for one in listing.items if one.path.lower().endswith(".ics")]
         left, data = self._settings.max_bytes, []
         for name in names:

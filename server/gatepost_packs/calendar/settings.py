@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from gatepost import REFERENCE_PREFIX, PackSettings, SettingFault, is_reference
-from gatepost_packs.table import ENTRY
+from gatepost_packs.settings_names import ENTRY
 
 LONGEST_S = 60.0
 LARGEST_BYTES = 50_000_000

@@ -60,7 +60,7 @@ pack = Pack("calendar")
 WORKER = Path(__file__).with_name("worker.py")
 WORK_SHARE = 0.6
 """The share of the reading time for expanding recurrences; the rest is for parsing."""
-MOST_GAPS = 20
+MAX_GAPS = 20
 
 
 class CalendarEvent(BaseModel):
@@ -237,9 +237,9 @@ def _agenda(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[G
         message = f"The calendar {named} cannot be read: {reason}."
         raise ToolFailure("validation", message)
     gaps += [Gap(**one) for one in (*unreadable, *left_out)]
-    if len(gaps) > MOST_GAPS:
-        more = Gap(reason=f"{len(gaps) - MOST_GAPS} more are missing as well")
-        gaps = [*gaps[:MOST_GAPS], more]
+    if len(gaps) > MAX_GAPS:
+        more = Gap(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
+        gaps = [*gaps[:MAX_GAPS], more]
     return Agenda(
         start=begins.isoformat(),
         end=ends.isoformat(),

@@ -20,8 +20,8 @@ from icalendar.timezone import tzp
 
 SERIES_S = 0.5
 """Seconds that one series may take: some ten thousand occurrences."""
-LEAST_S = 0.005
-MOST_NESTED = 32
+MIN_S = 0.005
+MAX_NESTED = 32
 """Nesting depth of components; RFC 5545 has three."""
 TEXT_CHARS = 1_000
 """Characters of a description, or of any other text, that are kept."""
@@ -130,7 +130,7 @@ class CalendarReader:
         events = series.walk("VEVENT")
         if self.words and not any(_matches(event, self.words) for event in events):
             return
-        if self.share_s < LEAST_S:
+        if self.share_s < MIN_S:
             self._leave_out(name, events[0], "parsing the calendars took too long")
             return
         try:
@@ -172,7 +172,7 @@ def _text(data: bytes) -> str:
     for line in text.split("\n"):
         deep += line[:6].upper() == "BEGIN:"
         deep -= line[:4].upper() == "END:"
-        if deep > MOST_NESTED:
+        if deep > MAX_NESTED:
             raise ValueError("nested")
     if "BEGIN:VCALENDAR" not in text:
         raise NoCalendar("there is no VCALENDAR in it")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl
 
 from gatepost import REFERENCE_PREFIX, PackSettings, SettingFault, is_reference
-from gatepost_packs.table import ENTRY
+from gatepost_packs.settings_names import ENTRY
 
 SCHEME = re.compile(r"\s*([A-Za-z0-9]{1,12})://", re.ASCII)
 
@@ -53,8 +53,8 @@ def refusal(url: str) -> str | None:
 
 
 LONGEST_S = 60.0
-MOST_PARTS = 100
-MOST_PLACES = 10
+MAX_PARTS = 100
+MAX_PLACES = 10
 
 
 class ChatSettings(PackSettings, frozen=True):
@@ -79,15 +79,15 @@ class ChatSettings(PackSettings, frozen=True):
         """Yield problems with the values, beyond their types."""
         if not 0 < self.timeout_s <= LONGEST_S:
             yield SettingFault("timeout_s", f"it must be more than 0 and at most {LONGEST_S:g}")
-        if not 1 <= self.max_parts <= MOST_PARTS:
-            yield SettingFault("max_parts", f"it must be between 1 and {MOST_PARTS}")
+        if not 1 <= self.max_parts <= MAX_PARTS:
+            yield SettingFault("max_parts", f"it must be between 1 and {MAX_PARTS}")
         for name in self.channels:
             setting = f"channels.{name}"
             if not ENTRY.fullmatch(name):
                 hint = "letters, digits, `_`, `-` and `.`, at most 64 characters"
                 yield SettingFault(setting, f"{name!r} is not a name for a channel", hint)
-            if not 1 <= len(self.places(name)) <= MOST_PLACES:
-                yield SettingFault(setting, f"a channel has between 1 and {MOST_PLACES} URLs")
+            if not 1 <= len(self.places(name)) <= MAX_PLACES:
+                yield SettingFault(setting, f"a channel has between 1 and {MAX_PLACES} URLs")
             for reference in self.places(name):
                 yield from _faults(setting, reference)
 

@@ -20,8 +20,8 @@ pack = Pack("chat")
 WORKER = Path(__file__).with_name("worker.py")
 HANDLE = 3
 """The file descriptor of the worker's only way out."""
-MOST_CHARACTERS = 20_000
-MOST_TITLE = 250
+MAX_CHARACTERS = 20_000
+MAX_TITLE = 250
 
 
 class Delivered(BaseModel):
@@ -71,11 +71,11 @@ async def chat_send(
     ctx: CallContext,
     channel: Annotated[str, Field(description="Name of a configured channel")],
     message: Annotated[
-        str, Field(description="The text, sent as it is", min_length=1, max_length=MOST_CHARACTERS)
+        str, Field(description="The text, sent as it is", min_length=1, max_length=MAX_CHARACTERS)
     ],
     title: Annotated[
         str | None,
-        Field(description="A title, where the provider shows one", max_length=MOST_TITLE),
+        Field(description="A title, where the provider shows one", max_length=MAX_TITLE),
     ] = None,
 ) -> Sent:
     """Send a message to a chat channel, as plain text."""

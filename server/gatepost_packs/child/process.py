@@ -16,7 +16,7 @@ START_SCRIPT = str(Path(__file__).with_name("start.py"))
 WORKERS_AT_ONCE = 8
 """Workers at once in one server process; further calls wait, within their time."""
 MEMORY_BYTES = 1_000_000_000
-MOST_ANSWER_BYTES = 20_000_000
+MAX_ANSWER_BYTES = 20_000_000
 INTERPRETER = str(Path(sys.executable).resolve().parent)
 
 _workers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -56,7 +56,7 @@ async def ask(
     )
     given = msgspec.json.encode({"path": path, "request": request})
     async with asyncio.timeout(timeout_s), workers:
-        ended = await run(program, timeout_s=timeout_s, most=MOST_ANSWER_BYTES, given=given)
+        ended = await run(program, timeout_s=timeout_s, most=MAX_ANSWER_BYTES, given=given)
     if ended.code != 0 or ended.cut[0]:
         raise WorkerFailed(f"exit code {ended.code}")
     try:

@@ -24,8 +24,8 @@ Characters that shells interpret. No shell is involved; Octoprox refuses them, a
 """
 COMMANDS = ("$(", "`")
 """The characters among them that are refused in messages as well."""
-MOST_CHARACTERS = 4096
-MOST_IN_MESSAGE = 32_768
+MAX_CHARACTERS = 4096
+MAX_IN_MESSAGE = 32_768
 
 REMOTE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 REFSPEC = re.compile(r"\+?[^\s~^?\[\\:+-][^\s~^?\[\\:]*(?::[^\s~^?\[\\:+-][^\s~^?\[\\:]*)?")
@@ -84,7 +84,7 @@ def decide(args: Sequence[str]) -> ArgumentsRefused | GitPlan:
 
 def _odd(text: str, *, message: bool = False) -> str | None:
     """Return the problem with the characters of an argument."""
-    most = MOST_IN_MESSAGE if message else MOST_CHARACTERS
+    most = MAX_IN_MESSAGE if message else MAX_CHARACTERS
     if not text:
         return "is empty"
     if len(text) > most:

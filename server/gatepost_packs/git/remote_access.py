@@ -17,7 +17,7 @@ from gatepost_packs.ssh.tools import key_of
 
 CREDENTIAL_COPIES = 8
 """How often git may ask for the same credentials; all copies fit into a pipe."""
-MOST_CHARACTERS = 2_000
+MAX_CHARACTERS = 2_000
 
 NUMBER = 9
 """Git's file descriptor of the pipe; shells need not take more than one digit."""
@@ -117,7 +117,7 @@ async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Rem
     if not colon:
         # GitLab and GitHub take a token with any user name, and OAuth tokens with this one.
         user, password = "oauth2", secret
-    if set("\n\r\0") & set(secret) or len(secret) > MOST_CHARACTERS:
+    if set("\n\r\0") & set(secret) or len(secret) > MAX_CHARACTERS:
         raise ToolFailure(
             "denied", f"The secret for {destination} is not a user name and password."
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from gatepost import ToolFailure
 from gatepost.workspace import clear
 from gatepost_packs.git.repository_configuration import (
-    MOST_BYTES,
+    MAX_BYTES,
     Configuration,
     UnusableConfiguration,
     configuration_of,
@@ -23,7 +23,7 @@ OUTSIDE_NAMES = frozenset(
 """Names by which a repository uses another one, or addresses outside its configuration."""
 ALTERNATES = frozenset({"alternates", "http-alternates"})
 """Files that name objects of other repositories, anywhere on this machine (`objects/info`)."""
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 def configuration_at(folder: Path) -> Configuration | None:
@@ -62,9 +62,9 @@ def _text(path: Path) -> str:
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise UnusableConfiguration("it is not a file")
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise UnusableConfiguration(f"it has more than {MOST_BYTES} bytes")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UnusableConfiguration(f"it has more than {MAX_BYTES} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -105,7 +105,7 @@ def missing(root: Path, folder: tuple[str, ...]) -> ToolFailure:
             entry.name
             for entry in list(os.scandir(root))
             if entry.is_dir(follow_symlinks=False) and os.path.isdir(f"{entry.path}/{GIT}")
-        )[:MOST_SHOWN]
+        )[:MAX_SHOWN]
     hint = (
         f'To work in one of {", ".join(found)}, begin with its folder: ["-C", "{found[0]}", '
         '"status"].'

@@ -8,7 +8,7 @@ import msgspec
 from gatepost_packs.git.permitted_commands import MAY_SET, NAME
 from gatepost_packs.git.url import RemoteUrl, remote_of
 
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 
 # A branch may have quotes in its name, and the owner of a remote chooses the name of a clone's
 # first branch.

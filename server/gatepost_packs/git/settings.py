@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from gatepost import PackSettings, SettingFault, is_reference
 
 HOST = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}(?::[1-9][0-9]{0,4})?", re.ASCII)
-LEAST_OUTPUT_BYTES, MOST_OUTPUT_BYTES = 1_000, 2_000_000
+MIN_OUTPUT_BYTES, MAX_OUTPUT_BYTES = 1_000, 2_000_000
 
 
 class GitSettings(PackSettings, frozen=True, kw_only=True):
@@ -37,8 +37,8 @@ class GitSettings(PackSettings, frozen=True, kw_only=True):
                     f"the value for {host!r} is not the name of a tenant's secret",
                     'write "secret:NAME" (A-Z, 0-9 and _), and set it for each tenant',
                 )
-        if not LEAST_OUTPUT_BYTES <= self.max_output_bytes <= MOST_OUTPUT_BYTES:
+        if not MIN_OUTPUT_BYTES <= self.max_output_bytes <= MAX_OUTPUT_BYTES:
             yield SettingFault(
                 "max_output_bytes",
-                f"it is not between {LEAST_OUTPUT_BYTES} and {MOST_OUTPUT_BYTES}",
+                f"it is not between {MIN_OUTPUT_BYTES} and {MAX_OUTPUT_BYTES}",
             )

@@ -11,8 +11,8 @@ from gatepost_packs.retry_after import retry_after
 
 WAIT_S = 60.0
 """Seconds to wait for a limit that does not say when it ends (GitHub's own advice)."""
-MOST_WAIT_S = 3_600.0
-MOST_MESSAGE = 500
+MAX_WAIT_S = 3_600.0
+MAX_MESSAGE = 500
 SECONDARY_LIMITS = ("secondary-rate-limits", "#abuse-rate-limits")
 """How the URL of the page about secondary rate limits ends, today and in older releases."""
 
@@ -41,7 +41,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return all messages in one line."""
         text = "; ".join([self.message, *map(str, self.errors)])
-        return " ".join(text.split())[:MOST_MESSAGE]
+        return " ".join(text.split())[:MAX_MESSAGE]
 
 
 def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
@@ -127,7 +127,7 @@ def _wait(headers: Mapping[str, str]) -> float:
     """Return the seconds until a retry makes sense (GitHub, rate limits for the REST API)."""
     after, reset = retry_after(headers), headers.get("x-ratelimit-reset", "")
     if after is not None:
-        return min(after, MOST_WAIT_S)
+        return min(after, MAX_WAIT_S)
     if reset.isdecimal() and reset.isascii() and headers.get("x-ratelimit-remaining") == "0":
-        return min(max(math.ceil(float(reset[:12]) - time.time()), 1.0), MOST_WAIT_S)
+        return min(max(math.ceil(float(reset[:12]) - time.time()), 1.0), MAX_WAIT_S)
     return WAIT_S

@@ -20,7 +20,7 @@ NEXT_PAGE = re.compile(r'[?&]page=(\d{1,9})[^>]*>;\s*rel="next"', re.ASCII)
 
 VERSION = "2022-11-28"
 TIMEOUT_S = 20.0
-MOST_BYTES = 16_000_000
+MAX_BYTES = 16_000_000
 """Bytes of a response; a hundred issues with GitHub's longest texts stay below it."""
 REDIRECTS = 2
 """A renamed or transferred repository is answered with its new address."""
@@ -165,7 +165,7 @@ async def _sent(ctx: CallContext, method: str, repo: str, **carried: Any) -> Out
         f"{settings.api_url.rstrip('/')}/repos/{repo}/issues",
         headers=headers,
         timeout_s=TIMEOUT_S,
-        max_bytes=MOST_BYTES,
+        max_bytes=MAX_BYTES,
         # A redirected POST would become a GET, and list issues instead of creating one.
         redirects=0 if wrote else REDIRECTS,
         **carried,

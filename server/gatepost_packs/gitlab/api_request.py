@@ -18,7 +18,7 @@ from gatepost_packs.gitlab.address import CREDENTIALS, address_of, credential
 from gatepost_packs.gitlab.pack import pack
 from gatepost_packs.gitlab.settings import GitlabSettings
 
-MOST_FORM_DEPTH = 4
+MAX_FORM_DEPTH = 4
 
 
 class FormFile(TypedDict):
@@ -66,7 +66,7 @@ def uploads_of(files: Sequence[FormFile] | None) -> list[Upload]:
 def _leaves(
     values: Mapping[str, Any], field: str, before: str = "", depth: int = 1
 ) -> Iterator[tuple[str, Any]]:
-    if depth > MOST_FORM_DEPTH:
+    if depth > MAX_FORM_DEPTH:
         raise ToolFailure("validation", f"`{field}` is nested too deeply for a form.", field=field)
     for name, value in values.items():
         key = f"{before}[{name}]" if before else name
@@ -92,7 +92,7 @@ HIDDEN_HEADERS = frozenset(
 """Headers that hold credentials or concern only the connection."""
 
 CHARSETS = {"utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "iso-8859-1": "latin-1"}
-MOST_ANSWER_DEPTH = 60
+MAX_ANSWER_DEPTH = 60
 
 
 class GitlabResponse(TypedDict):
@@ -136,7 +136,7 @@ def _value(kind: str, body: bytes) -> Any:
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
     """Return whether every parser on the way to the model can read it: many limit the depth."""
-    if depth > MOST_ANSWER_DEPTH:
+    if depth > MAX_ANSWER_DEPTH:
         return False
     if isinstance(value, dict):
         return all(_is_shallow(one, depth + 1) for one in value.values())
@@ -167,8 +167,8 @@ CREDENTIAL_HEADERS = frozenset(
 """Headers with credentials: the argument `token` is for them, and no log holds it."""
 
 REDIRECTS = 3
-MOST_TIMEOUT_S = 300
-MOST_BYTES = 1_000_000
+MAX_TIMEOUT_S = 300
+MAX_BYTES = 1_000_000
 PROMPT_BYTES = 20_000
 """Longer answers are read in a thread."""
 
@@ -189,10 +189,10 @@ FormFiles = Annotated[
     list[FormFile] | None, Field(description="Files of a multipart form", max_length=20)
 ]
 TimeoutSeconds = Annotated[
-    int, Field(description="Seconds until the request is given up", ge=1, le=MOST_TIMEOUT_S)
+    int, Field(description="Seconds until the request is given up", ge=1, le=MAX_TIMEOUT_S)
 ]
 MostBytes = Annotated[
-    int, Field(description="Bytes of the answer to read at most", ge=1, le=MOST_BYTES)
+    int, Field(description="Bytes of the answer to read at most", ge=1, le=MAX_BYTES)
 ]
 
 
@@ -209,7 +209,7 @@ def only_reads(arguments: Mapping[str, Any]) -> bool:
     idempotent=False,
     open_world=True,
     read_only_form=only_reads,
-    timeout_s=MOST_TIMEOUT_S + 10,
+    timeout_s=MAX_TIMEOUT_S + 10,
     untrusted="GitLab",
 )
 async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters

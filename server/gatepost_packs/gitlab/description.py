@@ -18,11 +18,11 @@ from gatepost_packs.openapi.lookup import described
 CACHED_S = 3600.0
 CACHE_BYTES = 64_000_000
 """Bytes of descriptions that one process caches, for all tenants together."""
-MOST_BYTES = 20_000_000
-MOST_SHOWN = 2_000_000
-LEAST_SHOWN = 4
+MAX_BYTES = 20_000_000
+MAX_SHOWN = 2_000_000
+MIN_SHOWN = 4
 """Most bytes of a UTF-8 character: each page holds at least one character."""
-MOST_LISTED = 2_000
+MAX_LISTED = 2_000
 ROOT = "/api/v4"
 """The prefix of GitLab's paths, which its documentation leaves out."""
 LOAD_S = 180.0
@@ -118,7 +118,7 @@ async def gitlab_openapi_spec(
     spec_url: SpecUrl = SPEC_URL,
     offset: Annotated[int, Field(description="Byte offset for pagination", ge=0)] = 0,
     max_bytes: Annotated[
-        int, Field(description="Max bytes to return", ge=LEAST_SHOWN, le=MOST_SHOWN)
+        int, Field(description="Max bytes to return", ge=MIN_SHOWN, le=MAX_SHOWN)
     ] = 200_000,
     refresh: Refresh = False,
 ) -> Chunk:
@@ -159,7 +159,7 @@ async def gitlab_openapi_paths(
     ctx: CallContext,
     spec_url: SpecUrl = SPEC_URL,
     filter_text: Annotated[str | None, Field(description="Filter by path/method/summary")] = None,
-    limit: Annotated[int, Field(description="Max results to return", ge=1, le=MOST_LISTED)] = 200,
+    limit: Annotated[int, Field(description="Max results to return", ge=1, le=MAX_LISTED)] = 200,
     offset: Annotated[int, Field(description="Pagination offset", ge=0)] = 0,
     refresh: Refresh = False,
 ) -> Paths:
@@ -216,7 +216,7 @@ async def _kept(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
     tenant = ctx.caller.tenant_id
     kept = None if refresh else CACHE.get(tenant, source)
     if kept is None:
-        found = await store.fetched(ctx, source, most=MOST_BYTES)
+        found = await store.fetched(ctx, source, most=MAX_BYTES)
         kept = CACHE.put(tenant, source, found.data)
     return kept
 
@@ -231,7 +231,7 @@ async def _document(ctx: CallContext, url: str, refresh: bool) -> ApiDescription
 def _border(data: bytes, at: int) -> int:
     """Return where the character at byte *at* begins, so that no chunk splits a character."""
     at = min(at, len(data))
-    for _ in range(LEAST_SHOWN - 1):
+    for _ in range(MIN_SHOWN - 1):
         if 0 < at < len(data) and data[at] & 0xC0 == 0x80:
             at -= 1
     return at

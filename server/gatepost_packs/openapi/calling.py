@@ -25,8 +25,8 @@ from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, op
 from gatepost_packs.openapi.lookup import described
 from gatepost_packs.openapi.pack import pack
 
-MOST_RESPONSE = 2_000_000
-MOST_S = 300
+MAX_RESPONSE = 2_000_000
+MAX_S = 300
 REDIRECTS = 5
 ACCEPT = "application/json, */*;q=0.5"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -60,7 +60,7 @@ def _only_reads(arguments: Any) -> bool:
     destructive=True,
     idempotent=False,
     open_world=True,
-    timeout_s=MOST_S + 20,
+    timeout_s=MAX_S + 20,
     read_only_form=_only_reads,
     untrusted="HTTP API",
 )
@@ -81,9 +81,9 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
             "`data_base64` and `content_type`"
         ),
     ] = None,
-    timeout_s: Annotated[int, Field(description="Request timeout", ge=1, le=MOST_S)] = 30,
+    timeout_s: Annotated[int, Field(description="Request timeout", ge=1, le=MAX_S)] = 30,
     max_response_bytes: Annotated[
-        int, Field(description="Max response size", ge=1, le=MOST_RESPONSE)
+        int, Field(description="Max response size", ge=1, le=MAX_RESPONSE)
     ] = 100_000,
 ) -> ApiResponse:
     """

@@ -16,7 +16,7 @@ RESERVED_HEADERS = frozenset(
     {"host", "content-length", "content-type", "connection", "transfer-encoding"}
 )
 FIELD = "auth_header"
-LEAST_CHARACTERS = 8
+MIN_CHARACTERS = 8
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +54,11 @@ async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Cr
     value = _checked(await ctx.secret(named, field=FIELD, literals=literals, to=home))
     if named.startswith(REFERENCE_PREFIX):
         return Credential(header=header, scheme=scheme, reference=named)
-    if len(value) < LEAST_CHARACTERS:
+    if len(value) < MIN_CHARACTERS:
         # Redaction removes it from every answer to the tenant: `true` would spoil them all.
         message = (
             f"`{FIELD}` has {len(value)} characters besides its scheme; a credential has at "
-            f"least {LEAST_CHARACTERS}."
+            f"least {MIN_CHARACTERS}."
         )
         raise ToolFailure("validation", message, field=FIELD)
     name = f"{FIELD}_{secrets.token_hex(16)}"

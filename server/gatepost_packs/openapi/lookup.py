@@ -17,11 +17,11 @@ from gatepost_packs.openapi.description.operation import Operation, read_operati
 from gatepost_packs.openapi.pack import pack
 
 SHOWN_SUGGESTIONS = 5
-MOST_COMPARED = 2_000
-MOST_LIKE = 40
+MAX_COMPARED = 2_000
+MAX_LIKE = 40
 """Templates that are compared letter by letter; crafted ones take longest."""
 LONGEST = 200
-LEAST_SIMILARITY = 0.7
+MIN_SIMILARITY = 0.7
 
 
 async def described(
@@ -64,7 +64,7 @@ def _near(entries: tuple[OperationSummary, ...], path: str) -> list[str]:
     """Return the templates that the path fills in, or else similar ones."""
     path = path[:500].partition("?")[0]
     steps = path.split("/")
-    templates = list(dict.fromkeys(entry.path for entry in entries))[:MOST_COMPARED]
+    templates = list(dict.fromkeys(entry.path for entry in entries))[:MAX_COMPARED]
     filled = [template for template in templates if _fills(steps, template.split("/"))]
     return filled[:SHOWN_SUGGESTIONS] or _alike(path, templates)
 
@@ -76,14 +76,14 @@ def _alike(path: str, templates: list[str]) -> list[str]:
         if len(template) <= LONGEST:
             matcher.set_seq1(template)
             if (
-                matcher.real_quick_ratio() >= LEAST_SIMILARITY
-                and (rank := matcher.quick_ratio()) >= LEAST_SIMILARITY
+                matcher.real_quick_ratio() >= MIN_SIMILARITY
+                and (rank := matcher.quick_ratio()) >= MIN_SIMILARITY
             ):
                 ranked.append((rank, template))
     # Compare by set of letters first, so that few templates are compared in full.
-    likely = [template for _, template in sorted(ranked, reverse=True)[:MOST_LIKE]]
+    likely = [template for _, template in sorted(ranked, reverse=True)[:MAX_LIKE]]
     return difflib.get_close_matches(
-        path[:LONGEST], likely, n=SHOWN_SUGGESTIONS, cutoff=LEAST_SIMILARITY
+        path[:LONGEST], likely, n=SHOWN_SUGGESTIONS, cutoff=MIN_SIMILARITY
     )
 
 
@@ -95,7 +95,7 @@ def _fills(steps: list[str], template: list[str]) -> bool:
     )
 
 
-MOST_LISTED = 1_000
+MAX_LISTED = 1_000
 
 
 class ListedOperation(BaseModel):
@@ -132,7 +132,7 @@ async def openapi_list_endpoints(
         str | None, Field(description="Filter by path substring (case-insensitive)")
     ] = None,
     tag: Annotated[str | None, Field(description="Filter by OpenAPI tag")] = None,
-    limit: Annotated[int, Field(description="Max results", ge=1, le=MOST_LISTED)] = 50,
+    limit: Annotated[int, Field(description="Max results", ge=1, le=MAX_LISTED)] = 50,
     offset: Annotated[int, Field(description="Pagination offset", ge=0)] = 0,
 ) -> Endpoints:
     """List endpoints from a loaded API with optional filtering."""

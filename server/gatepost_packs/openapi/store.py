@@ -13,7 +13,7 @@ import msgspec
 from gatepost import CallContext, ToolFailure
 from gatepost_packs.openapi.credential import Credential, forget
 from gatepost_packs.openapi.description.document import ApiDescription
-from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable, canonical
+from gatepost_packs.openapi.description.reading import MAX_BYTES, DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.settings import OpenapiSettings
 
@@ -144,7 +144,7 @@ async def _document(ctx: CallContext, record: ApiRecord) -> ApiDescription | Non
 
 def _unpacked(packed: bytes) -> ApiDescription:
     unpacking = zlib.decompressobj()
-    data = unpacking.decompress(packed, MOST_BYTES * 4)
+    data = unpacking.decompress(packed, MAX_BYTES * 4)
     if unpacking.unconsumed_tail:
         raise DescriptionUnreadable("The stored description exceeds the size limit.")
     return ApiDescription(data)

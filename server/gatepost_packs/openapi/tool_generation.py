@@ -40,7 +40,7 @@ from gatepost_packs.openapi.description.operation_request import (
     request_headers,
     request_target,
 )
-from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
+from gatepost_packs.openapi.description.reading import MAX_BYTES, DescriptionUnreadable
 from gatepost_packs.openapi.description.schema import Simplified
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from gatepost_packs.openapi.errors import refusal_of
@@ -81,8 +81,8 @@ def _read(location: str, fetch: Fetch) -> bytes:
     if location.startswith(("http://", "https://")):
         return fetch(location)
     path = Path(location)
-    if path.stat().st_size > MOST_BYTES:
-        raise DescriptionUnreadable(f"it has more than {MOST_BYTES} bytes")
+    if path.stat().st_size > MAX_BYTES:
+        raise DescriptionUnreadable(f"it has more than {MAX_BYTES} bytes")
     return path.read_bytes()
 
 

@@ -1,7 +1,7 @@
 """Messages for a model about a failed script; each limit names its setting."""
 
 from gatepost import FailureKind, ToolFailure
-from gatepost_packs.scripts.process import MOST_DEPTH, ScriptFailed
+from gatepost_packs.scripts.process import MAX_DEPTH, ScriptFailed
 from gatepost_packs.scripts.settings import ScriptsSettings
 
 REASONS: dict[str, tuple[FailureKind, str]] = {
@@ -60,7 +60,7 @@ REASONS: dict[str, tuple[FailureKind, str]] = {
     ),
 }
 
-MOST_PRINTED = 2_000
+MAX_PRINTED = 2_000
 
 
 def failure_of(
@@ -71,8 +71,8 @@ def failure_of(
     """
     kind, text = REASONS.get(ended.reason, REASONS["crash"])
     message = text.format(
-        file=f"Script '{file}'", message=ended.message.strip(), it=settings, depth=MOST_DEPTH
+        file=f"Script '{file}'", message=ended.message.strip(), it=settings, depth=MAX_DEPTH
     )
     if ended.printed:
-        message += f"\nIt had printed:\n{ended.printed[-MOST_PRINTED:]}"
+        message += f"\nIt had printed:\n{ended.printed[-MAX_PRINTED:]}"
     return ToolFailure(kind, message.strip(), untrusted=untrusted)

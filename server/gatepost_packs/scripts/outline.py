@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-MOST_FUNCTIONS = 100
-MOST_DESCRIPTION = 500
-MOST_PARAMETER = 100
+MAX_FUNCTIONS = 100
+MAX_DESCRIPTION = 500
+MAX_PARAMETER = 100
 
 # The time is linear for every input, because each branch decides by its first characters and no two
 # overlap. Python's own parser is not used, because deep nesting exhausts its memory or stack.
@@ -38,20 +38,20 @@ class Outline(msgspec.Struct, frozen=True):
 
 def outline_of(text: str) -> Outline:
     """Return a script's description and functions; never fails and never runs the script."""
-    functions = list(_functions(text))[:MOST_FUNCTIONS]
+    functions = list(_functions(text))[:MAX_FUNCTIONS]
     return Outline(_description(text), tuple(functions))
 
 
 def _description(text: str) -> str:
     """Return the comments at its beginning, or its docstring."""
-    start = text.lstrip()[: 4 * MOST_DESCRIPTION]
+    start = text.lstrip()[: 4 * MAX_DESCRIPTION]
     if comments := COMMENTS.match(start):
         lines = [line.strip().lstrip("#!").strip() for line in comments.group().splitlines()]
-        return "\n".join(lines).strip()[:MOST_DESCRIPTION]
+        return "\n".join(lines).strip()[:MAX_DESCRIPTION]
     first = TOKEN.match(start)
     if first is None or first.lastgroup not in ("long", "short"):
         return ""
-    return first.group().lstrip("rb").strip("\"'").strip()[:MOST_DESCRIPTION]
+    return first.group().lstrip("rb").strip("\"'").strip()[:MAX_DESCRIPTION]
 
 
 def _functions(text: str) -> Iterator[ScriptFunction]:
@@ -83,7 +83,7 @@ def _function(tokens: Iterator[re.Match[str]]) -> Iterator[ScriptFunction]:
             pieces = ""
         elif token.lastgroup != "comment":
             pieces += " " if piece == "\n" else piece
-    shown = [" ".join(one.split())[:MOST_PARAMETER] for one in [*parameters, pieces]]
+    shown = [" ".join(one.split())[:MAX_PARAMETER] for one in [*parameters, pieces]]
     if name and not name.startswith("_"):
         yield ScriptFunction(name, tuple(filter(None, shown)))
 

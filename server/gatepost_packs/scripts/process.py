@@ -18,7 +18,7 @@ import starlark
 from gatepost import ToolFailure
 from gatepost.sandbox import LAUNCHER
 from gatepost_packs.scripts import worker
-from gatepost_packs.scripts.settings import MOST_OUTPUT, ScriptsSettings
+from gatepost_packs.scripts.settings import MAX_OUTPUT, ScriptsSettings
 
 COMMAND = (
     sys.executable,
@@ -30,8 +30,8 @@ COMMAND = (
 """No site module, environment or working directory: the interpreter's files and two modules."""
 
 # JSON writes one character as six at most; a worker that sends more is compromised.
-MOST_FRAME = 6 * MOST_OUTPUT + 65_536
-MOST_DEPTH = 64
+MAX_FRAME = 6 * MAX_OUTPUT + 65_536
+MAX_DEPTH = 64
 """The nesting limit of requests, so that any value of a script can be sent on."""
 PROGRESS_S = 1.0
 MEGABYTE = 1 << 20
@@ -146,11 +146,11 @@ class ScriptProcess:
         while True:
             frame = await self._frame()
             if isinstance(frame, ScriptValue):
-                if depth_of(frame.value) > MOST_DEPTH:
+                if depth_of(frame.value) > MAX_DEPTH:
                     raise ScriptFailed("depth")
                 return frame.value
             if isinstance(frame, Failed):
-                raise ScriptFailed(frame.reason, frame.message[: 2 * worker.MOST_MESSAGE])
+                raise ScriptFailed(frame.reason, frame.message[: 2 * worker.MAX_MESSAGE])
             if isinstance(frame, Printed):
                 self._print(frame.text)
                 # Data that has arrived is read without waiting, which would delay others.
@@ -168,7 +168,7 @@ class ScriptProcess:
         self._calls += 1
         if self._calls > self._settings.max_calls:
             raise ScriptFailed("calls")
-        if depth_of(request.arguments) > MOST_DEPTH:
+        if depth_of(request.arguments) > MAX_DEPTH:
             raise ScriptFailed("depth")
         await self._send(await self._host.call(request.tool, request.arguments))
 
@@ -182,7 +182,7 @@ class ScriptProcess:
     async def _frame(self) -> WorkerMessage:
         try:
             size = int.from_bytes(await self._in.readexactly(4), "big")
-            if size > MOST_FRAME:
+            if size > MAX_FRAME:
                 raise ScriptFailed("output")
             data = await self._in.readexactly(size)
         except asyncio.IncompleteReadError:

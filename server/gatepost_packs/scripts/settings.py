@@ -13,7 +13,7 @@ ALLOWED_SCRIPT = re.compile(rf"({NAME.pattern})(?:@sha256:([0-9a-f]{{64}}))?", r
 
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+){0,9}", re.ASCII)
 LONGEST_S = 300.0
-MOST_OUTPUT = 1_000_000
+MAX_OUTPUT = 1_000_000
 WORLD_WRITABLE = 0o002
 
 
@@ -98,8 +98,8 @@ NUMBERS = (
     ("cpu_s", 1, LONGEST_S),
     ("memory_mb", 16, 16_384),
     ("max_steps", 1_000, 1e12),
-    ("max_output_bytes", 1_000, MOST_OUTPUT),
-    ("max_code_bytes", 1, MOST_OUTPUT),
+    ("max_output_bytes", 1_000, MAX_OUTPUT),
+    ("max_code_bytes", 1, MAX_OUTPUT),
     ("max_calls", 0, 10_000),
     ("max_scripts", 1, 10_000),
     ("max_pending", 1, 1_000),

@@ -11,7 +11,7 @@ from gatepost_packs.scripts.errors import failure_of
 from gatepost_packs.scripts.folders import ScriptCatalog, ScriptFolders, from_code, is_allowed
 from gatepost_packs.scripts.outline import outline_of
 from gatepost_packs.scripts.process import (
-    MOST_DEPTH,
+    MAX_DEPTH,
     Host,
     ScriptFailed,
     ScriptWork,
@@ -140,8 +140,8 @@ async def script_run(
     script = await ScriptFolders(settings, ctx.workspace).find(name.removesuffix(".star"))
     if script is None:
         raise ToolFailure("not_found", f"Error: script '{name}' not found", field="name")
-    if depth_of(args) > MOST_DEPTH:
-        message = f"`args` is nested more than {MOST_DEPTH} levels deep."
+    if depth_of(args) > MAX_DEPTH:
+        message = f"`args` is nested more than {MAX_DEPTH} levels deep."
         raise ToolFailure("validation", message, field="args")
     await _require(ctx, settings, script)
     return await _run(ctx, settings, script, function=function or "main", args=args)

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 READ, WRITE = 0, 1
 STEPS_A_CHECK = 1_000
 """How often the interpreter asks whether to stop; measured, because it is not documented."""
-MOST_STACK = 200
+MAX_STACK = 200
 LINES_A_FRAME = 100
-MOST_MESSAGE = 4_000
+MAX_MESSAGE = 4_000
 MEANINGS = {
     "Operation `serde::serialize`": "value",
     "Maximum depth of ": "depth",
@@ -71,7 +71,7 @@ class Worker:
         have = starlark.Globals.extended_by(
             [library.Json, library.StructType, library.Map, library.Filter, library.Partial]
         )
-        options = starlark.EvalOptions(check_cancelled=self._is_over, max_callstack_size=MOST_STACK)
+        options = starlark.EvalOptions(check_cancelled=self._is_over, max_callstack_size=MAX_STACK)
         module = starlark.Module()
         for name in HOST_FUNCTIONS:
             module.add_callable(name, getattr(self, name))
@@ -231,8 +231,8 @@ def write(data: bytes) -> None:
 
 def failed(reason: str, message: str) -> None:
     """Report why there is no value; a long message keeps its beginning and its end."""
-    if len(message) > MOST_MESSAGE:
-        half = MOST_MESSAGE // 2
+    if len(message) > MAX_MESSAGE:
+        half = MAX_MESSAGE // 2
         message = f"{message[:half]}\n…\n{message[-half:]}"
     send({"type": "failed", "reason": reason, "message": message})
 

@@ -11,7 +11,7 @@ from gatepost_packs.text import TEXT_RESULT
 
 AREA, NAME = "ssh", "id_ed25519"
 COMMENT = "workspace@gatepost"
-MOST_BYTES = 10_000
+MAX_BYTES = 10_000
 
 
 class SshKeyPair(msgspec.Struct, frozen=True):
@@ -32,13 +32,13 @@ async def key_of(workspace: Workspace) -> SshKeyPair:
     """
     area = workspace.area(AREA)
     try:
-        private = await area.read(NAME, limit=MOST_BYTES)
+        private = await area.read(NAME, limit=MAX_BYTES)
     except ToolFailure as missing:
         if missing.failure.kind != "not_found":
             raise
         await area.write_new(NAME, _made())
         # Another replica may have been first; its key counts.
-        private = await area.read(NAME, limit=MOST_BYTES)
+        private = await area.read(NAME, limit=MAX_BYTES)
     key = serialization.load_ssh_private_key(private, None)
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH

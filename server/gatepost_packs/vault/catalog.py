@@ -21,9 +21,9 @@ from gatepost_packs.vault.settings import VaultSettings
 
 T = TypeVar("T")
 
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 """Most files and folders of a vault that are listed."""
-MOST_NOTE_BYTES = 1_000_000
+MAX_NOTE_BYTES = 1_000_000
 """Bytes of one note that are read and searched."""
 BATCH_FILES = 256
 BATCH_BYTES = 8_000_000
@@ -51,7 +51,7 @@ class IndexState(msgspec.Struct, frozen=True):
                 "full. The operator can raise packs.vault.index_bytes."
             )
         if self.cut:
-            return f"The vault has more than {MOST_FILES} files; the others are left out."
+            return f"The vault has more than {MAX_FILES} files; the others are left out."
         return None
 
 
@@ -91,7 +91,7 @@ class VaultCatalog:
     async def _refresh(self) -> IndexState:
         scanned_at = time.time()
         known = await self._index(Index.known)
-        listing = await self.space.entries(recursive=True, hidden=False, limit=MOST_FILES)
+        listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
         files = [item for item in listing.items if item.type == "file"]
         changed = await self._index(lambda index: index.behind(known, files))
         done = 0
@@ -106,7 +106,7 @@ class VaultCatalog:
 
     async def _read(self, batch: Sequence[Item], scanned_at: float) -> list[IndexedFile]:
         notes = [item.path for item in batch if is_note(item.path)]
-        heads = await self.space.heads(notes, limit=MOST_NOTE_BYTES)
+        heads = await self.space.heads(notes, limit=MAX_NOTE_BYTES)
         found = dict(zip(notes, heads, strict=True))
 
         def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
@@ -143,7 +143,7 @@ def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
     size = 0
     for item in items:
         batch.append(item)
-        size += min(item.size, MOST_NOTE_BYTES) if is_note(item.path) else 0
+        size += min(item.size, MAX_NOTE_BYTES) if is_note(item.path) else 0
         if len(batch) == BATCH_FILES or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -11,14 +11,14 @@ import yaml
 
 from gatepost import YamlError, YamlLimits, read_yaml
 
-MOST_BYTES = 64_000
+MAX_BYTES = 64_000
 """Bytes of a front matter; a longer one is text."""
-MOST_CHANGED_BYTES = 3 * MOST_BYTES
+MAX_CHANGED_BYTES = 3 * MAX_BYTES
 """
 Bytes of changes as JSON, which is never three times as long as YAML; more cannot fit, and YAML
 takes a second for each megabyte.
 """
-LIMITS = YamlLimits(size=MOST_BYTES, depth=16, nodes=10_000, weight=1_000_000)
+LIMITS = YamlLimits(size=MAX_BYTES, depth=16, nodes=10_000, weight=1_000_000)
 """Nodes after expanding anchors: nine lines of YAML can mean a billion."""
 
 OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
@@ -47,7 +47,7 @@ class FrontMatterError(ValueError):
 def split(text: str) -> FrontMatter:
     """Split a note; if its front matter cannot be read, all of it is text."""
     opening = OPENING.match(text)
-    closing = CLOSING.search(text, opening.end(), opening.end() + MOST_BYTES) if opening else None
+    closing = CLOSING.search(text, opening.end(), opening.end() + MAX_BYTES) if opening else None
     if opening is None or closing is None:
         return FrontMatter(None, "", "", text)
     inside = text[opening.end() : closing.start()]
@@ -83,8 +83,8 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
     """
     if old.problem is not None:
         raise FrontMatterError(old.problem)
-    if len(msgspec.json.encode(changes)) > MOST_CHANGED_BYTES:
-        raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
+    if len(msgspec.json.encode(changes)) > MAX_CHANGED_BYTES:
+        raise FrontMatterError(f"would have more than {MAX_BYTES} bytes")
     before = dict(old.values or {})
     gone = {name for name, value in changes.items() if value is None}
     properties = _writable({k: v for k, v in {**before, **changes}.items() if k not in gone})
@@ -92,13 +92,13 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
     text = _in_place(old.yaml, before, changes)
     if text is None or _reread(text) != properties:
         text = _written(properties)
-        if len(text) <= MOST_BYTES and _reread(text) != properties:
+        if len(text) <= MAX_BYTES and _reread(text) != properties:
             raise FrontMatterError("holds a value that YAML cannot express")
     if not properties and not text.strip():
         return ""
     whole = LINE_BREAK.sub(line, f"---\n{text}---\n")
-    if len(whole.encode()) > MOST_BYTES:
-        raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
+    if len(whole.encode()) > MAX_BYTES:
+        raise FrontMatterError(f"would have more than {MAX_BYTES} bytes")
     return whole
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gatepost import ToolFailure
 
-MOST_QUERY_WORDS = 32
+MAX_QUERY_WORDS = 32
 
 QUERY_WORD = re.compile(r'(-?)(?:"([^"]*)"|([^\s"]+))')
 # Scripts without spaces between words: each character becomes a word, in notes and in queries, so
@@ -57,8 +57,8 @@ def query_of(text: str) -> Query:
         )
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
-    without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MOST_QUERY_WORDS])
-    phrases = [*dict.fromkeys(phrases)][:MOST_QUERY_WORDS]
+    without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MAX_QUERY_WORDS])
+    phrases = [*dict.fromkeys(phrases)][:MAX_QUERY_WORDS]
     return Query(
         f"({' AND '.join(phrases)}){without}",
         f"({' OR '.join(phrases)}){without}",

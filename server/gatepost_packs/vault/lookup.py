@@ -14,11 +14,11 @@ from gatepost_packs.vault.note_names import chosen, is_note, key_of, name_of, re
 
 Rows = sqlite3.Connection
 
-MOST_FITTING = 1_000
+MAX_FITTING = 1_000
 """Most notes of one name, or links to one note, that are read."""
-MOST_COMPARED = 5_000
+MAX_COMPARED = 5_000
 """Most names that are compared with a name that no note has."""
-MOST_NEAR = 20
+MAX_NEAR = 20
 """The number of these names that are compared letter by letter."""
 
 BY_NAME = "SELECT path FROM files WHERE name = ? ORDER BY length(path), path LIMIT ?"
@@ -62,9 +62,9 @@ class NoteSummary(NamedTuple):
 def named(rows: Rows, target: str) -> list[str]:
     """Return the notes of that name, the best match first, or else those with that alias."""
     key = key_of(target.strip("/"))
-    paths = [path for (path,) in rows.execute(BY_NAME, (name_of(key), MOST_FITTING))]
+    paths = [path for (path,) in rows.execute(BY_NAME, (name_of(key), MAX_FITTING))]
     found = chosen(key, filter(is_note, paths))
-    return found or [path for (path,) in rows.execute(BY_ALIAS, (key, MOST_FITTING))]
+    return found or [path for (path,) in rows.execute(BY_ALIAS, (key, MAX_FITTING))]
 
 
 def similar(rows: Rows, target: str) -> list[str]:
@@ -73,7 +73,7 @@ def similar(rows: Rows, target: str) -> list[str]:
     names = [
         name
         for (name,) in rows.execute(
-            "SELECT DISTINCT name FROM files WHERE is_note LIMIT ?", (MOST_COMPARED,)
+            "SELECT DISTINCT name FROM files WHERE is_note LIMIT ?", (MAX_COMPARED,)
         )
     ]
     # Comparing the sets of letters is fast. Comparing their order takes a hundredth of a second for
@@ -84,7 +84,7 @@ def similar(rows: Rows, target: str) -> list[str]:
         letters.set_seq1(other)
         return letters.quick_ratio()
 
-    near = heapq.nlargest(MOST_NEAR, names, key=shared)
+    near = heapq.nlargest(MAX_NEAR, names, key=shared)
     return difflib.get_close_matches(name, near, n=3, cutoff=0.6)
 
 
@@ -115,7 +115,7 @@ class LinkResolver:
     def _files(self, name: str) -> list[tuple[str, str]]:
         """Return key and path of the files of that name, in the order of `chosen`."""
         if name not in self._known:
-            paths = [path for (path,) in self._rows.execute(BY_NAME, (name, MOST_FITTING))]
+            paths = [path for (path,) in self._rows.execute(BY_NAME, (name, MAX_FITTING))]
             self._known[name] = [(key_of(path), path) for path in chosen(name, paths)]
         return self._known[name]
 
@@ -138,12 +138,12 @@ def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
     """Return path and title of each note that links to this file, and whether there may be more."""
     found: dict[str, str] = {}
     resolver = LinkResolver(rows)
-    linking = rows.execute(LINKING, (name_of(path), MOST_FITTING + 1)).fetchall()
-    for source, title, target, relative in linking[:MOST_FITTING]:
+    linking = rows.execute(LINKING, (name_of(path), MAX_FITTING + 1)).fetchall()
+    for source, title, target, relative in linking[:MAX_FITTING]:
         found_target = resolver.target_of(source, target, relative=bool(relative))
         if source != path and found_target == path:
             found[source] = title
-    return list(found.items()), len(linking) > MOST_FITTING
+    return list(found.items()), len(linking) > MAX_FITTING
 
 
 def tags_of(rows: Rows, path: str) -> list[str]:

@@ -9,9 +9,9 @@ import msgspec
 from gatepost_packs.vault.front_matter import FrontMatter, split
 from gatepost_packs.vault.note_names import of_markdown, stem
 
-MOST_LINKS = 2_000
-MOST_TAGS = 500
-MOST_READ = 500_000
+MAX_LINKS = 2_000
+MAX_TAGS = 500
+MAX_READ = 500_000
 """
 The characters of a text in which headings, tags and links are searched for. Hostile text of that
 length takes tenths of a second.
@@ -70,7 +70,7 @@ def read_note(path: str, text: str) -> Note:
     """Return the note of that path and text; never fails."""
     matter = split(text)
     values: Mapping[str, Any] = matter.values or {}
-    lines, heading = _prose(matter.body[:MOST_READ])
+    lines, heading = _prose(matter.body[:MAX_READ])
     prose = _without_spans("\n".join(lines))
     title = values.get("title")
     return Note(
@@ -192,20 +192,20 @@ def _listed(values: Mapping[str, Any], *names: str) -> list[str]:
         elif isinstance(value, int) and not isinstance(value, bool):
             found.append(str(value))
     shown = (_line(one).lstrip("#").strip("/") for one in found)
-    return [one for one in shown if one][:MOST_TAGS]
+    return [one for one in shown if one][:MAX_TAGS]
 
 
 def _distinct(tags: list[str]) -> tuple[str, ...]:
     first: dict[str, str] = {}
     for tag in tags:
         first.setdefault(tag.casefold(), tag)
-    return tuple(first.values())[:MOST_TAGS]
+    return tuple(first.values())[:MAX_TAGS]
 
 
 def _links(prose: str) -> tuple[NoteLink, ...]:
     found = [*_wiki_links(prose), *_markdown_links(prose)]
     return tuple(link for _, link in sorted(dict.fromkeys(found), key=lambda one: one[0]))[
-        :MOST_LINKS
+        :MAX_LINKS
     ]
 
 

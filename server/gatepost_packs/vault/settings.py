@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gatepost import PackSettings, SettingFault
 
-LEAST_INDEX = 1_000_000
+MIN_INDEX = 1_000_000
 
 
 class VaultSettings(PackSettings, frozen=True):
@@ -29,5 +29,5 @@ class VaultSettings(PackSettings, frozen=True):
                 f"{self.folder!r} is not a folder of the workspace whose notes can be listed",
                 "write `notes` or `work/notes`: no `/` at the ends, no name with a leading dot",
             )
-        if self.index_bytes < LEAST_INDEX:
-            yield SettingFault("index_bytes", f"an index needs at least {LEAST_INDEX:_} bytes")
+        if self.index_bytes < MIN_INDEX:
+            yield SettingFault("index_bytes", f"an index needs at least {MIN_INDEX:_} bytes")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from gatepost import CallContext, FileHead, FileWrite, Pack, ToolFailure
 from gatepost_packs.text import encoded
 from gatepost_packs.vault import lookup
-from gatepost_packs.vault.catalog import MOST_NOTE_BYTES, VaultCatalog, text_of
+from gatepost_packs.vault.catalog import MAX_NOTE_BYTES, VaultCatalog, text_of
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.note import Note, read_note, section
 from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note, note_and_heading
@@ -19,9 +19,9 @@ pack = Pack("vault")
 SHOWN_CHARACTERS = 300_000
 """Characters of a note's text in an answer, which holds it twice, as a value and as text."""
 SHOWN_LINKS = 1_000
-MOST_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 """Bytes of a note that is changed."""
-MOST_OFFSET = 10_000_000
+MAX_OFFSET = 10_000_000
 INDEX_S = 300.0
 """Indexing a large vault for the first time takes longer than other calls."""
 
@@ -128,7 +128,7 @@ async def vault_read(
     """
     catalog = VaultCatalog(ctx)
     found, heading, remarks = await _found(catalog, path)
-    head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
+    head = await catalog.space.head(found, limit=MAX_NOTE_BYTES)
     item = await catalog.space.stat(found)
     note, part = await catalog.space.apart(lambda folder, stop: _parsed(found, head, heading))
     (links, (back, more)), state = await catalog.ask(
@@ -194,7 +194,7 @@ async def vault_write(
     """
     encoded(content, "content")
     change = changed_by(content, front_matter, append=append)
-    edited = await VaultCatalog(ctx).space.edit(_placed(path), change, limit=MOST_BYTES)
+    edited = await VaultCatalog(ctx).space.edit(_placed(path), change, limit=MAX_BYTES)
     return SavedNote(
         path=edited.path, bytes=edited.size, created=edited.is_new, remarks=change.remarks
     )
@@ -215,7 +215,7 @@ async def vault_list(
     folder: Annotated[str, Field(description="Folder of the vault, with all below it")] = ".",
     tag: Tag = None,
     limit: Annotated[int, Field(description="Notes at most", ge=1, le=1_000)] = 200,
-    offset: Annotated[int, Field(description="Notes to leave out first", ge=0, le=MOST_OFFSET)] = 0,
+    offset: Annotated[int, Field(description="Notes to leave out first", ge=0, le=MAX_OFFSET)] = 0,
 ) -> VaultListing:
     """List notes of the Obsidian vault by path: title, tags and time of the last change."""
     catalog = VaultCatalog(ctx)

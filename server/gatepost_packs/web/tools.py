@@ -23,7 +23,7 @@ pack = Pack("web")
 REDIRECTS = 5
 ACCEPT = "text/html,application/xhtml+xml,text/markdown;q=0.9,text/plain;q=0.8,*/*;q=0.5"
 ROBOTS_S = 10.0
-WAIT_S, MOST_WAIT_S = 30.0, 3_600.0
+WAIT_S, MAX_WAIT_S = 30.0, 3_600.0
 """Seconds to wait for a site that does not state a time, and the longest time for any site."""
 PAGE_WORKER = Path(__file__).with_name("page_worker.py")
 READ_S = 20.0
@@ -176,7 +176,7 @@ def _redirected(reply: OutboundReply) -> str:
 
 def _seconds(reply: OutboundReply) -> float:
     wait_s = retry_after(reply.headers)
-    return WAIT_S if wait_s is None else min(wait_s, MOST_WAIT_S)
+    return WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S)
 
 
 def _agent_header(settings: WebSettings) -> dict[str, str]:

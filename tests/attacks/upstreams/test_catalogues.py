@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.upstreams.fetch import MOST_ITEMS
+from gatepost.upstreams.fetch import MAX_ITEMS
 from tests.attacks.upstreams.conftest import (
     SERVERS,
     UpstreamScene,
@@ -143,9 +143,9 @@ def test_a_hostile_catalogue_costs_the_others_nothing(scene: UpstreamScene, name
         else:
             scene.until(lambda: tools_of(user) >= offered)
             names = tools_of(user)
-            assert len(names) <= MOST_ITEMS
+            assert len(names) <= MAX_ITEMS
             assert all(len(one) <= 64 and one.replace("_", "a").isalnum() for one in names)
-            others = {"100,000 tools": {MOST_ITEMS - 1}, "a name with an escape": {0, 1}}
+            others = {"100,000 tools": {MAX_ITEMS - 1}, "a name with an escape": {0, 1}}
             assert len(names - offered) in others.get(name, {0}), names
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.policy.revocation.orders import revocation
+from gatepost.policy.revocation.revocation_records import revocation
 from gatepost.runtime.erasure import TenantErasure
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.upstreams.calls import parked

@@ -61,7 +61,7 @@ def test_servers_and_agents_of_one_tenant(
     The quotas are smaller than in production, so that the attack begins sooner.
     """
     store = scene.gate.services.upstreams.services.store
-    for quota in ("MOST_SERVERS", "MOST_AGENTS"):
+    for quota in ("MAX_SERVERS", "MAX_AGENTS"):
         monkeypatch.setattr(f"gatepost.upstreams.store.{quota}", QUOTA)
 
     async def fill() -> None:

@@ -142,7 +142,7 @@ async def test_without_a_shared_store_every_request_reads(
 
 async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ones longest unused go, and nothing follows for them any more."""
-    monkeypatch.setattr(channel, "MOST_REMEMBERED_SESSIONS", 10)
+    monkeypatch.setattr(channel, "MAX_REMEMBERED_SESSIONS", 10)
     sessions = [a_session() for _ in range(30)]
     for session in sessions:
         await two.level(two.here, sessions[0])

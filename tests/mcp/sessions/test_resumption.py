@@ -257,8 +257,8 @@ async def test_s_12_what_is_kept_is_bounded(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest events stay; an answer too large to keep says so to who comes back."""
-    monkeypatch.setattr(resumable, "MOST_EVENTS", 10)
-    monkeypatch.setattr(resumable, "MOST_BYTES", 2000)
+    monkeypatch.setattr(resumable, "MAX_EVENTS", 10)
+    monkeypatch.setattr(resumable, "MAX_BYTES", 2000)
     monkeypatch.setattr(client, "REPORTS_AT_ONCE", 50)
     live = replicas.call(replicas.one, "chatter", reports=50, size=3000)
     ids = [(await live.event())[0] for _ in range(50)]

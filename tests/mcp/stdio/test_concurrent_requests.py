@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.mcp.stdio import MOST_AT_ONCE
+from gatepost.mcp.stdio import MAX_AT_ONCE
 from tests.support.client import META, WITHIN_S, StdioClient, answered_text, stdio_process
 from tests.support.measuring import eventually
 
@@ -134,14 +134,14 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
     # Calls before the tenant's secrets are read have not begun, and say nothing when they stop.
     call(talk, True, "whoami", "first")
     talk.of("first")
-    for identity in range(MOST_AT_ONCE + 1):
+    for identity in range(MAX_AT_ONCE + 1):
         call(talk, True, "wait", identity)
-    refused = talk.of(MOST_AT_ONCE)
+    refused = talk.of(MAX_AT_ONCE)
     assert refused["error"]["code"] == -32000
 
-    for identity in range(MOST_AT_ONCE):
+    for identity in range(MAX_AT_ONCE):
         talk.say("notifications/cancelled", {"requestId": identity})
-    eventually(lambda: talk.stderr.count(STOPPED) == MOST_AT_ONCE, within=WITHIN_S)
+    eventually(lambda: talk.stderr.count(STOPPED) == MAX_AT_ONCE, within=WITHIN_S)
     call(talk, True, "whoami", "free again")
     assert "result" in talk.of("free again")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_packs.scripts.outline import MOST_DESCRIPTION, outline_of
+from gatepost_packs.scripts.outline import MAX_DESCRIPTION, outline_of
 from tests.support.measuring import each, steps
 
 pytestmark = pytest.mark.requirement("P10")
@@ -64,7 +64,7 @@ def test_no_text_breaks_it(text: str) -> None:
     """Nor makes it say more than there is room for."""
     outline = outline_of(text)
 
-    assert len(outline.description) <= MOST_DESCRIPTION
+    assert len(outline.description) <= MAX_DESCRIPTION
 
 
 HARD = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", '"\\\n', "rb'"]

@@ -14,8 +14,8 @@ from gatepost_packs.scripts import worker
 from gatepost_packs.scripts.errors import REASONS, failure_of
 from gatepost_packs.scripts.process import (
     COMMAND,
-    MOST_DEPTH,
-    MOST_FRAME,
+    MAX_DEPTH,
+    MAX_FRAME,
     SIGNAL_REASONS,
     Host,
     ScriptFailed,
@@ -170,7 +170,7 @@ SAYS = {
     "a number for a text": "t('print', text=1)",
     "arguments that are no object": "t('call', tool='x', arguments=[])",
     "a frame of four gigabytes": "w(bytes([255] * 100))",
-    "a frame a little too large": f"w(({MOST_FRAME + 1}).to_bytes(4, 'big'))",
+    "a frame a little too large": f"w(({MAX_FRAME + 1}).to_bytes(4, 'big'))",
     "deep data": "nested(b'done', b'value', 100_000)",
     "a little too deep": "nested(b'done', b'value', 65)",
     "deep arguments": "nested(b'call', b'arguments', 65)",
@@ -303,4 +303,4 @@ def test_every_end_has_its_words() -> None:
 def test_depth_is_counted_without_going_deep(value: Any, depth: int) -> None:
     """Values within values."""
     assert depth_of(value) == depth
-    assert depth <= MOST_DEPTH
+    assert depth <= MAX_DEPTH

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_packs.vault.front_matter import MOST_BYTES, FrontMatterError, merged, split
+from gatepost_packs.vault.front_matter import MAX_BYTES, FrontMatterError, merged, split
 from tests.support.measuring import REFERENCE_S, each, slowness, steps
 
 READ = [
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
 @pytest.mark.requirement("P5")
 def test_a_front_matter_that_is_too_long_is_text() -> None:
     """A front matter beyond the limit is not parsed."""
-    text = f"---\na: {'x' * MOST_BYTES}\n---\nbody"
+    text = f"---\na: {'x' * MAX_BYTES}\n---\nbody"
 
     assert split(text).values is None
     assert split(text).body == text
@@ -154,7 +154,7 @@ def test_a_property_is_added_to_whatever_is_there(before: str, after: str) -> No
     ("before", "changes"),
     [
         ("---\na: [\n---\n", {"b": 1}),
-        ("", {"a": "x" * MOST_BYTES}),
+        ("", {"a": "x" * MAX_BYTES}),
         ("", {"a": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}),
         ("", {"a": list(range(20_000))}),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
+from gatepost_packs.vault.note import MAX_READ, STEP, read_note, section
 from gatepost_packs.vault.note_names import chosen, key_of, keys_of, relative_target
 from tests.support.measuring import HOLD_S, each, shortest_hold, steps
 
@@ -216,5 +216,5 @@ async def test_a_long_note_delays_no_other_call(unit: str) -> None:
 
 def test_a_note_is_read_up_to_a_limit() -> None:
     """What stands behind it costs nothing."""
-    inside = read_note("n.md", "[[A]]\n".ljust(MOST_READ - 10, "x") + "\n[[B]]\n[[C]]")
+    inside = read_note("n.md", "[[A]]\n".ljust(MAX_READ - 10, "x") + "\n[[B]]\n[[C]]")
     assert [link.target for link in inside.links] == ["A", "B"]

@@ -9,7 +9,7 @@ from gatepost.tools.api import Call, Offer
 from tests.support.measuring import steps
 from tests.support.runners import ALICE, ApprovalDeployment
 
-MOST_STEPS = 8
+MAX_STEPS = 8
 
 
 @pytest.mark.requirement("A7")
@@ -25,7 +25,7 @@ def test_a_tool_that_needs_no_approval_costs_one_lookup() -> None:
         return answered
 
     assert stage(call, offer, {}, proceed) is answered
-    assert steps(lambda: stage(call, offer, {}, proceed)) <= MOST_STEPS
+    assert steps(lambda: stage(call, offer, {}, proceed)) <= MAX_STEPS
 
 
 PAGES = {

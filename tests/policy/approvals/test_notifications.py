@@ -151,8 +151,8 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
 async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tenant's channel hangs and has many requests; another tenant still gets its message."""
     OVER.clear()
-    monkeypatch.setattr(notifications, "MOST_OF_TENANT", 2)
-    monkeypatch.setattr(notifications, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(notifications, "MAX_OF_TENANT", 2)
+    monkeypatch.setattr(notifications, "MAX_AT_ONCE", 3)
     async with serving(notification=NotificationSettings(tool="hang")) as services:
         for amount in range(4):
             await ask(services, amount=amount)

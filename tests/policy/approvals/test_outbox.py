@@ -365,7 +365,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
 
 async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr("gatepost.policy.approvals.webhook.MOST_UNSENT", 3)
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.MAX_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unused counters are dropped, and no caller gets a second burst by it."""
-    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
+    monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "seen"
@@ -34,7 +34,7 @@ async def test_the_callers_of_all_cached_tokens_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise slightly more callers in turn would each find their counters dropped."""
-    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
+    monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), cached_tokens=50))
     for number in range(100):
         await process.call(subject=f"person-{number}")
@@ -90,7 +90,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call counts in the same counters, also if the cache was cleared meanwhile."""
-    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 1)
+    monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 1)
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.policy.revocation.orders import suspension
+from gatepost.policy.revocation.revocation_records import suspension
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
-from tests.policy.revocation.test_orders import order
+from tests.policy.revocation.test_revocation_records import order
 from tests.support.client import RawAnswer, modern, old_call, read_answer, request
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gatepost.http.open_streams import OpenStreams
-from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
+from gatepost.policy.revocation.revocation_records import SUSPENDED, hold, suspension
 from gatepost.policy.revocation.watch import READ_WITHIN_S, Revocations
 from gatepost.storage import change_poller
 from gatepost.storage.change_poller import ChangePoller, notify
@@ -18,7 +18,7 @@ from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
-from tests.policy.revocation.test_orders import BOB, NOW, order
+from tests.policy.revocation.test_revocation_records import BOB, NOW, order
 
 pytestmark = pytest.mark.requirement("CO3")
 

@@ -22,7 +22,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_orders import NOW, REACHED, order
+from tests.policy.revocation.test_revocation_records import NOW, REACHED, order
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,

@@ -52,7 +52,7 @@ TENANT = "acme"
 BOSS = a_caller(subject="boss", roles=frozenset({"approver"}))
 LOOK_EVERY_S = 0.02
 """More often, and most of what is killed would be a look."""
-MOST_TRIES = 400
+MAX_TRIES = 400
 
 pack = Pack("crashes")
 
@@ -154,7 +154,7 @@ class CrashWorker:
         self.tell("answered", key=key, id=request_id, done=done, text=result["content"][0]["text"])
 
     async def _repeated(self, key: str, marks: list[tuple[str, str]]) -> None:
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             body = json.dumps({"key": key}).encode()
             request_id, status, said = await self._post("/tool/take_effect/call", body, marks)
             if status != 503:

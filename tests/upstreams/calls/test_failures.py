@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.upstreams.calls.call_states import Errored
 from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
 from gatepost.upstreams.calls.health import FAILURES
-from gatepost.upstreams.calls.machine import Errored
 from gatepost.upstreams.connection import ConnectionFailure, Era, FailureReason, UpstreamError
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
 from tests.support.client_requests import ask_again, said

@@ -42,7 +42,7 @@ __all__ = ["crm", "scripted"]  # fixtures
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 PIECE = b"x" * 65_536
 DONE = {"content": []}
-MOST_MEMORY = 60_000_000
+MAX_MEMORY = 60_000_000
 """Bytes that one hostile answer may cost, in the server and the client together."""
 
 
@@ -188,7 +188,7 @@ async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
     assert "crm" in failure.message
     assert len(failure.message) < 300
     assert len(app.of("tools/call")) == 1
-    assert peak < MOST_MEMORY
+    assert peak < MAX_MEMORY
 
 
 async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(

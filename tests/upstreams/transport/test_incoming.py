@@ -14,7 +14,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.transport.incoming import (
-    MOST_VALUES,
+    MAX_VALUES,
     InvalidMessage,
     UpstreamResponse,
     read_messages,
@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a huge number": (b'{"jsonrpc":"2.0","id":1,"result":{"a":1e999}}', "not JSON"),
     "a long number": (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b}}' % (b"9" * 500_000), "digits"),
     "depth": (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b}}' % (b"[" * 99 + b"]" * 99), "deeply"),
-    "values": (b'{"jsonrpc":"2.0","id":1,"result":{"a":[%b0]}}' % (b"0," * MOST_VALUES), "values"),
+    "values": (b'{"jsonrpc":"2.0","id":1,"result":{"a":[%b0]}}' % (b"0," * MAX_VALUES), "values"),
 }
 
 

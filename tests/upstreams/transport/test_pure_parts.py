@@ -20,13 +20,13 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport import era
 from gatepost.upstreams.transport.attribution import owner_of
-from gatepost.upstreams.transport.clock import ExchangeClock
 from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
 from gatepost.upstreams.transport.failures import retry_after
 from gatepost.upstreams.transport.incoming import InvalidMessage, UpstreamResponse
 from gatepost.upstreams.transport.outgoing import PreparedRequest, encoded_value
 from gatepost.upstreams.transport.reader import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Announce,
     AnswerItself,
     Deliver,
@@ -159,7 +159,7 @@ def test_the_number_of_messages_is_bounded() -> None:
     reader = MessageReader(5, None, asks=False)
     other = UpstreamResponse(6, UpstreamResult({}))
 
-    assert {reader.judge(other) for _ in range(MOST_MESSAGES)} == {"ignored"}
+    assert {reader.judge(other) for _ in range(MAX_MESSAGES)} == {"ignored"}
     with pytest.raises(InvalidMessage, match="more messages"):
         reader.judge(other)
 
@@ -177,7 +177,7 @@ def test_a_message_on_a_pipe_belongs_to_the_request_it_names_or_to_the_only_one(
     assert owner_of(progress, {3}) is None
 
 
-async def silence(clock: ExchangeClock, seconds: float = 60) -> None:
+async def silence(clock: ExchangeTimeouts, seconds: float = 60) -> None:
     """Wait for an upstream that sends nothing for so long."""
     async with clock.waiting():
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=seconds)
@@ -185,7 +185,7 @@ async def silence(clock: ExchangeClock, seconds: float = 60) -> None:
 
 async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
     """Both run out otherwise: silence, and the sum of all waits."""
-    clock = ExchangeClock(timeout_s=0.3, idle_s=0.1)
+    clock = ExchangeTimeouts(timeout_s=0.3, idle_s=0.1)
     clock.pause()
     await silence(clock, 0.4)
     clock.resume()
@@ -193,14 +193,14 @@ async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await silence(clock)
-    spent = ExchangeClock(timeout_s=0.0, idle_s=60)
+    spent = ExchangeTimeouts(timeout_s=0.0, idle_s=60)
     with pytest.raises(TimeoutError):
         await silence(spent)
 
 
 async def test_an_answer_lets_the_clocks_of_a_running_wait_go_on() -> None:
     """The wait that began without a limit gets one."""
-    clock = ExchangeClock(timeout_s=5, idle_s=0.1)
+    clock = ExchangeTimeouts(timeout_s=5, idle_s=0.1)
     clock.pause()
     asyncio.get_running_loop().call_later(0.2, clock.resume)
 

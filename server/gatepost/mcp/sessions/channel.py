@@ -176,7 +176,7 @@ async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new
             raise TOO_MANY_SESSIONS
 
 
-MOST_REMEMBERED_SESSIONS = 5000
+MAX_REMEMBERED_SESSIONS = 5000
 # How long an ended session or a new log level may go unnoticed if the message is lost.
 CACHED_S = 10.0
 IDLE_S = 60.0
@@ -295,7 +295,7 @@ class SessionRegistry:
         for session_key in tuple(islice(self._entries, 2)):
             # Check two for each new session, so that idle ones are removed faster than they come.
             if (
-                len(self._entries) > MOST_REMEMBERED_SESSIONS
+                len(self._entries) > MAX_REMEMBERED_SESSIONS
                 or self._entries[session_key].used < quiet
             ):
                 self._drop(session_key)

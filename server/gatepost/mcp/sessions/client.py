@@ -46,7 +46,7 @@ PURPOSE = "client-request"
 # A message announces an answer. It may be lost, so answers are also polled for.
 LOOK_EVERY_S = 2.0
 ANSWER_KEPT_S = 30.0
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 # The error code of clients whose user rejects a sampling request (MCP, sampling).
 REJECTED = -1
 UNSET_LEVEL: LoggingLevel = "info"
@@ -335,7 +335,7 @@ def _read(answer: bytes) -> Mapping[str, Any]:
     if reply.result is not UNSET:
         return reply.result
     fault = ClientError() if reply.error is UNSET else reply.error
-    reason = fault.message[:MOST_CHARACTERS] or "no reason given"
+    reason = fault.message[:MAX_CHARACTERS] or "no reason given"
     if fault.code == REJECTED:
         raise ToolFailure("denied", f"The user of the client refused: {reason}")
     raise ToolFailure("upstream_unavailable", f"The client could not answer: {reason}")

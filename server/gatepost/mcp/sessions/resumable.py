@@ -21,8 +21,8 @@ from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
-MOST_EVENTS = 500
-MOST_BYTES = 1_000_000
+MAX_EVENTS = 500
+MAX_BYTES = 1_000_000
 # Three times the interval of marks: the streams of a dead process are removed within a minute.
 RUNNING_S = 60.0
 MARK_EVERY = 5
@@ -43,13 +43,13 @@ END_KINDS = (LAST_MESSAGE, SILENT_END)
 
 EVENT_LOG_BYTES, EVENT_BYTES = 2_000, 200
 """The overhead of an event log and of an event, in addition to the content."""
-MOST_KEPT_BYTES = 16_000_000
+MAX_KEPT_BYTES = 16_000_000
 """
 The limit for the ended streams of one caller, and for its running streams.
 
 Above it the oldest ended streams are removed early.
 """
-MOST_OF_TENANT_BYTES = 128_000_000
+MAX_OF_TENANT_BYTES = 128_000_000
 """The same limit for all callers of one tenant together."""
 
 TOO_LARGE = JsonRpcError(INTERNAL_ERROR, "The answer was too large to keep for a reconnection")
@@ -98,13 +98,13 @@ class EventLog:
 
     async def write(self, kind: bytes, data: bytes = b"") -> str:
         """Keep an event and return its id, or "" if it could not be kept."""
-        if len(data) > MOST_BYTES or not self._event_logs.has_room(self.owner, len(data)):
+        if len(data) > MAX_BYTES or not self._event_logs.has_room(self.owner, len(data)):
             # A client that reconnects learns at least that there was an answer.
             data = error(self._identity, TOO_LARGE) if kind == LAST_MESSAGE else b""
             kind = kind if data else PLACEHOLDER
         self._sizes.append(len(data))
         self._total += len(data)
-        while len(self._sizes) > MOST_EVENTS or self._total > MOST_BYTES:
+        while len(self._sizes) > MAX_EVENTS or self._total > MAX_BYTES:
             self._total -= self._sizes.popleft()
         if not self._is_over:
             self._event_logs.charge(self, self.size)
@@ -129,8 +129,8 @@ class EventLogs:
     def __init__(
         self,
         *,
-        most_bytes: int = MOST_KEPT_BYTES,
-        most_of_tenant: int = MOST_OF_TENANT_BYTES,
+        most_bytes: int = MAX_KEPT_BYTES,
+        most_of_tenant: int = MAX_OF_TENANT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._most_of_tenant = most_bytes, most_of_tenant

@@ -8,11 +8,11 @@ from gatepost.mcp.request import uri_in
 from gatepost.mcp.resources import unknown_document
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.sessions.channel import EditSession
-from gatepost.mcp.subscriptions import MOST_NAMES
+from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.sessions import SessionRecord
 from gatepost.tools.client import LEVELS
 from gatepost.tools.registry import Unknown
-from gatepost.tools.uri_template import MOST_CHARACTERS
+from gatepost.tools.uri_template import MAX_CHARACTERS
 
 
 async def set_level(server: McpServer, ask: McpRequest) -> bytes:
@@ -29,12 +29,12 @@ async def set_level(server: McpServer, ask: McpRequest) -> bytes:
     return b"{}"
 
 
-MOST_WATCHED_CHARACTERS = 32_768
+MAX_WATCHED_CHARACTERS = 32_768
 """The total length of a session's watched URIs, which are stored as long as the session."""
 TOO_MANY_SUBSCRIPTIONS = JsonRpcError(
     RATE_LIMITED,
-    f"A session can watch at most {MOST_NAMES} resources, whose URIs together have at most "
-    f"{MOST_WATCHED_CHARACTERS} characters",
+    f"A session can watch at most {MAX_NAMES} resources, whose URIs together have at most "
+    f"{MAX_WATCHED_CHARACTERS} characters",
 )
 
 
@@ -57,9 +57,9 @@ async def subscribe(server: McpServer, ask: McpRequest) -> bytes:
     def change(record: SessionRecord) -> SessionRecord:
         if uri in record.subscriptions:
             return record
-        if len(record.subscriptions) >= MOST_NAMES:
+        if len(record.subscriptions) >= MAX_NAMES:
             raise TOO_MANY_SUBSCRIPTIONS
-        if sum(map(len, record.subscriptions)) + len(uri) > MOST_WATCHED_CHARACTERS:
+        if sum(map(len, record.subscriptions)) + len(uri) > MAX_WATCHED_CHARACTERS:
             raise TOO_MANY_SUBSCRIPTIONS
         return msgspec.structs.replace(record, subscriptions=(*record.subscriptions, uri))
 
@@ -85,6 +85,6 @@ async def _revise(server: McpServer, ask: McpRequest, change: EditSession) -> by
 
 def _uri(ask: McpRequest) -> str:
     uri = uri_in(ask.params)
-    if len(uri) > MOST_CHARACTERS:
+    if len(uri) > MAX_CHARACTERS:
         raise unknown_document(uri, "", ask.revision)
     return uri

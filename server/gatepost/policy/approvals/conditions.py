@@ -12,16 +12,16 @@ from gatepost.tools.json_shape import decoded
 
 LIBRARY = "cel"
 """The extra `cel`, imported by name: it is needed only if the configuration has a condition."""
-MOST_CHARACTERS = 2_000
-MOST_BYTES = 65_536
+MAX_CHARACTERS = 2_000
+MAX_BYTES = 65_536
 """Maximum size of arguments that conditions evaluate."""
-MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
+MAX_VALUES, MAX_LOOPED_BYTES = 500, 8_192
 """The same for a condition with a loop, which may try a pattern on each value."""
-MOST_LOOPS, MOST_SUMS = 3, 20
+MAX_LOOPS, MAX_SUMS = 3, 20
 """
 The most in one condition: `map(x, x + x)` doubles its input, and a chain of them would fill memory.
 """
-MOST_PATTERN, MOST_REPEATED = 200, 100
+MAX_PATTERN, MAX_REPEATED = 200, 100
 """
 The most characters of a pattern, and the largest product of its repetitions (`{3,20}`), which is
 its number of states.
@@ -76,8 +76,8 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if len(text) > MOST_CHARACTERS:
-            raise BadCondition(f"it is longer than {MOST_CHARACTERS} characters")
+        if len(text) > MAX_CHARACTERS:
+            raise BadCondition(f"it is longer than {MAX_CHARACTERS} characters")
         bare = _ASIDE.sub(" ", text)
         self._loops = bool(_LOOP.search(bare)) or _MATCHES in bare
         if (why := _costly(bare) or _hard(text)) is not None:
@@ -94,10 +94,10 @@ class Condition:
     def holds(self, subject: ConditionVariables) -> bool | None:
         """Return whether the condition is true for the call; None if it cannot be evaluated."""
         arguments = subject.arguments
-        if len(arguments) > MOST_BYTES or WRAPS in arguments:
+        if len(arguments) > MAX_BYTES or WRAPS in arguments:
             return None
         if self._loops and (
-            len(arguments) > MOST_LOOPED_BYTES or arguments.count(b",") > MOST_VALUES
+            len(arguments) > MAX_LOOPED_BYTES or arguments.count(b",") > MAX_VALUES
         ):
             return None
         try:
@@ -120,10 +120,10 @@ def _costly(bare: str) -> str | None:
     loops = _LOOP.findall(bare)
     if _nested(bare):
         return "a loop (all, exists, exists_one, filter, map) is within another"
-    if len(loops) > MOST_LOOPS or loops.count("map") > 1:
-        return f"it has more than {MOST_LOOPS} loops, or more than one of them is `map`"
-    if loops and bare.count("+") > MOST_SUMS:
-        return f"it has a loop, and adds more than {MOST_SUMS} times"
+    if len(loops) > MAX_LOOPS or loops.count("map") > 1:
+        return f"it has more than {MAX_LOOPS} loops, or more than one of them is `map`"
+    if loops and bare.count("+") > MAX_SUMS:
+        return f"it has a loop, and adds more than {MAX_SUMS} times"
     return None
 
 
@@ -145,7 +145,7 @@ def _hard(text: str) -> str | None:
         repeated = [
             max(map(int, _DIGITS.findall(one)), default=1) for one in _BRACES.findall(pattern)
         ]
-        if len(pattern) > MOST_PATTERN or math.prod(repeated) > MOST_REPEATED:
+        if len(pattern) > MAX_PATTERN or math.prod(repeated) > MAX_REPEATED:
             return "a pattern of `matches` is too long or repeats too often"
         if _DISGUISED.search(pattern):
             return "a pattern of `matches` writes characters as numbers, or has the flag x"

@@ -33,8 +33,8 @@ from gatepost.tools.api import Call, Tool
 
 DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
-MOST_USES = 1_000_000
-MOST_COMPILED = 1_000
+MAX_USES = 1_000_000
+MAX_COMPILED = 1_000
 PAGE = 100
 REVOKERS = frozenset({"approver", "admin"})
 
@@ -81,8 +81,8 @@ class GrantService:
         now = self._clock()
         if scope.until is not None and not now < scope.until <= now + LONGEST_S:
             raise Undecidable("A grant ends within 30 days from now.")
-        if scope.uses is not None and not 0 < scope.uses <= MOST_USES:
-            raise Undecidable(f"A grant is for 1 to {MOST_USES} calls.")
+        if scope.uses is not None and not 0 < scope.uses <= MAX_USES:
+            raise Undecidable(f"A grant is for 1 to {MAX_USES} calls.")
         if scope.when is not None:
             try:
                 Condition(scope.when)
@@ -204,7 +204,7 @@ class GrantService:
         return count
 
 
-_condition = lru_cache(MOST_COMPILED)(Condition)
+_condition = lru_cache(MAX_COMPILED)(Condition)
 
 
 def _grant(record: GrantRecord) -> ApprovalGrant:

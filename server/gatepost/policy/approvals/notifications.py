@@ -39,7 +39,7 @@ RunCall = Callable[[Call], Awaitable[Outcome]]
 
 SENDER = "gatepost"
 """The caller of these calls in the audit log; it is no issuer's."""
-MOST_AT_ONCE, MOST_OF_TENANT = 200, 20
+MAX_AT_ONCE, MAX_OF_TENANT = 200, 20
 """How many notifications are under way, of all tenants and of one; further ones are not sent."""
 ALLOWED_S = 120.0
 
@@ -219,7 +219,7 @@ class ChannelNotifications:
             return
         # One tenant's requests must not leave other tenants without notifications.
         of_tenant = sum(tenant == request.tenant for tenant in self._running.values())
-        if len(self._running) >= MOST_AT_ONCE or of_tenant >= MOST_OF_TENANT:
+        if len(self._running) >= MAX_AT_ONCE or of_tenant >= MAX_OF_TENANT:
             log.warning(
                 "approval_notification_dropped",
                 extra={"tenant": request.tenant, "approval": request.id},

@@ -19,7 +19,7 @@ from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records
 
 PAGE = 50
-MOST_READ = 200
+MAX_READ = 200
 """Requests that are read at once to erase a person from all."""
 
 WaitingSince = tuple[float, str]
@@ -163,12 +163,12 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
 
 async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
     place: tuple[float, str] | None = None
-    while page := await approvals.waiting(MOST_READ, place):
+    while page := await approvals.waiting(MAX_READ, place):
         for record in page:
             yield record
         place = page[-1].created_at, page[-1].id
     place = None
-    while page := await approvals.past(place, MOST_READ):
+    while page := await approvals.past(place, MAX_READ):
         for record in page:
             yield record
         place = page[-1].changed_at, page[-1].id

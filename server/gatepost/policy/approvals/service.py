@@ -45,7 +45,7 @@ from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 
-MOST_REASON = 1_000
+MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
 POLL_S = 1.0
@@ -260,8 +260,8 @@ class ApprovalService(RequestLists):
         Unseen characters could hide instructions for the agent in what a person has pasted.
         """
         reason = INVISIBLE.sub("", reason).strip()
-        if len(reason) > MOST_REASON:
-            raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
+        if len(reason) > MAX_REASON:
+            raise Undecidable(f"A reason has at most {MAX_REASON} characters.")
         if SURROGATE.search(reason):
             raise Undecidable("A reason must be UTF-8 text. Type it again in a UTF-8 terminal.")
         return self._redaction.clean(tenant, reason)

@@ -22,7 +22,7 @@ from gatepost.tools.redaction import Redaction
 from gatepost.tools.secret import literals
 from gatepost_authz.strict_json import StrictJsonError, members
 
-MOST_ARGUMENTS = 180_000
+MAX_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
@@ -197,11 +197,11 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
 
 def check_readable(arguments: bytes) -> None:
     """Return a ToolFailure for arguments that an approver could read differently than the tool."""
-    if len(arguments) > MOST_ARGUMENTS:
+    if len(arguments) > MAX_ARGUMENTS:
         raise ToolFailure(
             "validation",
             f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
-            f"at most {MOST_ARGUMENTS} can be looked at. Send less at once.",
+            f"at most {MAX_ARGUMENTS} can be looked at. Send less at once.",
         )
 
     try:

@@ -18,7 +18,7 @@ from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
 
 PACK = "pack:"
-MOST_POLICIES = 4_096
+MAX_POLICIES = 4_096
 """The number of tenants' tools whose policies are kept."""
 
 
@@ -103,7 +103,7 @@ class ToolPolicies:
         self.plan = plan_of(settings, tools.values())
         conditions = conditions_of(settings)
         self._of_tenant_tool: Callable[[ToolFacts], ApprovalPolicy | None] = lru_cache(
-            MOST_POLICIES
+            MAX_POLICIES
         )(lambda facts: policy_of(settings, facts, conditions))
 
     @property

@@ -28,10 +28,10 @@ from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Outbound
 
 PREFIX = "whsec_"
-LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
+MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
 """Standard Webhooks 1.0, "Signature scheme"."""
 TIMEOUT_S = 10.0
-MOST_ANSWER = 10_000
+MAX_ANSWER = 10_000
 DELIVERABLE_S = 3600.0
 """How long after a request's end its message is still delivered."""
 
@@ -51,7 +51,7 @@ SEQUENCES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expi
 PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 """Pauses between attempts."""
 AT_ONCE = 8
-MOST_UNSENT = 1_000
+MAX_UNSENT = 1_000
 """Undelivered messages of one tenant; beyond it the oldest are dropped."""
 LEASE_S = 2 * TIMEOUT_S
 """How long a replica may hold a message for one attempt and storing its result."""
@@ -74,9 +74,9 @@ def key_of(secret: str) -> bytes:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not secret.startswith(PREFIX) or not LEAST_KEY_BYTES <= len(key) <= MOST_KEY_BYTES:
+    if not secret.startswith(PREFIX) or not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise BadSecret(
-            f"a secret is {PREFIX} and {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes in base64"
+            f"a secret is {PREFIX} and {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes in base64"
         )
     return key
 
@@ -180,7 +180,7 @@ class Webhook:
                 headers=headers,
                 content=message.body,
                 timeout_s=TIMEOUT_S,
-                max_bytes=MOST_ANSWER,
+                max_bytes=MAX_ANSWER,
             )
         except ToolFailure as failure:
             return failure.failure.message
@@ -289,7 +289,7 @@ class OutboxSender:
 
     async def _drop_excess(self) -> None:
         for tenant in tuple(self._grown_tenants):
-            for dropped in await self._records.of(tenant).outbox.shed(MOST_UNSENT):
+            for dropped in await self._records.of(tenant).outbox.shed(MAX_UNSENT):
                 self.done["dropped"] += 1
                 log.warning("webhook_dropped", extra={"tenant": tenant, "webhook_id": dropped})
             self._grown_tenants.discard(tenant)

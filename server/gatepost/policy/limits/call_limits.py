@@ -17,7 +17,7 @@ from gatepost.storage.rate_limits import (
 from gatepost.storage.shared_store import TenantSharedStore
 from gatepost.tools.failure import FailureLimit
 
-LEAST_S = 1e-5
+MIN_S = 1e-5
 """The smallest amount that a store can represent; spent if nothing is owed."""
 TOLD_PART = 1_000
 """Replays report their cost to the shared store once it exceeds this fraction of a quota (1/n)."""
@@ -108,7 +108,7 @@ class OwedQuotas:
         """
         found = []
         for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
-            piece_s, row = max(owed_s, LEAST_S), quota.row
+            piece_s, row = max(owed_s, MIN_S), quota.row
             found.append(Spending(row.shared, 1 / piece_s, (row.rate.room_s + piece_s) / piece_s))
         return found
 

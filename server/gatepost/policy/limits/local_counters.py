@@ -30,7 +30,7 @@ from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, Concurrenc
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.failure import FailureLimit
 
-LEAST_CALL_LIMITS = 50_000
+MIN_CALL_LIMITS = 50_000
 CALL_LIMITS_PER_TOKEN = 2
 """How many `CallLimits` are cached for each cached token; a caller has one for each tool."""
 
@@ -68,12 +68,12 @@ class LocalCounters:
         self.concurrency: WeakValueDictionary[Hashable, ConcurrencyCounter] = WeakValueDictionary()
         """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
         self.queue = AdmissionQueue(self.concurrency)
-        self.most = LEAST_CALL_LIMITS
+        self.most = MIN_CALL_LIMITS
 
     def apply(self, cached_tokens: int) -> None:
         """Clear the cached limits, and cache as many as the callers of these tokens need."""
         self.forget()
-        self.most = max(LEAST_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
+        self.most = max(MIN_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
 
     def forget(self) -> None:
         """Clear the cached limits; running calls keep counting."""

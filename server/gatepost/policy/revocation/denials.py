@@ -8,7 +8,7 @@ from gatepost.audit.record import person_of
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.limits.rules import bucket_of
-from gatepost.policy.revocation.orders import hold
+from gatepost.policy.revocation.revocation_records import hold
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.change_poller import notify
 from gatepost.storage.errors import StoreUnavailable

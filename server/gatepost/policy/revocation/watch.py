@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
 
-from gatepost.policy.revocation.orders import hold_id, suspension
+from gatepost.policy.revocation.revocation_records import hold_id, suspension
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost_authz.caller import TenantContext

@@ -16,7 +16,7 @@ from gatepost_authz.caller import TenantContext
 
 SUBJECT = "scripts"
 APPROVED_PREFIX, WAITING_PREFIX, REJECTED_PREFIX = "approved:", "waiting:", "rejected:"
-MOST_REJECTED = 50
+MAX_REJECTED = 50
 """Rejections of one tenant that are kept with their content; the oldest are dropped."""
 ERASED_APPROVER = DisplayedParty(subject="", name="an administrator")
 
@@ -125,7 +125,7 @@ class ScriptApprovals:
         """Reject a waiting content *until* then; return False if another decision was first."""
         now, key = self._clock(), REJECTED_PREFIX + review.digest
         rejection = Rejection(review=review, by=by, reason=reason, at=now, until=until)
-        await self.tidy(most=MOST_REJECTED - 1)
+        await self.tidy(most=MAX_REJECTED - 1)
         is_first = await self._entries.put(key, _encode(rejection), now=now, revision=0)
         await self._entries.delete(WAITING_PREFIX + review.digest)
         if is_first and await self.holds(review.script):
@@ -134,7 +134,7 @@ class ScriptApprovals:
             return False
         return is_first
 
-    async def tidy(self, *, most: int = MOST_REJECTED) -> int:
+    async def tidy(self, *, most: int = MAX_REJECTED) -> int:
         """Remove expired rejections, and the oldest beyond *most*; return their number."""
         found = await self._entries.all()
         stored = [one for one in found if one.key.startswith(REJECTED_PREFIX)]

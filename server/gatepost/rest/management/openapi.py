@@ -7,11 +7,11 @@ from gatepost.rest.openapi_document import UNREACHABLE
 from gatepost.upstreams.fields import API_KEY, HEADER_NAME
 from gatepost.upstreams.registration_changes import (
     CAPABILITY,
-    MOST_CAPABILITIES,
-    MOST_CLIENT_ID,
-    MOST_WORD,
+    MAX_CAPABILITIES,
+    MAX_CLIENT_ID,
+    MAX_WORD,
 )
-from gatepost.upstreams.upstream_server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
+from gatepost.upstreams.upstream_server import MAX_DESCRIPTION, MAX_HEADERS, MAX_NAME, MAX_URL
 
 JSON = "application/json"
 REFUSAL_STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
@@ -20,12 +20,12 @@ REFUSAL_STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 TEXT = {"type": "string"}
 TIMESTAMP = {"type": ["string", "null"], "description": "RFC 3339, in UTC"}
 STATUS = {"enum": ["active", "disabled"]}
-NAME = {"type": "string", "minLength": 1, "maxLength": MOST_NAME}
-DESCRIPTION = {"type": ["string", "null"], "maxLength": MOST_DESCRIPTION}
+NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+DESCRIPTION = {"type": ["string", "null"], "maxLength": MAX_DESCRIPTION}
 
 SERVER_FIELDS: Mapping[str, Any] = {
     "name": {**NAME, "description": "Unique; begins the names of the tools, so use snake_case"},
-    "url": {"type": "string", "maxLength": MOST_URL, "format": "uri", "pattern": "^https?://"},
+    "url": {"type": "string", "maxLength": MAX_URL, "format": "uri", "pattern": "^https?://"},
     "description": DESCRIPTION,
     "transport_type": {"const": "http"},
     "api_key": {
@@ -35,7 +35,7 @@ SERVER_FIELDS: Mapping[str, Any] = {
     },
     "headers": {
         "type": ["object", "null"],
-        "maxProperties": MOST_HEADERS,
+        "maxProperties": MAX_HEADERS,
         "propertyNames": {"pattern": f"^{HEADER_NAME.pattern}$"},
         "additionalProperties": TEXT,
         "description": "Sent with every request, stored encrypted, never returned",
@@ -45,17 +45,17 @@ SERVER_FIELDS: Mapping[str, Any] = {
 AGENT_FIELDS: Mapping[str, Any] = {
     "name": NAME,
     "description": DESCRIPTION,
-    "icon": {"type": ["string", "null"], "maxLength": MOST_WORD},
-    "category": {"type": ["string", "null"], "maxLength": MOST_WORD},
+    "icon": {"type": ["string", "null"], "maxLength": MAX_WORD},
+    "category": {"type": ["string", "null"], "maxLength": MAX_WORD},
     "client_id": {
         "type": ["string", "null"],
-        "maxLength": MOST_CLIENT_ID,
+        "maxLength": MAX_CLIENT_ID,
         "description": "The OAuth client id whose callers see only these capabilities",
     },
     "mode": {"enum": ["list", "search"]},
     "capabilities": {
         "type": "array",
-        "maxItems": MOST_CAPABILITIES,
+        "maxItems": MAX_CAPABILITIES,
         "items": {
             "type": "object",
             "required": ["ref"],

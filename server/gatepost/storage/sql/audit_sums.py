@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import HOUR_MS, MOST_COUNTS, read_counts
+from gatepost.storage.audit_segments import HOUR_MS, MAX_COUNTS, read_counts
 from gatepost.storage.audit_sums import KEPT_MS, SUMMED, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
@@ -35,7 +35,7 @@ def rows_of(tenant: str, writer: int, sums: Sums) -> list[tuple[Any, ...]]:
     ]
 
 
-@lru_cache(MOST_COUNTS)
+@lru_cache(MAX_COUNTS)
 def only_sort(counts: str) -> tuple[str | int, ...] | None:
     """Return kind, tool, outcome, limit and number of `counts` with one sort that is summed."""
     found = read_counts(counts)

@@ -24,7 +24,7 @@ from gatepost.storage.sql.database import ANSWER_S, answering
 from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
-MOST_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """How often a batch is written again because another process has added to one of its chains."""
 
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
@@ -164,7 +164,7 @@ class PostgresAuditStore(SqlAuditStore):
 
     async def _write_in_turn(self, batch: RecordsByChain, link: Link) -> dict[ChainKey, ChainHead]:
         """Write after the heads in the database, which wait for this meanwhile."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             # A head that is new may still be added by another process.
             with contextlib.suppress(IntegrityError):
                 async with self._database.transaction() as connection:

@@ -18,7 +18,7 @@ from gatepost.storage.sql.tables import (
     escaped,
 )
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """The number of rows that one statement adds or reads."""
 
 Execute = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -149,4 +149,4 @@ def _put(execute: Execute, table: str, rows: Sequence[tuple[Any, ...]], conflict
 
 
 def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (rows[at : at + MOST_ROWS] for at in range(0, len(rows), MOST_ROWS))
+    return (rows[at : at + MAX_ROWS] for at in range(0, len(rows), MAX_ROWS))

@@ -37,7 +37,7 @@ ALLOCATED = 1_048_576
 CLOSING_S = 1.0
 """How long a stop waits for a batch that is being appended."""
 
-MOST_BYTES = 67_108_864
+MAX_BYTES = 67_108_864
 """The bytes of a write-ahead log that are read at most; none becomes so large."""
 
 _MAGIC = b"GPA1"
@@ -308,7 +308,7 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     """
     if _next(file, last) is not None:
         return True
-    size = min(max(os.fstat(file).st_size - last.pruned, 0), MOST_BYTES)
+    size = min(max(os.fstat(file).st_size - last.pruned, 0), MAX_BYTES)
     rest = os.pread(file, size, last.pruned)
     at = rest.find(_MAGIC)
     while 0 <= at <= len(rest) - _HEADER.size:

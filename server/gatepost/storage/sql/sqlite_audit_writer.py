@@ -22,7 +22,7 @@ from gatepost.storage.sql.database import ANSWER_S, TIMED_OUT, Database
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
-MERGED_BYTES, MOST_MERGED_BYTES = 1_048_576, 4_194_304
+MERGED_BYTES, MAX_MERGED_BYTES = 1_048_576, 4_194_304
 """The bytes of batches after which they are merged: of few chains, and at most."""
 MERGED_BYTES_OF_CHAIN = 4_096
 """
@@ -117,7 +117,7 @@ class SqliteAuditStore(SqlAuditStore):
         wal.append(batch)
         self._chains.update(batch)
         wanted = len(self._chains) * MERGED_BYTES_OF_CHAIN
-        self._merged_bytes = min(max(wanted, MERGED_BYTES), MOST_MERGED_BYTES)
+        self._merged_bytes = min(max(wanted, MERGED_BYTES), MAX_MERGED_BYTES)
         if not waited or waited < self._merged_bytes <= wal.unmerged:
             self._merging.wake()
 

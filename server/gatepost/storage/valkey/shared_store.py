@@ -22,9 +22,9 @@ from gatepost.storage.valkey.concurrency import LEVELS, TAKE_SCRIPT, ValkeyConcu
 from gatepost.storage.valkey.script_connection import ScriptConnection
 
 CONNECTIONS = 16
-MOST_KEYS = 20_000
+MAX_KEYS = 20_000
 """The number of keys that are cached, because each call of a caller needs the same."""
-MOST_EVENTS = 2**63
+MAX_EVENTS = 2**63
 """The first number that no event has."""
 SCANNED = 1000
 """The keys of all tenants that the server examines in one step of a search."""
@@ -168,7 +168,7 @@ class ValkeyTenantSharedStore:
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
         """Return the entries after a number; None if the log is unknown or has lost some."""
-        if not 0 <= after < MOST_EVENTS:
+        if not 0 <= after < MAX_EVENTS:
             return None
         key = self._key(b"log", log)
         with answering():
@@ -213,7 +213,7 @@ async def opened(url: str) -> ValkeySharedStore:
     return ValkeySharedStore(url)
 
 
-@lru_cache(maxsize=MOST_KEYS)
+@lru_cache(maxsize=MAX_KEYS)
 def _key(kind: bytes, tenant: bytes, name: str) -> bytes:
     # The length comes first, so that no tenant's name can be confused with what follows it.
     return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))

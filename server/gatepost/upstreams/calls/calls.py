@@ -17,11 +17,7 @@ from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.redaction import LONG_BYTES
-from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
-from gatepost.upstreams.calls.health import UpstreamHealth
-from gatepost.upstreams.calls.input_requests import mirrored
-from gatepost.upstreams.calls.links import own_links
-from gatepost.upstreams.calls.machine import (
+from gatepost.upstreams.calls.call_states import (
     METHOD_NOT_FOUND,
     AskCaller,
     Concluded,
@@ -32,6 +28,10 @@ from gatepost.upstreams.calls.machine import (
     Refuse,
     Send,
 )
+from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
+from gatepost.upstreams.calls.health import UpstreamHealth
+from gatepost.upstreams.calls.input_requests import mirrored
+from gatepost.upstreams.calls.links import own_links
 from gatepost.upstreams.calls.outcome import (
     Malformed,
     completion_outcome,

@@ -14,6 +14,7 @@ from gatepost.tools.client import (
     ProtocolError,
     lacking,
 )
+from gatepost.upstreams.calls.call_states import Ended, Errored
 from gatepost.upstreams.calls.input_requests import (
     CAPABILITIES,
     TASKS,
@@ -21,8 +22,7 @@ from gatepost.upstreams.calls.input_requests import (
     checked_page,
     clean,
 )
-from gatepost.upstreams.calls.machine import Ended, Errored
-from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
+from gatepost.upstreams.calls.outcome import MAX_MESSAGE, Malformed, untrusted
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.upstream_server import UpstreamServer
 
@@ -36,8 +36,8 @@ MISSING_CAPABILITY = -32021
 NO_CAPABILITIES: Capabilities = {}
 MODES = ("form", "url", "tools", "context")
 """The parts of capabilities that a client can be told to lack."""
-MOST_DATA_BYTES = 4_096
-MOST_PAGES = 4
+MAX_DATA_BYTES = 4_096
+MAX_PAGES = 4
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
 FAILURE_KINDS: Mapping[str, FailureKind] = {
@@ -113,7 +113,7 @@ def errored(
     if error.code == MISSING_CAPABILITY and (missing := _missing(server, error.data, declared)):
         lacks = MissingCapability(missing)
         return lacks if is_modern else ToolFailure("denied", f"{server.name} {lacks}.")
-    message = clean(error.message, MOST_MESSAGE) or f"{server.name} answered with an error."
+    message = clean(error.message, MAX_MESSAGE) or f"{server.name} answered with an error."
     if error.code == URL_NEEDED:
         return ToolFailure("denied", _pages(server, error.data), untrusted=untrusted(server))
     if document and error.code == NOT_FOUND:
@@ -124,7 +124,7 @@ def errored(
         code, message = INTERNAL_ERROR, f"{server.name}: {message} (code {error.code})"
     data = error.data
     try:
-        is_small = len(msgspec.json.encode(data)) <= MOST_DATA_BYTES
+        is_small = len(msgspec.json.encode(data)) <= MAX_DATA_BYTES
     except (TypeError, ValueError, RecursionError):
         is_small = False
     return ProtocolError(code, message, data if is_small else None)
@@ -150,7 +150,7 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
 def _pages(server: UpstreamServer, data: Any) -> str:
     elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
     urls: list[str] = []
-    for one in (elicitations if isinstance(elicitations, list) else ())[:MOST_PAGES]:
+    for one in (elicitations if isinstance(elicitations, list) else ())[:MAX_PAGES]:
         try:
             urls.append(checked_page(one["url"]))
         except UNREADABLE:

@@ -12,11 +12,11 @@ from gatepost.tools.elicitation import Elicitation, UrlElicitation
 from gatepost.tools.sampling import Sampling
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
 
-MOST_TOGETHER = 8
+MAX_TOGETHER = 8
 """The most requests that an upstream may have open at once."""
-MOST_MESSAGE = 2_000
-MOST_REQUEST_BYTES = 32_768
-MOST_URL = 2_048
+MAX_MESSAGE = 2_000
+MAX_REQUEST_BYTES = 32_768
+MAX_URL = 2_048
 CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
 """The requests that a client can get; each has its word in `UpstreamServer.allow`."""
 HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
@@ -63,8 +63,8 @@ def input_request(
     *declared* is what the upstream was told. Raises Unsupported.
     """
     try:
-        if len(msgspec.json.encode(params)) > MOST_REQUEST_BYTES:
-            raise ValueError(f"it has more than {MOST_REQUEST_BYTES} bytes")
+        if len(msgspec.json.encode(params)) > MAX_REQUEST_BYTES:
+            raise ValueError(f"it has more than {MAX_REQUEST_BYTES} bytes")
         converted = _converted(server, method, params)
     except UNREADABLE as error:
         raise Unsupported(f"The request cannot be shown to the client: {error}") from None
@@ -77,7 +77,7 @@ def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -
     if method == "elicitation/create":
         if params.get("mode", "form") == "url":
             return _page(server, params)
-        message = f"{server.name}: {clean(str(params['message']), MOST_MESSAGE)}"
+        message = f"{server.name}: {clean(str(params['message']), MAX_MESSAGE)}"
         return Elicitation(message, cleaned(params["requestedSchema"])).request
     if method == "sampling/createMessage":
         return _sampling(params)
@@ -88,7 +88,7 @@ def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -
 
 def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
     url = checked_page(params["url"])
-    text = clean(str(params["message"]), MOST_MESSAGE)
+    text = clean(str(params["message"]), MAX_MESSAGE)
     host = urlsplit(url).hostname
     message = f"{server.name}: {text} (The page is at {host}, a server of others.)"
     return UrlElicitation(message, url).request
@@ -97,7 +97,7 @@ def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
 def checked_page(url: Any) -> str:
     """Return the URL of a page that a user may be asked to visit; raises ValueError."""
     page = str(url)
-    if urlsplit(page).scheme != "https" or len(page) > MOST_URL:
+    if urlsplit(page).scheme != "https" or len(page) > MAX_URL:
         raise ValueError("the page to visit has an https URL")
     UrlElicitation("A page", page)  # refuses a URL that shows another host than it leads to
     return page
@@ -132,7 +132,7 @@ def clean(text: str, most: int) -> str:
 def cleaned(value: Any) -> Any:
     """Return a decoded document with all of its texts cleaned."""
     if isinstance(value, str):
-        return clean(value, MOST_MESSAGE)
+        return clean(value, MAX_MESSAGE)
     if isinstance(value, Mapping):
         return {clean(str(name), 200): cleaned(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

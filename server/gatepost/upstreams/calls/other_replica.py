@@ -7,7 +7,7 @@ from contextlib import suppress
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
-from gatepost.upstreams.calls.machine import Answer, Ended, ExchangeStep
+from gatepost.upstreams.calls.call_states import Answer, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
     BEAT_S,
@@ -24,7 +24,7 @@ from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.calls.running import ReceiveNotification
 from gatepost.upstreams.connection import UpstreamNotification
 
-MOST_MESSAGES = 256
+MAX_MESSAGES = 256
 """The number of messages that wait here to be passed on."""
 
 
@@ -61,7 +61,7 @@ class OtherReplicaExchange:
         kept, reply = self._kept, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
-        received: asyncio.Queue[bytes] = asyncio.Queue(MOST_MESSAGES)
+        received: asyncio.Queue[bytes] = asyncio.Queue(MAX_MESSAGES)
 
         def receive(message: bytes) -> None:
             if received.full():

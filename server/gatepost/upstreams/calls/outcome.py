@@ -18,12 +18,12 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 ContentBlock = Mapping[str, Any]
 """A function of `raw_schema.checker`, which bounds the time that a hostile schema can cost."""
 
-MOST_BLOCKS = 1_000
-MOST_MESSAGE = 4_000
+MAX_BLOCKS = 1_000
+MAX_MESSAGE = 4_000
 """The longest sentence of an upstream's failure, in characters."""
-MOST_ANNOTATION_BYTES = 1_000
-MOST_META_BYTES = 16_384
-MOST_VALUES = 100
+MAX_ANNOTATION_BYTES = 1_000
+MAX_META_BYTES = 16_384
+MAX_VALUES = 100
 """The most completions that the protocol allows (CompleteResult)."""
 UI_KEYS = ("ui", "ui/resourceUri")
 """The members of `_meta` that MCP Apps need; all others are dropped."""
@@ -55,7 +55,7 @@ def tool_outcome(
     value, label = result.value, untrusted(server)
     content = blocks(value.get("content", ()))
     if value.get("isError") is True:
-        message = clean(text_of(content), MOST_MESSAGE) or f"{server.name} reported an error."
+        message = clean(text_of(content), MAX_MESSAGE) or f"{server.name} reported an error."
         return Outcome(failure=Failure("tool_error", message), untrusted=label)
     structured = value.get("structuredContent", UNSET)
     if structured is UNSET:
@@ -75,8 +75,8 @@ def tool_outcome(
 
 def blocks(content: Any) -> tuple[ContentBlock, ...]:
     """Return the content blocks of a result: empty texts are left out, unknown types named."""
-    if not isinstance(content, list | tuple) or len(content) > MOST_BLOCKS:
-        raise Malformed(f"`content` is not a list of at most {MOST_BLOCKS} blocks")
+    if not isinstance(content, list | tuple) or len(content) > MAX_BLOCKS:
+        raise Malformed(f"`content` is not a list of at most {MAX_BLOCKS} blocks")
     shown = (block_of(one) for one in content)
     return tuple(one for one in shown if one is not None)
 
@@ -122,7 +122,7 @@ def _link(block: ContentBlock) -> ContentBlock | None:
     shown: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": clean(name, 500)}
     for member in ("title", "description"):
         if isinstance(text := block.get(member), str):
-            shown[member] = clean(text, MOST_MESSAGE)
+            shown[member] = clean(text, MAX_MESSAGE)
     if _is_mime(block.get("mimeType")):
         shown["mimeType"] = block["mimeType"]
     if type(block.get("size")) is int:
@@ -162,7 +162,7 @@ def app_meta(meta: Any) -> dict[str, Any]:
     if not isinstance(meta, Mapping):
         return {}
     kept = {name: meta[name] for name in UI_KEYS if name in meta}
-    return kept if len(_encode(kept)) <= MOST_META_BYTES else {}
+    return kept if len(_encode(kept)) <= MAX_META_BYTES else {}
 
 
 def resource_outcome(
@@ -170,8 +170,8 @@ def resource_outcome(
 ) -> Outcome:
     """Return the outcome of a read; *names* has our URI of each URI of the upstream's."""
     contents = result.value.get("contents")
-    if not isinstance(contents, list | tuple) or len(contents) > MOST_BLOCKS:
-        raise Malformed(f"`contents` is not a list of at most {MOST_BLOCKS} parts")
+    if not isinstance(contents, list | tuple) or len(contents) > MAX_BLOCKS:
+        raise Malformed(f"`contents` is not a list of at most {MAX_BLOCKS} parts")
     shown = []
     for one in contents:
         part = contents_of(one)
@@ -184,8 +184,8 @@ def resource_outcome(
 def prompt_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
     """Return the outcome of a prompt: its messages."""
     messages = result.value.get("messages")
-    if not isinstance(messages, list | tuple) or len(messages) > MOST_BLOCKS:
-        raise Malformed(f"`messages` is not a list of at most {MOST_BLOCKS} messages")
+    if not isinstance(messages, list | tuple) or len(messages) > MAX_BLOCKS:
+        raise Malformed(f"`messages` is not a list of at most {MAX_BLOCKS} messages")
     shown = []
     for one in messages:
         if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant"):
@@ -202,7 +202,7 @@ def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcom
     values = given.get("values") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(values, list | tuple):
         raise Malformed("the completion has no values")
-    texts = [clean(one, MOST_MESSAGE) for one in values[:MOST_VALUES] if isinstance(one, str)]
+    texts = [clean(one, MAX_MESSAGE) for one in values[:MAX_VALUES] if isinstance(one, str)]
     total = given.get("total")
     more = given.get("hasMore") is True or len(values) > len(texts)
     answer: dict[str, Any] = {"values": texts, "hasMore": more}
@@ -214,7 +214,7 @@ def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcom
 def _annotated(block: ContentBlock) -> ContentBlock:
     annotations = block.get("annotations")
     shown: dict[str, Any] = {}
-    if isinstance(annotations, Mapping) and len(_encode(annotations)) <= MOST_ANNOTATION_BYTES:
+    if isinstance(annotations, Mapping) and len(_encode(annotations)) <= MAX_ANNOTATION_BYTES:
         shown["annotations"] = annotations
     if meta := app_meta(block.get("_meta")):
         shown["_meta"] = meta

@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from gatepost.secrets.keyring import KeyRing
-from gatepost.upstreams.calls.machine import Answer, ExchangeStep
+from gatepost.upstreams.calls.call_states import Answer, ExchangeStep
 from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 

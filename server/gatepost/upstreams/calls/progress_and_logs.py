@@ -14,8 +14,8 @@ from gatepost.upstreams.calls.input_requests import UNREADABLE, clean, cleaned
 from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-MOST_MESSAGE = 1_000
-MOST_LOG_BYTES = 16_384
+MAX_MESSAGE = 1_000
+MAX_LOG_BYTES = 16_384
 
 
 async def passed_on(
@@ -38,7 +38,7 @@ async def _progress(ctx: CallContext, params: Mapping[str, Any]) -> None:
     progress, total, message = (params.get(name) for name in ("progress", "total", "message"))
     if progress is None or not _is_number(progress):
         return
-    text = clean(message, MOST_MESSAGE) if isinstance(message, str) else None
+    text = clean(message, MAX_MESSAGE) if isinstance(message, str) else None
     # The client drops a report that does not grow (PR-01).
     await ctx.progress(progress, total if _is_number(total) else None, text)
 
@@ -48,7 +48,7 @@ async def _log(ctx: CallContext, server: UpstreamServer, params: Mapping[str, An
     if level not in LEVELS:
         return
     data = cleaned(params.get("data"))
-    if len(msgspec.json.encode(data)) > MOST_LOG_BYTES:
+    if len(msgspec.json.encode(data)) > MAX_LOG_BYTES:
         return
     named = params.get("logger")
     logger = f"{server.name}: {clean(named, 100)}" if isinstance(named, str) else server.name

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.tools.api import CallContext
-from gatepost.tools.client import MOST_KEPT_BYTES, InputRequest
+from gatepost.tools.client import MAX_KEPT_BYTES, InputRequest
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.upstream_server import UpstreamServer
 
@@ -91,7 +91,7 @@ def target_of(
 def encoded(state: RoundState) -> bytes | None:
     """Return the state as bytes; None if it is too large to be kept."""
     text = _encode(state)
-    return text if len(text) <= MOST_KEPT_BYTES else None
+    return text if len(text) <= MAX_KEPT_BYTES else None
 
 
 def kept_for(

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.upstreams.calls.machine import (
+from gatepost.upstreams.calls.call_states import (
     Answer,
     ExchangeStep,
     Forward,

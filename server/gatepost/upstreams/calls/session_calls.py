@@ -14,7 +14,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded, MissingCapability
-from gatepost.upstreams.calls.machine import (
+from gatepost.upstreams.calls.call_states import (
     INTERNAL,
     PARKED_S,
     Answer,

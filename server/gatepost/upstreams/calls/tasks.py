@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, clean, input_request
-from gatepost.upstreams.calls.machine import MOST_ROUNDS
+from gatepost.upstreams.calls.call_states import MAX_ROUNDS
+from gatepost.upstreams.calls.input_requests import MAX_TOGETHER, Unsupported, clean, input_request
 from gatepost.upstreams.calls.round_state import TaskState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.upstream_server import UpstreamServer
@@ -20,8 +20,8 @@ POLL_S, LONGEST_POLL_S = 1.0, 30.0
 FAILED_POLLS = 10
 """Polls in a row without an answer after which the task counts as lost."""
 CANCEL_S = 5.0
-MOST_ID = 512
-MOST_STATUS = 500
+MAX_ID = 512
+MAX_STATUS = 500
 RUNNING = ("working", "input_required")
 
 
@@ -34,7 +34,7 @@ def task_in(server: UpstreamServer, message: UpstreamResult | UpstreamError) -> 
     """Return the task that an upstream has made of a call; it has an id."""
     task: Mapping[str, Any] = {} if isinstance(message, UpstreamError) else message.value
     identity = task.get("taskId")
-    if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
+    if not isinstance(identity, str) or not 0 < len(identity) <= MAX_ID:
         raise ToolFailure("internal", f"{server.name} made a task without an id.")
     return task
 
@@ -132,7 +132,7 @@ class UpstreamTask:
         message = task.get("statusMessage")
         if isinstance(message, str) and message != self._status_message:
             self._status_message, self._polls = message, self._polls + 1
-            await self._ctx.progress(self._polls, None, clean(message, MOST_STATUS))
+            await self._ctx.progress(self._polls, None, clean(message, MAX_STATUS))
 
     async def _answer(self, identity: str, task: Mapping[str, Any]) -> None:
         """Pass the task's requests to the caller's client, each once."""
@@ -143,7 +143,7 @@ class UpstreamTask:
         if not fresh:
             return
         self._answered.update(fresh)
-        if len(fresh) > MOST_TOGETHER or len(self._answered) > MOST_ROUNDS * MOST_TOGETHER:
+        if len(fresh) > MAX_TOGETHER or len(self._answered) > MAX_ROUNDS * MAX_TOGETHER:
             raise ToolFailure("internal", f"{self._server.name} asked for input too often.")
         try:
             requests = {

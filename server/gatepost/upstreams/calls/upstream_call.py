@@ -11,7 +11,7 @@ import msgspec
 from gatepost.tools.api import CallContext
 from gatepost.tools.client import Capabilities, LoggingLevel
 from gatepost.tools.header_arguments import Routed
-from gatepost.upstreams.calls.machine import MOST_ROUNDS, PARKED_S
+from gatepost.upstreams.calls.call_states import MAX_ROUNDS, PARKED_S
 from gatepost.upstreams.connection import RequestOptions
 from gatepost.upstreams.upstream_server import UpstreamServer
 
@@ -78,7 +78,7 @@ def options_of(
     waits: bool,
 ) -> RequestOptions:
     """Return what goes along; with *waits* the connection's own clocks leave time for a person."""
-    extra_s = MOST_ROUNDS * PARKED_S if waits else 0.0
+    extra_s = MAX_ROUNDS * PARKED_S if waits else 0.0
     return RequestOptions(
         capabilities=declared,
         progress_token=secrets.token_urlsafe(9),

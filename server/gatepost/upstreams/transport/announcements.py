@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamNotification
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 """The number of notifications that wait for one follower; it misses further ones."""
 
 
@@ -21,7 +21,7 @@ class AnnouncementQueue:
     def put(self, notification: UpstreamNotification) -> None:
         """Add a notification."""
         key = (notification.method, str(notification.params.get("uri", "")))
-        if key in self._waiting or len(self._waiting) < MOST_WAITING:
+        if key in self._waiting or len(self._waiting) < MAX_WAITING:
             self._waiting[key] = notification
         self._filled.set()
 

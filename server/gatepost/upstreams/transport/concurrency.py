@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from gatepost.upstreams.connection import ConnectionFailure
-from gatepost.upstreams.transport.clock import ExchangeClock
+from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
 
 WAIT_S = 5.0
 """How long a request waits until another one ends."""
@@ -103,16 +103,16 @@ class OpenClientRequests:
     """
 
     def __init__(
-        self, clock: ExchangeClock, concurrency: UpstreamConcurrency, caller: ConcurrencyKey
+        self, timeouts: ExchangeTimeouts, concurrency: UpstreamConcurrency, caller: ConcurrencyKey
     ) -> None:
-        self._clock, self._concurrency, self._caller = clock, concurrency, caller
+        self._timeouts, self._concurrency, self._caller = timeouts, concurrency, caller
         self._open: set[int | str] = set()
 
     def ask(self, identity: int | str) -> None:
         """Take note of a request."""
         if identity not in self._open:
             self._open.add(identity)
-            self._clock.pause()
+            self._timeouts.pause()
             self._concurrency.release(self._caller)
 
     def take(self, identity: int | str) -> bool:

@@ -30,8 +30,8 @@ SESSION_LOST = (
     "session not found",
 )
 """How such a message begins, in lower case and without "Bad Request: "."""
-MOST_NAME = 255
-MOST_INSTRUCTIONS = 100_000
+MAX_NAME = 255
+MAX_INSTRUCTIONS = 100_000
 
 NegotiationStep = Literal["initialize", "incompatible"]
 DiscoveryAnswer = UpstreamResult | UpstreamError | None
@@ -132,9 +132,9 @@ def described(
         era=era,
         revision=revision,
         capabilities=capabilities if isinstance(capabilities, dict) else {},
-        name=_text(info.get("name"), MOST_NAME),
-        version=_text(info.get("version"), MOST_NAME),
-        instructions=_text(value.get("instructions"), MOST_INSTRUCTIONS),
+        name=_text(info.get("name"), MAX_NAME),
+        version=_text(info.get("version"), MAX_NAME),
+        instructions=_text(value.get("instructions"), MAX_INSTRUCTIONS),
     )
 
 

@@ -4,11 +4,11 @@ import re
 
 import msgspec
 
-MOST_LINES = 100_000
+MAX_LINES = 100_000
 """
 The most lines of one stream before its next event ends; comments and unknown fields count too.
 """
-MOST_RETRY_MS = 3_600_000
+MAX_RETRY_MS = 3_600_000
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DIGITS = re.compile(rb"[0-9]{1,9}")
@@ -36,7 +36,7 @@ class EventParser:
     the event after which the stream is continued.
     """
 
-    def __init__(self, most_bytes: int, *, most_lines: int = MOST_LINES, last_id: str = "") -> None:
+    def __init__(self, most_bytes: int, *, most_lines: int = MAX_LINES, last_id: str = "") -> None:
         self.last_id = last_id
         self.retry_ms: int | None = None
         """How long the server asks to wait before the stream is continued."""
@@ -94,7 +94,7 @@ class EventParser:
         elif name == b"id" and b"\0" not in value and len(value) <= 1024:
             self.last_id = value.decode(errors="replace")
         elif name == b"retry" and _DIGITS.fullmatch(value):
-            self.retry_ms = min(int(value), MOST_RETRY_MS)
+            self.retry_ms = min(int(value), MAX_RETRY_MS)
         return None
 
     def _dispatched(self) -> ReceivedEvent | None:

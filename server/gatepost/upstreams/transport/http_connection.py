@@ -35,7 +35,7 @@ from gatepost.upstreams.transport.negotiation import (
 from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.session_stream import SessionStream
 
-MOST_SESSIONS = 8
+MAX_SESSIONS = 8
 """
 The sessions of one connection. There are several because each declares the capabilities of some
 clients.
@@ -215,7 +215,7 @@ class HttpConnection:
             stream = self._streams[peer.session_id] = SessionStream()
             await stream.follow(self, peer)
         idle = [one for one in self._sessions.items() if not one[1].users and one[1] is not peer]
-        for unused, one in idle[: max(len(self._sessions) - MOST_SESSIONS, 0)]:
+        for unused, one in idle[: max(len(self._sessions) - MAX_SESSIONS, 0)]:
             del self._sessions[unused]
             self._end(one)
         return peer

@@ -21,9 +21,9 @@ from gatepost.upstreams.transport.answers import (
     refusal_in,
     streamed_messages,
 )
-from gatepost.upstreams.transport.clock import ExchangeClock
 from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
 from gatepost.upstreams.transport.event_parser import EventParser
+from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
 from gatepost.upstreams.transport.failures import (
     broken,
     invalid,
@@ -44,9 +44,9 @@ SEND_S = 10.0
 """How long an answer or a cancellation may take to send."""
 RESUMPTIONS = 3
 """How many times in a row a broken stream is continued without a new message."""
-MOST_ASIDE = 64
+MAX_ASIDE = 64
 """The messages of a session's own stream that wait for one request; it misses further ones."""
-RETRY_MS, MOST_RETRY_MS = 500, 10_000
+RETRY_MS, MAX_RETRY_MS = 500, 10_000
 
 
 class ExchangeHost(Protocol):
@@ -81,18 +81,18 @@ class HttpExchange:
         stream: SessionStream | None = None,
     ) -> None:
         self._stream = stream
-        self._side: asyncio.Queue[ReceivedMessage] = asyncio.Queue(MOST_ASIDE)
+        self._side: asyncio.Queue[ReceivedMessage] = asyncio.Queue(MAX_ASIDE)
         self._host, self._peer, self._request = host, peer, request
         self._server = host.requester.server.name
         self._options = request.options
-        self._clock = ExchangeClock(request.options.timeout_s, request.options.idle_s)
+        self._timeouts = ExchangeTimeouts(request.options.timeout_s, request.options.idle_s)
         self._is_session = request.era == "session"
         self._reader = MessageReader(
             request.id, request.options.progress_token, asks=self._is_session
         )
         self._parser = EventParser(request.options.max_bytes)
         self._client_requests = OpenClientRequests(
-            self._clock, host.concurrency, request.options.caller
+            self._timeouts, host.concurrency, request.options.caller
         )
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
@@ -117,7 +117,7 @@ class HttpExchange:
                 if reply.status >= 400:
                     raise invalid(self._server, f"refused an answer (HTTP {reply.status})")
         finally:
-            self._clock.resume()
+            self._timeouts.resume()
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
@@ -128,7 +128,7 @@ class HttpExchange:
             params = {"requestId": self._request.id, "reason": reason[:500]}
             self._host.aside(self._peer, outgoing.message("notifications/cancelled", params))
         # Closing the stream cancels a request of the modern era.
-        self._clock.stop()
+        self._timeouts.stop()
 
     async def aclose(self) -> None:
         """End the exchange; an unfinished request is cancelled."""
@@ -152,7 +152,7 @@ class HttpExchange:
         async with aclosing(received) as incoming:
             while not self._ended:
                 try:
-                    async with self._clock.waiting():
+                    async with self._timeouts.waiting():
                         message = await self._next(incoming)
                 except TimeoutError:
                     raise late(self._server) from None
@@ -249,7 +249,7 @@ class HttpExchange:
         wait_ms = self._parser.retry_ms
         self._parser = EventParser(self._options.max_bytes, last_id=before)
         for _ in range(RESUMPTIONS):
-            await asyncio.sleep(min(RETRY_MS if wait_ms is None else wait_ms, MOST_RETRY_MS) / 1000)
+            await asyncio.sleep(min(RETRY_MS if wait_ms is None else wait_ms, MAX_RETRY_MS) / 1000)
             headers = self._peer.headers() | {"last-event-id": before, "accept": EVENTS}
             headers.pop("content-type")
             try:

@@ -13,17 +13,17 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """The most values of one message: a page of a thousand tools with long schemas has half as many."""
 DEFINITIONS_NESTING = 500
 """How deep a list may nest its definitions; a single definition that is too deep is left out."""
 DEFINITIONS = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
 """The members of results that list definitions."""
-MOST_BATCH = 50
+MAX_BATCH = 50
 TOO_DEEP = "sent a message that is nested too deeply"
-MOST_ID = 1_024
-MOST_METHOD = 255
-MOST_ERROR = 10_000
+MAX_ID = 1_024
+MAX_METHOD = 255
+MAX_ERROR = 10_000
 """Characters of an error's message that are kept."""
 
 
@@ -45,14 +45,14 @@ ReceivedMessage = UpstreamResponse | UpstreamRequest | UpstreamNotification
 def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage]:
     """Return the message in *data*, or the messages of a batch where the revision has them."""
     value = read_json(data)
-    if isinstance(value, list) and batches and 0 < len(value) <= MOST_BATCH:
+    if isinstance(value, list) and batches and 0 < len(value) <= MAX_BATCH:
         return [_message(one) for one in value]
     return [_message(value)]
 
 
 def read_json(data: bytes) -> Any:
     """Decode JSON of bounded depth and number of values; raises InvalidMessage."""
-    if excess(data, MOST_VALUES) is not None:
+    if excess(data, MAX_VALUES) is not None:
         raise InvalidMessage("sent a message with too many values or digits")
     is_deep = too_deep(data)
     if is_deep and too_deep(data, DEFINITIONS_NESTING):
@@ -92,7 +92,7 @@ def _message(value: Any) -> ReceivedMessage:
 
 def _request_or_notification(value: Mapping[str, Any]) -> UpstreamRequest | UpstreamNotification:
     method, params = value["method"], value.get("params", {})
-    if not isinstance(method, str) or not 0 < len(method) <= MOST_METHOD:
+    if not isinstance(method, str) or not 0 < len(method) <= MAX_METHOD:
         raise InvalidMessage("sent a message without a usable method")
     if params is None:
         params = {}
@@ -108,7 +108,7 @@ def _request_or_notification(value: Mapping[str, Any]) -> UpstreamRequest | Upst
 def _id(value: Any, *, none: bool = False) -> int | str | None:
     if value is None and none:
         return None
-    if isinstance(value, str) and len(value) <= MOST_ID:
+    if isinstance(value, str) and len(value) <= MAX_ID:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -125,4 +125,4 @@ def _error(value: Any) -> UpstreamError:
         raise InvalidMessage("sent an error without a usable code")
     if not isinstance(message, str):
         raise InvalidMessage("sent an error without a usable message")
-    return UpstreamError(code, message[:MOST_ERROR], value.get("data"))
+    return UpstreamError(code, message[:MAX_ERROR], value.get("data"))

@@ -19,7 +19,7 @@ from gatepost.upstreams.transport.http_requester import HttpRequester
 
 WITHIN_S = 20.0
 """How long each of these requests may take."""
-MOST_SESSION_ID = 1_024
+MAX_SESSION_ID = 1_024
 
 
 class UpstreamPeer(msgspec.Struct):
@@ -104,4 +104,4 @@ async def _initialize(
 
 def is_session_id(text: str) -> bool:
     """Return whether a session id has only the characters that the protocol allows (S-14)."""
-    return 0 < len(text) <= MOST_SESSION_ID and all("!" <= one <= "~" for one in text)
+    return 0 < len(text) <= MAX_SESSION_ID and all("!" <= one <= "~" for one in text)

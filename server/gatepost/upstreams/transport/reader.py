@@ -14,7 +14,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage, UpstreamResponse
 
-MOST_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 """The most messages of one request."""
 CHANGE_NOTIFICATIONS = frozenset(
     {
@@ -66,7 +66,7 @@ class MessageReader:
     def judge(self, received: ReceivedMessage) -> MessageAction:
         """Return what to do with a message; raises InvalidMessage after too many."""
         self._count += 1
-        if self._count > MOST_MESSAGES:
+        if self._count > MAX_MESSAGES:
             raise InvalidMessage("sent more messages than are read for one request")
         if isinstance(received, UpstreamResponse):
             if not is_same(received.id, self._identity):

@@ -6,8 +6,8 @@ from time import monotonic
 
 from gatepost.mcp.pipes import LineReader, LineTooLong
 
-MOST_CHARACTERS = 1_000
-MOST_BYTES = 16_384
+MAX_CHARACTERS = 1_000
+MAX_BYTES = 16_384
 LINES_PER_PERIOD, PERIOD_S = 50, 10.0
 """Lines that are logged in each period; the others are counted."""
 
@@ -26,7 +26,7 @@ class StderrLog:
     ) -> None:
         self._server, self._tenant, self._redacted = server, tenant, redacted
         self._clock = clock
-        self._lines = LineReader(MOST_BYTES)
+        self._lines = LineReader(MAX_BYTES)
         self._since, self._logged, self._dropped = clock(), 0, 0
 
     def take(self, part: bytes) -> None:
@@ -56,7 +56,7 @@ class StderrLog:
             extra={
                 "upstream": self._server,
                 "tenant": self._tenant,
-                "line": text[:MOST_CHARACTERS],
+                "line": text[:MAX_CHARACTERS],
             },
         )
 

@@ -12,8 +12,8 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.answers import STREAMS
-from gatepost.upstreams.transport.clock import ExchangeClock
 from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
+from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
 from gatepost.upstreams.transport.failures import invalid, late
 from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage
 from gatepost.upstreams.transport.outgoing import PreparedRequest
@@ -29,7 +29,7 @@ class StdioExchange:
     ) -> None:
         self._process, self._request = process, request
         self._server = process.server
-        self._clock = ExchangeClock(request.options.timeout_s, request.options.idle_s)
+        self._timeouts = ExchangeTimeouts(request.options.timeout_s, request.options.idle_s)
         self._reader = MessageReader(
             request.id, request.options.progress_token, asks=request.era == "session"
         )
@@ -37,7 +37,9 @@ class StdioExchange:
         self._arrived = asyncio.Event()
         self._failure: ConnectionFailure | None = None
         self._bytes = 0
-        self._client_requests = OpenClientRequests(self._clock, concurrency, request.options.caller)
+        self._client_requests = OpenClientRequests(
+            self._timeouts, concurrency, request.options.caller
+        )
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 
@@ -52,7 +54,7 @@ class StdioExchange:
         try:
             await self._process.send(outgoing.response(request_id, answer))
         finally:
-            self._clock.resume()
+            self._timeouts.resume()
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
@@ -62,7 +64,7 @@ class StdioExchange:
         if self._sent:
             params = {"requestId": self._request.id, "reason": reason[:500]}
             self._process.aside(outgoing.message("notifications/cancelled", params))
-        self._clock.stop()
+        self._timeouts.stop()
 
     async def aclose(self) -> None:
         """End the exchange; an unfinished request is cancelled."""
@@ -90,7 +92,7 @@ class StdioExchange:
     async def _run(self) -> AsyncGenerator[UpstreamMessage, None]:
         self._process.begin(self._request.id, self)
         try:
-            async with self._clock.waiting():
+            async with self._timeouts.waiting():
                 body = self._request.body()
                 self._sent = True
                 await self._process.send(body)
@@ -98,7 +100,7 @@ class StdioExchange:
             raise late(self._server) from None
         while not self._ended:
             try:
-                async with self._clock.waiting():
+                async with self._timeouts.waiting():
                     message = await self._next()
             except TimeoutError:
                 raise late(self._server) from None

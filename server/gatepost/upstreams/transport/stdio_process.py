@@ -30,7 +30,7 @@ from gatepost.upstreams.transport.reader import (
 )
 from gatepost.upstreams.transport.stderr_log import StderrLog
 
-MOST_LINE = 16_000_000
+MAX_LINE = 16_000_000
 """The most bytes of one message; no request asks for more."""
 
 
@@ -103,7 +103,7 @@ class StdioProcess:
         self._close()
 
     async def _read(self) -> None:
-        lines = LineReader(MOST_LINE)
+        lines = LineReader(MAX_LINE)
         try:
             while part := await self._service.read():
                 for line in lines.cut(part):

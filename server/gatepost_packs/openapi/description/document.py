@@ -11,8 +11,8 @@ from gatepost_packs.openapi.description.reading import DescriptionUnreadable
 Dialect = Literal["2.0", "3.0", "3.1"]
 DIALECTS: Mapping[str, Dialect] = {"3.0": "3.0", "3.1": "3.1", "2.0": "2.0", "2": "2.0"}
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-MOST_OPERATIONS = 20_000
-MOST_MEMBERS = 100_000
+MAX_OPERATIONS = 20_000
+MAX_MEMBERS = 100_000
 """Members of one object that are read at most."""
 HOPS = 10
 REMEMBERED = 64
@@ -154,9 +154,9 @@ class ApiDescription:
             for method in METHODS:
                 if method in item and (entry := _entry(path, method, item[method])):
                     count += 1
-                    if count > MOST_OPERATIONS:
+                    if count > MAX_OPERATIONS:
                         raise DescriptionUnreadable(
-                            f"The description has more than {MOST_OPERATIONS} operations."
+                            f"The description has more than {MAX_OPERATIONS} operations."
                         )
                     yield entry
 
@@ -185,9 +185,9 @@ def _level(raw: msgspec.Raw) -> RawContainer:
         level = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     elif first == b"[":
         level = msgspec.json.decode(raw, type=list[msgspec.Raw])
-    if len(level) > MOST_MEMBERS:
+    if len(level) > MAX_MEMBERS:
         raise DescriptionUnreadable(
-            f"One of its objects has {len(level)} members; at most {MOST_MEMBERS} are allowed."
+            f"One of its objects has {len(level)} members; at most {MAX_MEMBERS} are allowed."
         )
     return level
 

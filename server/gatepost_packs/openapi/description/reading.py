@@ -7,10 +7,10 @@ import msgspec
 
 from gatepost import YamlError, YamlLimits, read_yaml
 
-MOST_BYTES = 20_000_000
+MAX_BYTES = 20_000_000
 """Largest description; GitHub's has thirteen million bytes."""
 DEPTH = 100
-YAML_LIMITS = YamlLimits(size=MOST_BYTES, depth=DEPTH, nodes=7_500_000, weight=60_000_000)
+YAML_LIMITS = YamlLimits(size=MAX_BYTES, depth=DEPTH, nodes=7_500_000, weight=60_000_000)
 
 CHUNK_BYTES = 65_536
 STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -23,9 +23,9 @@ class DescriptionUnreadable(ValueError):
 
 def canonical(data: bytes) -> bytes:
     """Return the description as JSON whose outermost value is an object; raise Unreadable."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise DescriptionUnreadable(
-            f"The description has {len(data)} bytes; at most {MOST_BYTES} are allowed."
+            f"The description has {len(data)} bytes; at most {MAX_BYTES} are allowed."
         )
     data = data.removeprefix(b"\xef\xbb\xbf")
     wrong = None
@@ -85,7 +85,7 @@ def _encoded(value: Any) -> bytes:
         raise DescriptionUnreadable(
             "The description holds text that is not valid Unicode."
         ) from None
-    if len(encoded) > 2 * MOST_BYTES:
+    if len(encoded) > 2 * MAX_BYTES:
         raise DescriptionUnreadable("The description is too large with its YAML aliases expanded.")
     return encoded
 

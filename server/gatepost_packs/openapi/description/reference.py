@@ -12,7 +12,7 @@ from gatepost_packs.openapi.description.reading import DescriptionUnreadable
 
 ReferencePlace = Literal["node", "map", "examples", "example", "data"]
 
-MOST_BYTES = 1_500_000
+MAX_BYTES = 1_500_000
 """Bytes of JSON that references may add to one operation."""
 SMALLEST = 100
 """Bytes that following any reference costs, so that their number is bounded too."""
@@ -75,7 +75,7 @@ def resolved(document: ApiDescription, value: Any) -> Any:
     object is valid wherever a reference was.
     """
     holder = [value]
-    left = MOST_BYTES
+    left = MAX_BYTES
     # Level by level, so that the deepest parts are left out.
     queue: deque[tuple[Any, Any, ReferencePlace, tuple[str, ...], int]] = deque(
         [(holder, 0, "node", (), 0)]

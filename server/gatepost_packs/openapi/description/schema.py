@@ -9,8 +9,8 @@ from gatepost_packs.openapi.description.document import Dialect
 TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 DEPTH = 20
 """Levels of a schema that are kept; a model reads no deeper, and any value is accepted below."""
-MOST_PARTS = 2_000
-MOST_CHOICES = 500
+MAX_PARTS = 2_000
+MAX_CHOICES = 500
 """Values of one enum that are kept; models read no more, and the API checks them anyway."""
 LONGEST = 2_000
 """Characters of a description."""
@@ -32,7 +32,7 @@ class Simplified:
         lenient: bool = False,
         plain: bool = False,
     ) -> None:
-        self.left = MOST_PARTS
+        self.left = MAX_PARTS
         self._old = dialect != "3.1"
         self._drops, self._lenient, self._plain = drops, lenient, plain
 
@@ -137,7 +137,7 @@ def _is_pattern(value: Any) -> bool:
 KEPT_KEYWORDS: Mapping[str, Callable[[Any], bool]] = {
     "description": lambda value: isinstance(value, str) and bool(value.strip()),
     "format": lambda value: isinstance(value, str),
-    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MOST_CHOICES,
+    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_CHOICES,
     "const": lambda _: True,
     "default": lambda _: True,
     "deprecated": lambda value: value is True,

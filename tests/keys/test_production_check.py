@@ -9,7 +9,7 @@ from joserfc import jwt
 from joserfc.jwk import KeySet
 
 from gatepost_keys.generate import GenerationRefused
-from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, routes
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, production_check, routes
 from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, CodeFlow
 from tests.support.measuring import each
 
@@ -27,7 +27,7 @@ LAPTOP = {
 
 def test_lock_1_nothing_of_the_server_comes_along() -> None:
     """The package stands alone: what it imports of ours is itself, so production can omit it."""
-    root = Path(locks.__file__).parents[1]
+    root = Path(production_check.__file__).parents[1]
     names = {
         name
         for path in root.rglob("*.py")
@@ -46,9 +46,9 @@ def imports(node: ast.AST) -> list[str]:
 
 def test_locks_2_and_3_let_a_laptop_through() -> None:
     """Loopback everywhere and nothing of production about: no objection."""
-    assert locks.problems(**LAPTOP) == []
+    assert production_check.problems(**LAPTOP) == []
     ipv6 = {"issuer_url": "http://[::1]:8000/dev-as", "resource": "http://localhost:8000/mcp"}
-    assert locks.problems(**{**LAPTOP, **ipv6, "bind_host": "::1"}) == []
+    assert production_check.problems(**{**LAPTOP, **ipv6, "bind_host": "::1"}) == []
 
 
 OBJECTIONS = [
@@ -76,7 +76,7 @@ OBJECTIONS = [
 @each(("name", "value"), OBJECTIONS)
 def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
     """Any single sign of production is enough, and is named in a sentence."""
-    (sentence,) = locks.problems(**{**LAPTOP, name: value})
+    (sentence,) = production_check.problems(**{**LAPTOP, name: value})
 
     assert len(sentence) > 20
 
@@ -85,7 +85,7 @@ def test_locks_2_and_3_name_everything_at_once() -> None:
     """The refusal lists all reasons at once."""
     wrong = {name: value for name, value in OBJECTIONS if name != "environ"}
 
-    assert len(locks.problems(**{**LAPTOP, **wrong, "environ": {"ENV": "live"}})) == 8
+    assert len(production_check.problems(**{**LAPTOP, **wrong, "environ": {"ENV": "live"}})) == 8
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ async def test_lock_6_every_answer_is_marked(walk: CodeFlow, path: str, method: 
 
 def test_lock_6_there_is_a_banner_and_a_word_for_readyz() -> None:
     """Whatever starts the issuer prints the one and reports the other."""
-    assert "Never expose" in locks.BANNER
-    assert locks.INSECURE == "insecure_dev_auth"
+    assert "Never expose" in production_check.BANNER
+    assert production_check.INSECURE == "insecure_dev_auth"
 
 
 HOSTS = [

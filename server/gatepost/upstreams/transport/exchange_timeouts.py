@@ -1,17 +1,17 @@
-"""Measure a request with two clocks: silence, and the total time that it waits for the upstream."""
+"""Bound how long a request waits for an upstream: in total, and without any message."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class ExchangeClock:
+class ExchangeTimeouts:
     """
-    Runs while a request waits for the upstream, and stands still while the upstream waits for us.
+    The two timeouts of one request: in total, and without any message.
 
     Only the time inside `waiting` counts; between two waits the receiver works on a message. A
-    request of the upstream stops both clocks until it is answered, because a person may have to
-    think about it.
+    request of the upstream suspends both timeouts until it is answered, because a person may have
+    to think about it.
     """
 
     def __init__(self, timeout_s: float, idle_s: float) -> None:
@@ -24,7 +24,7 @@ class ExchangeClock:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Raise TimeoutError when a clock runs out, or after `stop`."""
+        """Raise TimeoutError when a timeout ends, or after `stop`."""
         if self.stopped:
             raise TimeoutError
         self._since = asyncio.get_running_loop().time()
@@ -36,11 +36,11 @@ class ExchangeClock:
             self._spend()
 
     def pause(self) -> None:
-        """Stop the clocks, because the upstream waits for an answer."""
+        """Suspend the timeouts, because the upstream waits for an answer."""
         self._open += 1
 
     def resume(self) -> None:
-        """Let the clocks run again once every request of the upstream is answered."""
+        """Continue the timeouts once every request of the upstream is answered."""
         if self._open == 0:
             return
         self._spend()

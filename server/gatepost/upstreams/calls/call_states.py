@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.tools.client import Capabilities, InputRequest
-from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, input_request
+from gatepost.upstreams.calls.input_requests import MAX_TOGETHER, Unsupported, input_request
 from gatepost.upstreams.calls.round_state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (
     FailureReason,
@@ -25,7 +25,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-MOST_ROUNDS = 16
+MAX_ROUNDS = 16
 PARKED_S = 900.0
 """How long a request stays open: as long as the state of a round is valid."""
 METHOD_NOT_FOUND, INTERNAL = -32601, -32603
@@ -95,7 +95,7 @@ class ModernCall:
         if message.value.get("resultType") != "input_required":
             return Finish(message)
         self.round += 1
-        if self.round > MOST_ROUNDS:
+        if self.round > MAX_ROUNDS:
             return Refuse(f"{self._server.name} asked for input too often.")
         return self._input_required(message.value)
 
@@ -106,10 +106,8 @@ class ModernCall:
             return Refuse(f"{self._server.name} asked for input in a form that is no MCP.")
         if not input_requests:
             return Send({}, state)
-        if len(input_requests) > MOST_TOGETHER:
-            return Refuse(
-                f"{self._server.name} asked for more than {MOST_TOGETHER} inputs at once."
-            )
+        if len(input_requests) > MAX_TOGETHER:
+            return Refuse(f"{self._server.name} asked for more than {MAX_TOGETHER} inputs at once.")
         requests, names = {}, {}
         for number, (upstream_key, one) in enumerate(input_requests.items()):
             own_key = f"upstream-{self.round}-{number}"
@@ -301,7 +299,7 @@ class SessionCall:
             error = {"code": METHOD_NOT_FOUND, "message": str(refusal)}
             return [Respond(message.id, {"error": error})]
         self._count += 1
-        if self._count > MOST_ROUNDS or len(self._next) >= MOST_TOGETHER:
+        if self._count > MAX_ROUNDS or len(self._next) >= MAX_TOGETHER:
             error = {"code": INTERNAL, "message": "The client was asked too often."}
             return [Respond(message.id, {"error": error})]
         self._next.append((message.id, request))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.policy.revocation.orders import revocation, seconds_of, suspension
+from gatepost.policy.revocation.revocation_records import revocation, seconds_of, suspension
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.storage.revocations import NEVER_EXPIRES, RevocationRecord
 from gatepost_authz.caller import TenantContext

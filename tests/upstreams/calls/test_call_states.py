@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gatepost.upstreams.calls.machine import (
-    MOST_ROUNDS,
+from gatepost.upstreams.calls.call_states import (
+    MAX_ROUNDS,
     PARKED_S,
     Answer,
     AskCaller,
@@ -60,7 +60,7 @@ ROUNDS = st.lists(
         st.lists(st.text(max_size=8), max_size=3, unique=True),
         st.none() | st.text(max_size=20),
     ),
-    max_size=MOST_ROUNDS + 2,
+    max_size=MAX_ROUNDS + 2,
 )
 
 
@@ -98,11 +98,11 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
 ) -> None:
     actions = driven(rounds, anew=True)
     sent = [one for one in actions if isinstance(one, Send)]
-    asked = rounds[:MOST_ROUNDS]
+    asked = rounds[:MAX_ROUNDS]
 
     assert sent[0] == Send()
     assert [([*(one.responses or {})], one.state) for one in sent[1:]] == asked
-    assert isinstance(actions[-1], Refuse if len(rounds) > MOST_ROUNDS else Finish)
+    assert isinstance(actions[-1], Refuse if len(rounds) > MAX_ROUNDS else Finish)
 
 
 @given(

@@ -9,7 +9,7 @@ from gatepost.tools.offers import Lister, Prompt, ResourceOffer, Skill, Template
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
 
-class Visible:
+class OfferSet:
     """
     The offers that one permission set can reach, each kind sorted by key.
 
