@@ -158,7 +158,9 @@ class EndableRequest(Interruptible[T]):
     _running_requests: RunningRequests
 
     def raised(self) -> type[Exception]:
-        return EXCEPTION_OF_REASON.get(None if self._stop is None else self._stop.why, self.stopped)
+        return EXCEPTION_OF_REASON.get(
+            None if self._stop is None else self._stop.reason, self.stopped
+        )
 
     def begin(self, stop: Stop) -> None:
         self._running_requests.enter(stop, self._caller)

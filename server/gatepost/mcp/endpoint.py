@@ -386,7 +386,7 @@ class Stateless:
     def _check_routed(self, exchange: Exchange, params: Params) -> None:
         name = name_in(params)
         if name not in self._routed:
-            tool = self._server.registry.known(exchange.caller, name)
+            tool = self._server.registry.tool_of_tenant(exchange.caller, name)
             if tool is None or not tool.routed:
                 return
         try:

@@ -151,7 +151,7 @@ class RoundTripClient(StreamClient):
         return self._read
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state of the run before, from the sealed state of this request."""
         return self._kept
 

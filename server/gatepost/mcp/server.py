@@ -119,12 +119,12 @@ class McpServer:
 
     def may_ask(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may have to wait for an approval."""
-        tool = self.registry.known(caller, name)
+        tool = self.registry.tool_of_tenant(caller, name)
         return tool is not None and self._asks(tool)
 
     def is_lengthy(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may become tasks."""
-        tool = self.registry.known(caller, name)
+        tool = self.registry.tool_of_tenant(caller, name)
         return tool is not None and (may_last(tool) or self._asks(tool))
 
     async def count(self, caller: TenantContext) -> None:

@@ -163,9 +163,9 @@ class DetachableClient:
         await self._client.pause(retry_after_s)
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state that the run before kept."""
-        return self.before.state or self._client.kept
+        return self.before.state or self._client.previous_state
 
     @property
     def handed_over(self) -> bool:

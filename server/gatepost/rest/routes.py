@@ -193,7 +193,7 @@ class CallTracing:
                 "gatepost.request_id": scope.get(REQUEST_ID, ""),
             }
             name = scope["path_params"]["name"]
-            if self._registry.known(caller_of(scope), name) is not None:
+            if self._registry.tool_of_tenant(caller_of(scope), name) is not None:
                 attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
             if self._names_tenant:
                 attributes["gatepost.tenant"] = caller_of(scope).tenant_id
