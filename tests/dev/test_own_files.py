@@ -133,7 +133,7 @@ def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
     yes = given_settings(None, honoured, resource)
     misspelt = given_settings(None, {"GATEPOST_LIMITS__BRUST": "1"}, resource)
     assert yes.config is not None
-    made = dev_config(8000, tools=(), state=tmp_path, given=yes.config)
+    made = dev_config(8000, tools=(), state=tmp_path, user_config=yes.config)
 
     assert {one.message.split(" ")[0] for one in no.problems} == set(refused)
     assert all("has no effect on `gatepost dev`" in one.message for one in no.problems)

@@ -239,7 +239,7 @@ def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> N
     suspend(scene, ["acme"])
     erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
     scene.gate.run(erasure.run(lambda line: None))
-    left = scene.gate.run(erasure.found())
+    left = scene.gate.run(erasure.inventory())
     assert left.is_nothing, left
     suspend(scene, [])
 
