@@ -20,10 +20,11 @@ import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import (
-    CONCURRENCY_WAIT_S,
     Buckets,
+    ConcurrencyCounter,
     ConcurrencyLimit,
     Denial,
+    LocalLimits,
     Spending,
 )
 
@@ -276,17 +277,14 @@ class MemoryTenantSharedStore:
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
-        full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
         rates = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
-        if full:
-            wait, at = self._buckets.spend_all(rates, now, take=False)
-            if wait > CONCURRENCY_WAIT_S:
-                return Denial(at, wait)
-            return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
-        wait, at = self._buckets.spend_all(rates, now)
-        if wait:
-            return Denial(at, wait)
+        limits = LocalLimits(
+            self._buckets.these(rates, now),
+            [ConcurrencyCounter(limit.most, self._taken[limit.name]) for limit in concurrency],
+        )
+        if not limits.take(now):
+            return limits.shortage(now)
         self.hold(concurrency)
         return None
 
