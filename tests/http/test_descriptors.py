@@ -173,10 +173,10 @@ async def test_a_request_without_a_descriptor_may_be_sent_again(front: Front) ->
 
 def test_some_descriptors_are_no_connections() -> None:
     """An eighth is kept for files and stores, within bounds; the metrics get a part of it."""
-    assert DescriptorLimits.of(1024) == DescriptorLimits(near=896, full=960)
-    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(near=896, full=992)
+    assert DescriptorLimits.of(1024) == DescriptorLimits(almost_full=896, full=960)
+    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(almost_full=896, full=992)
     assert DescriptorLimits.of(1 << 20) == DescriptorLimits(
-        near=(1 << 20) - 1000, full=(1 << 20) - 500
+        almost_full=(1 << 20) - 1000, full=(1 << 20) - 500
     )
 
 

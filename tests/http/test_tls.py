@@ -102,7 +102,7 @@ def test_handshakes_that_do_not_end_make_room(
     clients = 60
     # Both ends of a connection are this process's: all the clients' ends fit, and half of ours.
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
-    room = DescriptorLimits(near=near, full=near + 10)
+    room = DescriptorLimits(almost_full=near, full=near + 10)
     monkeypatch.setattr(listen, "DescriptorLimits", SimpleNamespace(here=lambda **_: room))
     with encrypted(app, authority) as server, contextlib.ExitStack() as open_:
         for _ in range(clients):

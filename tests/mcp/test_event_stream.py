@@ -105,7 +105,7 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_disconnected
                 await pubsub.listed("tools")
             await asyncio.sleep(0)
 
-            assert len(stream._new) == 1  # type: ignore[attr-defined]
+            assert len(stream._unsent) == 1  # type: ignore[attr-defined]
             await until(lambda: len(client.streams) == 0)
             assert client.pubsub.tenants == ()
 

@@ -180,7 +180,7 @@ class ToolPolicies:
         caller = _caller_of(request)
         if self._tenant_tools is None or caller is None or request.tool in self._tools:
             return None
-        return self._tenant_tools.known(caller, request.tool)
+        return self._tenant_tools.tool_of_tenant(caller, request.tool)
 
 
 def _caller_of(request: ApprovalRequest) -> TenantContext | None:
