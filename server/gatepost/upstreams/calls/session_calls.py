@@ -206,7 +206,7 @@ class SessionCalls:
                 sealed = Sealing(self._keyring, target.tenant, idempotency_digest).seal(state)
                 log = _call_log_name(idempotency_digest)
                 await self._shared_store.of(target.tenant).append(
-                    log, sealed, ttl_s=2 * PARKED_S, most=1
+                    log, sealed, ttl_s=2 * PARKED_S, max_events=1
                 )
         except StoreUnavailable:
             # The call was sent. An outage would make the caller's client send it again.
