@@ -31,8 +31,8 @@ def head(server: AttackedServer, *fields: str) -> bytes:
 
 
 def healthy(server: AttackedServer, *fields: str) -> bytes:
-    asked = ("GET /health HTTP/1.1", f"Host: {server.client.authority}", *fields, "", "")
-    return "\r\n".join(asked).encode()
+    lines = ("GET /health HTTP/1.1", f"Host: {server.client.authority}", *fields, "", "")
+    return "\r\n".join(lines).encode()
 
 
 def statuses(connection: socket.socket) -> list[int]:

@@ -74,10 +74,10 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> No
         _, identity = McpSessions(keyring).start(params, caller)
 
         with closed.nothing_runs():
-            one = post(closed, CALL, ("Mcp-Session-Id", identity))
+            response = post(closed, CALL, ("Mcp-Session-Id", identity))
             many = post(closed, b"[" + CALL + b"]", ("Mcp-Session-Id", identity))
 
-    assert [code_of(one), code_of(many)] == [jsonrpc.TENANT_SUSPENDED] * 2
+    assert [code_of(response), code_of(many)] == [jsonrpc.TENANT_SUSPENDED] * 2
 
 
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])

@@ -34,10 +34,10 @@ async def test_a_request_within_another_head_is_a_part_of_that(port: int) -> Non
         await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
         assert (await told(wire))["path"] == "/mcp"
         await wire.send(post(b"first"))
-        found = await told(wire)
+        request = await told(wire)
 
-    assert (found["path"], found["body"]) == ("/other", "first")
-    assert found["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
+    assert (request["path"], request["body"]) == ("/other", "first")
+    assert request["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
 
 
 @pytest.mark.requirement("P3")
@@ -120,9 +120,9 @@ async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
     """It was started by the answer ahead of it: its trace was a part of the other one's."""
 
     async def names(scope: Scope, receive: Receive, send: Send) -> None:
-        found = NAMED.get()
+        value = NAMED.get()
         NAMED.set(scope["path"])
-        await respond(send, 200, f"{found} {END.decode()}".encode())
+        await respond(send, 200, f"{value} {END.decode()}".encode())
 
     async with serving(names, HttptoolsProtocol) as port, connected(port) as wire:
         await wire.send(post(b"first") * 3)

@@ -145,12 +145,12 @@ async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None
         assert (await wire.rest()).endswith(b"/held")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("late", [True, False])
-async def test_a_waiting_caller_learns_the_outcome(kept: bool, late: bool) -> None:
+async def test_a_waiting_caller_learns_the_outcome(committed: bool, late: bool) -> None:
     """Before it is settled or after it."""
     commit = CommitFuture()
-    settle = partial(commit.resolve, None if kept else "no disk")
+    settle = partial(commit.resolve, None if committed else "no disk")
 
     async def waits() -> None:
         await commit
@@ -164,8 +164,8 @@ async def test_a_waiting_caller_learns_the_outcome(kept: bool, late: bool) -> No
     done, _ = await asyncio.wait({waiting}, timeout=SOON)
 
     assert done
-    assert (waiting.exception() is None) == kept
-    if not kept:
+    assert (waiting.exception() is None) == committed
+    if not committed:
         assert isinstance(waiting.exception(), CommitFailed)
 
 

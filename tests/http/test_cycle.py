@@ -59,9 +59,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
     elif scope["path"] == "/scope":
-        there = scope.get(WHOLE_BODY, b"nothing")
+        whole_body = scope.get(WHOLE_BODY, b"nothing")
         first = await receive()
-        data = there + b" " + first["body"]
+        data = whole_body + b" " + first["body"]
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
     elif scope["path"] == "/refused":
@@ -69,9 +69,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(body(b"no"))
         await receive()
     elif scope["path"].startswith("/told"):
-        told = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
-        await send(start((b"content-length", b"%d" % len(told))))
-        await send(body(told))
+        text = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
+        await send(start((b"content-length", b"%d" % len(text))))
+        await send(body(text))
     else:
         for message in ANSWERS[scope["path"]]:
             await send(message)

@@ -94,14 +94,16 @@ def test_the_soft_limit_is_raised_to_the_hard_one(raised: LimitedServer) -> None
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED, RAISED)
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["silent", "between requests"])
-def test_idle_connections_make_room_for_new_clients(server: LimitedServer, asked: bool) -> None:
+@pytest.mark.parametrize("has_request", [False, True], ids=["silent", "between requests"])
+def test_idle_connections_make_room_for_new_clients(
+    server: LimitedServer, has_request: bool
+) -> None:
     """They reset every new client, and nothing was logged; the oldest of them end now."""
     with ExitStack() as open_:
         connections = []
         for _ in range(CONNECTIONS):
             connections.append(open_.enter_context(server.connected()))
-            if asked:
+            if has_request:
                 assert server.ask(connections[-1]).status == 200
         for _ in range(5):
             with server.connected() as client:

@@ -106,14 +106,14 @@ ORDER: list[tuple[str, str, Pairs]] = [
 """Each request breaks the rule of its refusal and those of all refusals below."""
 
 
-@pytest.mark.parametrize("place", range(len(ORDER)), ids=[f"{c}-{m}" for c, m, _ in ORDER])
-async def test_the_first_check_that_refuses_answers(front: Front, place: int) -> None:
+@pytest.mark.parametrize("position", range(len(ORDER)), ids=[f"{c}-{m}" for c, m, _ in ORDER])
+async def test_the_first_check_that_refuses_answers(front: Front, position: int) -> None:
     """A request that breaks several rules meets them in the documented order."""
-    code, method, _ = ORDER[place]
-    fields = {name: value for _, _, pairs in reversed(ORDER[place:]) for name, value in pairs}
+    code, method, _ = ORDER[position]
+    fields = {name: value for _, _, pairs in reversed(ORDER[position:]) for name, value in pairs}
     if method == "OPTIONS":
         del fields[b"origin"]  # with it, this is a preflight of a page that is not allowed
-    scheme = "http" if place <= 1 else "https"
+    scheme = "http" if position <= 1 else "https"
 
     answer = await ask(front.edge, method=method, scheme=scheme, headers=tuple(fields.items()))
 

@@ -65,13 +65,13 @@ async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
     sock = bind("127.0.0.1", 0)
     server = await started(sock, tls_context(*authority.certify("localhost")))
 
-    def asked(client: socket.socket) -> bytes:
+    def exchange(client: socket.socket) -> bytes:
         with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:
             encrypted.sendall(GET)
             return rest_of(encrypted)
 
     with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:
-        waiting = asyncio.create_task(asyncio.to_thread(asked, client))
+        waiting = asyncio.create_task(asyncio.to_thread(exchange, client))
         await server.shutdown([sock])
 
         assert (await waiting).startswith(b"HTTP/1.1 200")

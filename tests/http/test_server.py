@@ -100,9 +100,9 @@ async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
 
 async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection) -> None:
     """Pipelining (RFC 9112 section 9.3.2) passes the deadline's bookkeeping unharmed."""
-    one = HEAD + b"content-length: 1\r\n\r\nx"
+    request = HEAD + b"content-length: 1\r\n\r\nx"
     last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
-    await wire.send(one + one + last)
+    await wire.send(request + request + last)
     answers = await wire.rest()
 
     assert answers.count(b"HTTP/1.1 200") == 3

@@ -59,11 +59,11 @@ def server(app: DelayedAnswerApp, authority: CertificateAuthority) -> Iterator[E
 
 def hello(server: Encrypted) -> bytes:
     """What a client says first."""
-    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = server.trusting.wrap_bio(heard, said, server_hostname="localhost")
+    heard, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = server.trusting.wrap_bio(heard, outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    return said.read()
+    return outgoing.read()
 
 
 @pytest.mark.requirement("W22")
