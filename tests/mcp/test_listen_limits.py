@@ -179,7 +179,7 @@ class FailingStream(CountingStream):
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
     """The streams that are written to in the same turn get their change, or their heartbeat."""
-    streams = OpenStreams(most_per_caller=1000)
+    streams = OpenStreams(max_per_caller=1000)
     failing, errors = FailingStream(a_caller()), list[Exception]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
