@@ -40,7 +40,7 @@ class CredentialsReplicas:
 
     def one(self, *hosts: str) -> CredentialServices:
         """What the credentials of another process use, which may reach these hosts."""
-        network = Network(allow_hosts=tuple(urlsplit(one).netloc for one in hosts))
+        network = Network(allow_hosts=tuple(urlsplit(host).netloc for host in hosts))
         fetcher = Fetcher(development=True, network=network)
         outbound = OutboundClient(network, tls=fetcher.tls)
         for opened in (fetcher, outbound):
@@ -125,12 +125,12 @@ async def credential_of(
 async def works(idp: RunningOidcProvider, token: str) -> bool:
     """Whether the authorization server knows the token as active."""
     async with httpx2.AsyncClient() as client:
-        told = await client.post(
+        answer = await client.post(
             f"{idp.issuer}/token/introspection",
             data={"token": token.removeprefix("Bearer ")},
             auth=(MACHINE, SECRET),
         )
-    return bool(told.json()["active"])
+    return bool(answer.json()["active"])
 
 
 async def test_a_token_is_found_by_the_metadata_of_the_upstream(
@@ -165,13 +165,15 @@ async def test_one_replica_gets_the_token_and_the_others_use_it(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
     """Also when all of them need it at the same moment."""
-    found = [
+    credentials = [
         await credential_of(replicas.one(upstream.base, idp.issuer), upstream) for _ in range(4)
     ]
-    signed = await asyncio.gather(*(one.headers() for one in found for _ in range(3)))
+    signed = await asyncio.gather(
+        *(credential.headers() for credential in credentials for _ in range(3))
+    )
 
-    assert len({one.version for one in signed}) == 1
-    assert len({one.headers["authorization"] for one in signed}) == 1
+    assert len({request.version for request in signed}) == 1
+    assert len({request.headers["authorization"] for request in signed}) == 1
 
 
 async def test_a_refused_token_is_renewed_once(

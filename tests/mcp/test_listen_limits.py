@@ -161,6 +161,45 @@ class CountingStream:
         self.caller = a_caller()
 
 
+class FailingStream(CountingStream):
+    """A stream that cannot be written to."""
+
+    has_ended = False
+
+    def wake(self) -> None:
+        raise RuntimeError("the connection is lost")
+
+    beat = wake
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+@pytest.mark.requirement("SU-10", "T-10")
+@pytest.mark.parametrize("wakes", [True, False])
+async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
+    """The streams that are written to in the same turn get their change, or their heartbeat."""
+    streams = OpenStreams(max_per_caller=1000)
+    failing, errors = FailingStream(a_caller()), list[Exception]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    # As many as there are turns, so that one of them is in that of the first stream.
+    others = [CountingStream(a_caller()) for _ in range(streams.steps)]
+    for stream in (failing, *others):
+        streams.enter(stream)
+    for stream in (failing, *others) if wakes else ():
+        streams.wake(stream)
+    for _ in () if wakes else range(streams.steps):
+        loop.call_soon(streams.look)
+    await until(lambda: all(stream.woken + stream.beats for stream in others))
+    for stream in (failing, *others):
+        streams.leave(stream)
+
+    assert failing.has_ended
+    assert len(errors) == 1
+    assert {(stream.woken, stream.beats) for stream in others} == {(int(wakes), int(not wakes))}
+
+
 @pytest.mark.requirement("T-10")
 async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
     """In one round every stream has its turn once, and no step of it takes many of them."""

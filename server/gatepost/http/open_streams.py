@@ -162,8 +162,7 @@ class OpenStreams:
         ]
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
-        for stream in some:
-            stream.wake()
+        send_each(iter(some), lambda stream: stream.wake())
 
     @property
     def steps(self) -> int:
@@ -173,11 +172,13 @@ class OpenStreams:
     def look(self) -> None:
         """Send a heartbeat on the next few streams, or end those whose token has expired."""
         self._position = (self._position + 1) % len(self._ring)
-        for stream in tuple(self._ring[self._position]):
-            if self.is_over(stream.caller):
-                stream.end()
-            else:
-                stream.beat()
+        send_each(iter(tuple(self._ring[self._position])), self._beat)
+
+    def _beat(self, stream: OpenStream) -> None:
+        if self.is_over(stream.caller):
+            stream.end()
+        else:
+            stream.beat()
 
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
@@ -186,3 +187,20 @@ class OpenStreams:
     def _tick(self) -> None:
         self._wait()
         self.look()
+
+
+def send_each(streams: Iterator[OpenStream], send: Callable[[OpenStream], None]) -> None:
+    """
+    Call *send* with each of these streams.
+
+    An error ends its stream alone: the event loop logs it, and goes on to the other streams.
+    """
+    unsent = None
+    try:
+        for unsent in streams:
+            send(unsent)
+        unsent = None
+    finally:
+        if unsent is not None:
+            asyncio.get_running_loop().call_soon(send_each, streams, send)
+            unsent.end()

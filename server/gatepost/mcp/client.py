@@ -18,7 +18,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, notification, rea
 from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import Bucket
+from gatepost.storage.rate_limits import LocalLimits
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
@@ -63,7 +63,7 @@ class StreamClient(SilentClient):
     _token: Raw | None = None
     _min_level = len(LEVELS)
     _reported = -math.inf
-    _reports: Bucket | None = None
+    _reports: LocalLimits | None = None
     _late: bytes | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
@@ -92,8 +92,8 @@ class StreamClient(SilentClient):
             self._min_level = LEVELS.index(level)
 
     @cached_property
-    def _messages(self) -> Bucket:
-        return Bucket.of(MESSAGES_PER_S, MESSAGES_AT_ONCE, time.monotonic())
+    def _messages(self) -> LocalLimits:
+        return LocalLimits.of_rate(MESSAGES_PER_S, MESSAGES_AT_ONCE, time.monotonic())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -134,8 +134,8 @@ class StreamClient(SilentClient):
         if is_limited:
             now, reports = time.monotonic(), self._reports
             if reports is None:
-                reports = self._reports = Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, now)
-            if not reports.spend(now):
+                reports = self._reports = LocalLimits.of_rate(REPORTS_PER_S, REPORTS_AT_ONCE, now)
+            if not reports.take(now):
                 await self._delay(report)
                 return
         self._late = None
@@ -185,7 +185,7 @@ class StreamClient(SilentClient):
         """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
         if self.stream is None or LEVELS.index(level) < self._min_level:
             return
-        if not self._messages.spend(time.monotonic()):
+        if not self._messages.take(time.monotonic()):
             self._dropped += 1
             await asyncio.sleep(0)
             return
@@ -209,7 +209,7 @@ class StreamClient(SilentClient):
         if self._late is not None:
             await self._say_late()
         if self._dropped:
-            self._messages = Bucket.of(1, 1, time.monotonic())
+            self._messages = LocalLimits.of_rate(1, 1, time.monotonic())
             warning = f"{self._dropped} messages were dropped: they came too fast."
             await self.log("warning", warning, "gatepost")
         return body

@@ -111,7 +111,7 @@ class EventLog:
         ttl_s = FINISHED_S if kind in END_KINDS else RUNNING_S
         try:
             number = await self._stored.shared_store.append(
-                self._stored.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
+                self._stored.name, kind + data, ttl_s=ttl_s, max_events=len(self._sizes)
             )
         except StoreUnavailable:
             return ""

@@ -184,7 +184,7 @@ class IdempotentExecution:
                     if not self._may_take_over(current):
                         self._resolve(UNKNOWN)
                         return False
-                    if await self._store.take_over(self._new_record(), was=current):
+                    if await self._store.take_over(self._new_record(), expected=current):
                         return True
                     continue
                 if self._stopped.done():

@@ -67,7 +67,7 @@ class ScriptReviews:
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return the script with that id if it waits or was rejected."""
-        stored = await self._stored(tenant, request_id)
+        stored = await self._find(tenant, request_id)
         return None if stored is None else stored[0]
 
     def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
@@ -164,7 +164,7 @@ class ScriptReviews:
         clock = self._clock if now is None else lambda: now
         return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
 
-    async def _stored(
+    async def _find(
         self, tenant: str, request_id: str
     ) -> tuple[ApprovalRequest, ScriptReview] | None:
         """Return a waiting or rejected script, as a request and as it is stored."""
@@ -199,7 +199,7 @@ class ScriptReviews:
     async def _store(self, request: ApprovalRequest) -> bool:
         """Store a decision; return False if another decision came first."""
         decision = request.decisions[-1]
-        stored = await self._stored(request.tenant, request.id)
+        stored = await self._find(request.tenant, request.id)
         if stored is None:
             return False
         _, review = stored
