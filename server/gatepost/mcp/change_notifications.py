@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.background import TaskSet
 from gatepost.storage.shared_store import SharedStore, Subscription
 from gatepost.tools.context import ListName
 
@@ -40,7 +39,6 @@ class ChangePubSub:
     def __init__(self, shared_store: SharedStore) -> None:
         self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
-        self._closing = TaskSet()
 
     def of(self, tenant: str) -> "TenantChanges":
         """Return the publisher of this tenant's changes; this is cheap."""
@@ -91,15 +89,13 @@ class ChangePubSub:
             return
         del self._subscribers[tenant]
         if subscribers.following is not None:
-            # A client that hangs up must not wait until the shared store has unsubscribed.
-            self._closing.start(subscribers.following.aclose())
+            subscribers.following.end()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """End all subscriptions."""
         for subscribers in tuple(self._subscribers.values()):
             for interest in tuple(subscribers.members):
                 interest.end()
-        await asyncio.gather(*self._closing)
 
 
 class ChangeSubscribers:

@@ -39,8 +39,13 @@ DeliverMessage = Callable[[bytes], None]
 class Subscription(Protocol):
     """A subscription to a topic."""
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """
+        Stop the delivery at once; a second call does nothing.
+
+        The shared store unsubscribes in the background, because a client that hangs up must not
+        wait for it.
+        """
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -176,7 +181,7 @@ class WakeUps(Wakeable):
         """End the subscription."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            await subscription.aclose()
+            subscription.end()
 
     async def follow(self) -> bool:
         """
@@ -359,8 +364,8 @@ class MemorySubscription:
         self._followers, self._topic = followers, topic
         followers.setdefault(topic, {})[self] = deliver
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """Implement `Subscription`."""
         interested = self._followers.get(self._topic, {})
         interested.pop(self, None)
         if not interested:

@@ -1,6 +1,5 @@
 """The message channel of a session between processes, and the channels that are open here."""
 
-import asyncio
 import contextlib
 import time
 from collections import OrderedDict
@@ -10,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.background import TaskSet
 from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.session import LIFETIME_S, McpSession
 from gatepost.storage.errors import StoreUnavailable
@@ -200,6 +198,12 @@ class RegisteredSession:
         if signal.kind in ("end", "watch"):
             self.is_stale = True
 
+    def close(self) -> None:
+        """End the subscription; a request that still holds the session reads its record itself."""
+        following, self.following, self.is_stale = self.following, None, True
+        if following is not None:
+            following.end()
+
 
 class SessionRegistry:
     """
@@ -221,7 +225,6 @@ class SessionRegistry:
         self._shared_store = shared_store
         self._clock = clock
         self._entries: OrderedDict[SessionKey, RegisteredSession] = OrderedDict()
-        self._closing = TaskSet()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -266,11 +269,10 @@ class SessionRegistry:
         """Remove a session that has ended in the store."""
         self._drop((tenant, session.key))
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Remove all sessions and end their subscriptions."""
         for session_key in tuple(self._entries):
             self._drop(session_key)
-        await asyncio.gather(*self._closing)
 
     async def _enter(self, session_key: SessionKey, session: McpSession) -> RegisteredSession:
         tenant, _ = session_key
@@ -284,7 +286,7 @@ class SessionRegistry:
         except StoreUnavailable:
             return entry  # changes are not announced, so every request reads the record
         if (known_entry := self._entries.get(session_key)) is not None:
-            self._close(entry)
+            entry.close()
             return known_entry
         self._entries[session_key] = entry
         self._make_room()
@@ -303,11 +305,4 @@ class SessionRegistry:
     def _drop(self, session_key: SessionKey) -> None:
         entry = self._entries.pop(session_key, None)
         if entry is not None:
-            self._close(entry)
-
-    def _close(self, entry: RegisteredSession) -> None:
-        following, entry.following = entry.following, None
-        # A request that still holds it reads the record itself from now on.
-        entry.is_stale = True
-        if following is not None:
-            self._closing.start(following.aclose())
+            entry.close()
