@@ -13,7 +13,8 @@ from gatepost.mcp.responses import MethodResult, UncommittedResult, call_result,
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.task_methods import UNDECLARED, created
-from gatepost.mcp.tasks.task_runner import BeforeTask, perform
+from gatepost.mcp.tasks.task_record import BeforeTask
+from gatepost.mcp.tasks.task_runner import perform
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import (
