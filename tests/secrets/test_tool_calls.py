@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.packs.conftest import PackCaller, Protocol
 from tests.secrets.conftest import proof
+from tests.support.client import Protocol, ToolCaller
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, each, eventually
@@ -37,10 +37,8 @@ class ServersWithSecrets:
     def __init__(self, deployment: DeploymentFolder, servers: list[Server]) -> None:
         self.deployment, self.servers = deployment, servers
 
-    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> PackCaller:
-        return PackCaller(
-            self.servers[at % len(self.servers)], self.deployment.folder, tenant, protocol, ""
-        )
+    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> ToolCaller:
+        return ToolCaller(self.servers[at % len(self.servers)], tenant, protocol)
 
     def fresh(self) -> str:
         """A name that no other test has."""
