@@ -10,17 +10,17 @@ import httpx2
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.keys.conftest import (
+from tests.support.client import RestClient
+from tests.support.issuers import AsgiServer, Idp, respond
+from tests.support.processes import free_port
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.sign_in import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
     RunningOidcProvider,
     authorization_server,
 )
-from tests.support.client import RestClient
-from tests.support.issuers import AsgiServer, Idp, respond
-from tests.support.processes import free_port
-from tests.support.server import Server, issuer_settings, running_server
 
 LISTED_S = 20
 METADATA = "/.well-known/oauth-protected-resource/mcp"
