@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.secrets.conftest import SAID
+from tests.redaction.conftest import SAID
 from tests.support.client import MODERN, RestClient, modern
 from tests.support.issuers import Idp
 from tests.support.measuring import each, eventually, overheard
@@ -96,7 +96,7 @@ class EchoServer(Server):
 def opened() -> Iterator[EchoServer]:
     """The server with the secrets of both tenants."""
     settings: Mapping[str, Any] = {
-        "tools": {"packs": [], "load": ["tests.secrets.conftest"]},
+        "tools": {"packs": [], "load": ["tests.redaction.conftest"]},
         "tenancy": {"create_on_first_use": True},
         "log": {"level": "debug"},
     }
