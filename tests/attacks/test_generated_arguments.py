@@ -29,7 +29,7 @@ from tests.attacks.conftest import (
     object_of,
     taking,
 )
-from tests.rest.conftest import RestEndpoint
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 LARGEST = LimitsSettings().max_body_bytes

@@ -7,8 +7,8 @@ import pytest
 
 from gatepost.tools.cpu_thread import MAX_WAITING
 from gatepost_packs import demo
-from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 BOB = a_caller(tenant_id="globex", subject="bob")

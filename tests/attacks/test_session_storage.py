@@ -14,7 +14,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 from tests.support.measuring import ManualClock
 from tests.support.runners import run_until
 

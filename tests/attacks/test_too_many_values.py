@@ -29,10 +29,10 @@ from gatepost.tools.json_shape import (
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import is_large
 from gatepost.tools.schema_branches import branching_of
-from tests.rest.conftest import RestEndpoint
 from tests.support.client import modern
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import each
 
 JSON = st.recursive(

@@ -12,7 +12,7 @@ from gatepost.audit.record import AuditRecord, read
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AUDITED_TOOLS
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
@@ -97,15 +97,15 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
         {"kind": "call", "offer": "document", "outcome": "success"},
     ),
     "REST": (
-        lambda server, token: Octopus(server, token).call("write", {"text": "hello"}),
+        lambda server, token: RestClient(server, token).call("write", {"text": "hello"}),
         {"kind": "call", "tool": "write", "outcome": "success"},
     ),
     "REST, unknown": (
-        lambda server, token: Octopus(server, token).call("nothing"),
+        lambda server, token: RestClient(server, token).call("nothing"),
         {"kind": "refusal", "outcome": "unknown"},
     ),
     "REST, of another tenant": (
-        lambda server, token: Octopus(server, token).call(
+        lambda server, token: RestClient(server, token).call(
             "write", {"text": "x"}, ("X-Octopus-Tenant-Id", "globex")
         ),
         {"kind": "tenant_mismatch", "outcome": "refused"},
@@ -144,7 +144,7 @@ def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
     token = audited.gatepost.token(org_id="again")
     for _ in range(2):
         fields = [("Idempotency-Key", "k1")]
-        Octopus(audited.gatepost, token).call("write", {"text": "once"}, *fields)
+        RestClient(audited.gatepost, token).call("write", {"text": "once"}, *fields)
     records = audited.records("again")
 
     assert [(record.outcome, record.retry, record.replayed) for record in records] == [

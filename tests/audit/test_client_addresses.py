@@ -14,8 +14,16 @@ from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog
 from tests.audit.test_calls import AuditedServer
-from tests.rest.conftest import Octopus
-from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
+from tests.support.client import (
+    CLIENT,
+    Fields,
+    RestClient,
+    message,
+    modern,
+    old_call,
+    read_answer,
+    request,
+)
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
 from tests.support.measuring import each
@@ -83,12 +91,14 @@ WAYS: dict[str, Way] = {
     "MCP, one that calls another": lambda server, token, fields: server.client.call(
         token, "both", fields=fields
     ),
-    "REST": lambda server, token, fields: Octopus(server, token).call(*WRITE, *fields),
-    "REST, refused": lambda server, token, fields: Octopus(server, token).call("none", {}, *fields),
-    "REST, one that calls another": lambda server, token, fields: Octopus(server, token).call(
+    "REST": lambda server, token, fields: RestClient(server, token).call(*WRITE, *fields),
+    "REST, refused": lambda server, token, fields: RestClient(server, token).call(
+        "none", {}, *fields
+    ),
+    "REST, one that calls another": lambda server, token, fields: RestClient(server, token).call(
         "both", {}, *fields
     ),
-    "REST, of another tenant": lambda server, token, fields: Octopus(server, token).call(
+    "REST, of another tenant": lambda server, token, fields: RestClient(server, token).call(
         *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
     ),
 }
@@ -172,7 +182,7 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name
     tenant = f"g{[*HANDED_ON].index(name)}"
     token = behind.gatepost.token(org_id=tenant)
     behind.gatepost.client.call(token, *WRITE, fields=forwarded_fields(*values))
-    Octopus(behind.gatepost, token).call(*WRITE, *forwarded_fields(*values))
+    RestClient(behind.gatepost, token).call(*WRITE, *forwarded_fields(*values))
 
     assert peers(behind, tenant) == [on_record] * 2
 

@@ -21,7 +21,7 @@ from gatepost.tools.runner import Runner
 from gatepost_authz.errors import InsufficientScope
 from tests.audit.conftest import AuditLog, audit_log, person
 from tests.audit.test_outage import context
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -174,7 +174,7 @@ def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> Non
     token = running.token(org_id="acme")
     for _ in range(CALLS):
         running.client.call(token, "record_read")
-        Octopus(running, token).call("record_read")
+        RestClient(running, token).call("record_read")
     until = time.monotonic() + WITHIN_S
     records = asyncio.run(rows(url))
     while sum(record.times for record in records) < 2 * CALLS:
@@ -188,7 +188,7 @@ def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> Non
 def test_requests_for_another_tenant_are_counted(server: tuple[Server, str]) -> None:
     """The first ones as they are, then one record with their number and the last claim."""
     running, url = server
-    agent = Octopus(running, running.token(org_id="acme"))
+    agent = RestClient(running, running.token(org_id="acme"))
     for number in range(9):
         refused = agent.call("open", {}, ("X-Octopus-Tenant-Id", f"globex-{number}"))
         assert refused.status == 403

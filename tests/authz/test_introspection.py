@@ -12,6 +12,7 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MAX_RUNNING
 from gatepost_authz.tenant import Policy
 from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
+from tests.support.issuers import b64
 
 
 async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:
@@ -315,4 +316,15 @@ async def test_loopback_issuers_and_development_tokens_are_for_development(
     opaque_gate.verifier.policy = Policy()
 
     assert await opaque_gate.verify() is None
+    assert opaque_gate.endpoint.asked == []
+
+
+@pytest.mark.parametrize("head", ['{ "alg":"dir"}', '{\n"alg":"dir"}', '{\r\n "alg":"dir"}'])
+async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_laid_out(
+    opaque_gate: OpaqueTokenGate, head: str
+) -> None:
+    """It is another issuer's, and a reader of the page could use it."""
+    token = f"{b64(head.encode())}..iv.text.tag"
+
+    assert await opaque_gate.verifier.verify(token, TARGET) is None
     assert opaque_gate.endpoint.asked == []

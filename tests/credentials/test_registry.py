@@ -24,8 +24,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.keys.conftest import MACHINE, SECRET, RunningOidcProvider, authorization_server
 from tests.support.issuers import Idp, answer
+from tests.support.sign_in import MACHINE, SECRET, RunningOidcProvider, authorization_server
 
 TENANT = "acme"
 

@@ -20,10 +20,10 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.keys.conftest import RESOURCE_SERVER, TokenForm, authorization_server
-from tests.keys.conftest import SECRET as OTHER_SECRET
 from tests.support.measuring import capture_logs
 from tests.support.programs import BrowserUser
+from tests.support.sign_in import RESOURCE_SERVER, TokenForm, authorization_server
+from tests.support.sign_in import SECRET as OTHER_SECRET
 
 
 @contextmanager

@@ -25,9 +25,10 @@ from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
-from tests.keys.conftest import APP_CALLBACK, RESOURCE, TOOL_SCOPES, Imitated, query_of
+from tests.dev.test_other_servers import APP_CALLBACK, TOOL_SCOPES, Imitated
 from tests.support.issuers import unb64
 from tests.support.measuring import each
+from tests.support.sign_in import RESOURCE, query_of
 
 NAMES = list(IMITATIONS)
 SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]

@@ -13,12 +13,11 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
-from tests.clients.conftest import CSV, walk_python
-from tests.keys.conftest import challenge_of
 from tests.support.commands import Gatepost, dev, ended, run, token
 from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.programs import BrowserUser
+from tests.support.sign_in import challenge_of
 
 pytestmark = pytest.mark.slow
 
@@ -235,18 +234,6 @@ def test_keys_rotate_while_it_runs(tmp_path: Path, name: str) -> None:
 def key_of(access_token: str) -> str:
     """The `kid` of a signed token."""
     return str(json.loads(unb64(access_token.partition(".")[0]))["kid"])
-
-
-@each("name", [name for name, shape in IMITATIONS.items() if "registration" in shape.endpoints])
-async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> None:
-    """Where the provider registers clients: discovery, registration, sign-in, calls, renewal."""
-    folder = tmp_path / name
-    folder.mkdir()
-    with dev(folder, "--as", name) as gatepost:
-        report = await walk_python(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
-
-    assert "files:write" in report["granted"].split()
-    assert report["after_refresh"] == "again"
 
 
 def test_a_wrong_name_ends_with_the_right_one(tmp_path: Path) -> None:

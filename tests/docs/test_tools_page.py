@@ -18,7 +18,7 @@ from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT, contents
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
-from tests.support.endpoint_streams import listening
+from tests.support.endpoint_clients import listening
 from tests.support.measuring import each
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")

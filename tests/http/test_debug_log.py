@@ -11,7 +11,7 @@ import pytest
 
 from gatepost.storage.backends import open_records
 from gatepost.telemetry.logs import OWN_LOGGERS, configure
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -68,9 +68,9 @@ def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: s
 
 def test_a_call_by_rest_is_told_too(server: Server) -> None:
     """With what it is part of."""
-    octopus = Octopus(server, server.token(org_id="acme"))
+    rest_client = RestClient(server, server.token(org_id="acme"))
     with capture_logs() as events:
-        octopus.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
+        rest_client.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
 
     [call] = [event for event in events if event["event"] == "call_completed"]
     assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")

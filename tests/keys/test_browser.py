@@ -14,8 +14,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
-from tests.keys.conftest import challenge_of
 from tests.support.programs import WITHIN_MS, chromium, in_a_browser
+from tests.support.sign_in import challenge_of
 
 pytestmark = in_a_browser
 

@@ -4,7 +4,18 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, challenge_of, query_of, table
+from tests.support.sign_in import (
+    CALLBACK,
+    ORIGIN,
+    RESOURCE,
+    CodeFlow,
+    challenge_of,
+    query_of,
+    table,
+    walk,
+)
+
+__all__ = ["walk"]  # a fixture
 
 
 def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:

@@ -8,9 +8,9 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
 from tests.support.issuers import unb64
 from tests.support.measuring import each
+from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
 
 NAMES = list(IMITATIONS)
 APP, MACHINE, API = "the-app", "the-machine", "the-api"

@@ -8,8 +8,10 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
-from tests.keys.conftest import CLI, ORIGIN, RESOURCE, CodeFlow, table
 from tests.support.measuring import each
+from tests.support.sign_in import CLI, ORIGIN, RESOURCE, CodeFlow, table, walk
+
+__all__ = ["walk"]  # a fixture
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)

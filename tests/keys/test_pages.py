@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, query_of, table
+from tests.support.sign_in import CALLBACK, ORIGIN, RESOURCE, CodeFlow, query_of, table, walk
+
+__all__ = ["walk"]  # a fixture
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "

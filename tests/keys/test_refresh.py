@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.keys.conftest import CLI, ORIGIN, CodeFlow
+from tests.support.sign_in import CLI, ORIGIN, CodeFlow, walk
+
+__all__ = ["walk"]  # a fixture
 
 
 async def test_every_refresh_gives_a_new_refresh_token(walk: CodeFlow) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.wire import MalformedRequest, parameters
-from tests.keys.conftest import CALLBACK, RESOURCE, CodeFlow
+from tests.support.sign_in import CALLBACK, RESOURCE, CodeFlow
 
 NAMES = [
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",
@@ -125,3 +125,28 @@ async def test_codes_and_tokens_are_bounded_too() -> None:
     ]
 
     assert all(0 < limit <= 10_000 for limit in limits)
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])
+async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> None:
+    """A link with one to the development issuer ended in a traceback."""
+    walk = CodeFlow()
+    await walk.register()
+
+    answer = await walk.authorize(redirect_uri=address)
+
+    assert answer.status_code == 400
+    assert "not registered" in answer.text
+
+
+@pytest.mark.parametrize("seconds", ["9" * 5000, "0" * 5000])
+async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> None:
+    """Python refuses to read such a number, and a signed-in user got a traceback."""
+    walk = CodeFlow()
+    await walk.register()
+    await walk.sign_in()
+
+    answer = await walk.authorize(max_age=seconds)
+
+    assert answer.status_code == 200
+    assert "/consent" in answer.text

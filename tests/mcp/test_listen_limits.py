@@ -12,7 +12,7 @@ import pytest
 from gatepost.http.open_streams import OpenStreams
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_streams import COMMENT, listening
+from tests.support.endpoint_clients import COMMENT, listening
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore, Subscription
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_streams import listening
+from tests.support.endpoint_clients import listening
 
 pytestmark = pytest.mark.anyio
 

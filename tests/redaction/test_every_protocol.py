@@ -9,9 +9,9 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
+from tests.redaction.conftest import SAID
 from tests.redaction.test_encodings import FORMS, leaks
 from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
-from tests.secrets.conftest import SAID
 from tests.support.measuring import each, eventually, overheard, steps
 
 VALUE = SECRETS["acme"]["API_KEY"]

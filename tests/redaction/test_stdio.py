@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.secrets import conftest
+from tests.redaction import conftest
 from tests.support.commands import DeploymentFolder
 from tests.support.connections import answered_text, stdio_process
 

@@ -17,8 +17,10 @@ from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.secrets.conftest import poll
+from tests.secrets.test_vault import clock, poll, records, secrets, vault
 from tests.support.measuring import ManualClock
+
+__all__ = ["clock", "records", "secrets", "vault"]  # fixtures
 
 KEYS: set[str] = set()
 ONE, TWO = "the-first-value", "the-second-value"

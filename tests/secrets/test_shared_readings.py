@@ -11,8 +11,10 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import poll
+from tests.secrets.test_vault import clock, poll, records, secrets, vault
 from tests.support.measuring import ManualClock
+
+__all__ = ["clock", "records", "secrets", "vault"]  # fixtures
 
 ONE, TWO = "the-first-value", "the-second-value"
 

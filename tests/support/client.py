@@ -1,13 +1,18 @@
-"""Clients of a running Gatepost: HTTP as bytes, and lines on the pipes of a process."""
+"""Clients of a running Gatepost: HTTP as bytes, MCP, REST, and tools by either protocol."""
 
 import json
 import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from tests.support.endpoint import MIRRORED, in_header
+
+if TYPE_CHECKING:
+    from tests.support.server import Server
 
 
 class RawAnswer(NamedTuple):
@@ -238,3 +243,129 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
 
     fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING]
     return answer.status, fields, same(answer.body.decode()).encode()
+
+
+class RestAnswer(msgspec.Struct):
+    """One answer, which is JSON and has its content type, whatever its status."""
+
+    status: int
+    json: Any
+    raw: RawAnswer
+
+    @property
+    def error(self) -> tuple[int, str]:
+        """Status and stable word; the message is there for the model."""
+        assert isinstance(self.json["message"], str)
+        assert self.json["message"]
+        return self.status, self.json["error"]
+
+
+class RestClient:
+    """An agent of one tenant; *base* is where the routes are."""
+
+    def __init__(self, server: "Server", token: str | None = None, *, base: str = "") -> None:
+        self.server = server
+        self.token = server.token() if token is None else token
+        self.base = base
+
+    def health(self) -> RestAnswer:
+        return self.send("GET", "/health", token="")
+
+    def tools(self, *fields: tuple[str, str]) -> RestAnswer:
+        return self.send("GET", f"{self.base}/tools", fields)
+
+    def names(self) -> list[str]:
+        return [tool["name"] for tool in self.tools().json]
+
+    def call(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *fields: tuple[str, str]
+    ) -> RestAnswer:
+        body = json.dumps(arguments or {}).encode()
+        return self.post(tool, body, *fields)
+
+    def post(self, tool: str, body: bytes, *fields: tuple[str, str]) -> RestAnswer:
+        return self.send("POST", f"{self.base}/tool/{tool}/call", fields, body)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        fields: Fields = (),
+        body: bytes = b"",
+        *,
+        token: str | None = None,
+    ) -> RestAnswer:
+        """Any request; every answer of this protocol is JSON (O6)."""
+        token = self.token if token is None else token
+        raw = self.server.client.send(method, path, fields, body, token=token or None)
+        assert raw.field("content-type") == "application/json", raw
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
+
+    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
+        """A request of an administrator, with *body* as JSON; the answer may be empty."""
+        sent = b"" if body is None else json.dumps(body).encode()
+        raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
+
+
+Protocol = Literal["mcp", "rest"]
+
+
+KINDS = {
+    422: "validation",
+    404: "not_found",
+    403: "denied",
+    409: "conflict",
+    429: "rate_limit",
+    500: "internal",
+    503: "upstream_unavailable",
+    504: "timeout",
+}
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """The outcome of a call: its value (structured, else text), or the failure's message."""
+
+    value: Any = None
+    text: str = ""
+    failure: str | None = None
+    kind: str | None = None
+    """As REST says it; MCP only has the text."""
+    result: Mapping[str, Any] = {}
+    """The whole result, over MCP."""
+
+
+class ToolCaller:
+    """An agent of one tenant, who calls tools by either protocol."""
+
+    def __init__(
+        self, gatepost: "Server", tenant: str, protocol: Protocol, scopes: str = ""
+    ) -> None:
+        self.gatepost, self.tenant, self.protocol = gatepost, tenant, protocol
+        self.token = gatepost.token(org_id=tenant, scope=scopes)
+
+    def call(self, tool: str, **arguments: Any) -> ToolResult:
+        if self.protocol == "mcp":
+            reply = self.gatepost.client.call(self.token, tool, arguments)
+            if "error" in (document := json.loads(reply.body)):
+                return ToolResult(failure=document["error"]["message"])  # a rate limit
+            answer = result(reply)
+            text = "\n\n".join(block["text"] for block in answer["content"])
+            if answer["isError"]:
+                return ToolResult(failure=text, result=answer)
+            value = answer.get("structuredContent", text)
+            # As on REST, what is no object stands in one.
+            return ToolResult(
+                value["result"] if [*value] == ["result"] else value, text, result=answer
+            )
+        told = RestClient(self.gatepost, self.token).call(tool, arguments)
+        if told.status != 200:
+            return ToolResult(failure=told.json["message"], kind=KINDS[told.status])
+        value = told.json.get("result", told.json)
+        return ToolResult(value, value if isinstance(value, str) else json.dumps(value))
+
+    def listed(self) -> list[str]:
+        """The names of the tools it is shown."""
+        if self.protocol == "mcp":
+            return self.gatepost.client.listed(self.token)
+        return RestClient(self.gatepost, self.token).names()

@@ -17,7 +17,7 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import Posted, ScriptedServer, result
 from tests.support.issuers import Idp, Send
 

@@ -19,7 +19,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     scene_of,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import (
     EVENTS,
     Posted,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import (
     DESCRIPTION,
     PUBLIC,

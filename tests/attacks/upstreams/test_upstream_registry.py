@@ -13,7 +13,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     tool,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import error, result
 
 KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"

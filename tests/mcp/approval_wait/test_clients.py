@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gatepost import CallContext, Pack
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator
 from tests.clients.conftest import Tasks
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.programs import BrowserUser, walk_typescript
@@ -245,14 +245,14 @@ def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
     The answer says so at once, in body and header; the key stays unused, and the approved call
     runs.
     """
-    octopus, (approved, bad) = Octopus(server.server, server.token), labels()
+    rest_client, (approved, bad) = RestClient(server.server, server.token), labels()
     key = ("Idempotency-Key", str(uuid.uuid4()))
-    waits = [octopus.call("sign", {"label": approved}, key) for _ in range(2)]
+    waits = [rest_client.call("sign", {"label": approved}, key) for _ in range(2)]
     server.decide(approved)
-    signed = [octopus.call("sign", {"label": approved}, key) for _ in range(2)]
-    octopus.call("sign", {"label": bad})
+    signed = [rest_client.call("sign", {"label": approved}, key) for _ in range(2)]
+    rest_client.call("sign", {"label": bad})
     server.decide(bad)
-    refused = octopus.call("sign", {"label": bad})
+    refused = rest_client.call("sign", {"label": bad})
 
     for wait in waits:
         assert wait.error == (503, "approval_pending")
@@ -268,12 +268,12 @@ def test_a7_a_machines_call_waits_for_a_person_too(server: ApprovalServer) -> No
     """The call has a token of client credentials, whose subject is the client."""
     [label] = labels()[:1]
     token = server.server.token(sub="agents", client_id="agents")
-    octopus = Octopus(server.server, token)
-    waits = octopus.call("sign", {"label": label})
+    rest_client = RestClient(server.server, token)
+    waits = rest_client.call("sign", {"label": label})
     wait = server.waits(label)
     server.decide(label)
 
     assert waits.error == (503, "approval_pending")
     assert wait is not None
     assert (wait.caller.kind, wait.by) == ("client", (("role:approver",),))
-    assert octopus.call("sign", {"label": label}).json == {"result": f"signed {label}"}
+    assert rest_client.call("sign", {"label": label}).json == {"result": f"signed {label}"}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, a_caller, message
-from tests.support.endpoint_streams import OpenExchange
+from tests.support.endpoint_clients import OpenExchange
 
 VERDICTS: list[tuple[Verdict, str]] = [
     ("approved", "paid 1"),

@@ -17,7 +17,7 @@ from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.config import Network
 from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 
 def lends(client: EndpointClient) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 VERSIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 PAGES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}

@@ -15,7 +15,7 @@ from tests.support.client_requests import (
     said_in_session,
 )
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.client_requests import (
     said_in_session,
 )
 from tests.support.endpoint import message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 

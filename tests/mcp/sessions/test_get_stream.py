@@ -11,7 +11,7 @@ from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.open_streams import LOOK_EVERY
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.endpoint import EndpointClient, a_caller, message
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 pack = Pack("changing")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
