@@ -144,12 +144,12 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 ) -> None:
     """And none of them ends it for the others."""
     opaque_gate.endpoint.open.clear()
-    asked = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
+    verifications = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
     await until(lambda: opaque_gate.endpoint.asked)
-    asked[0].cancel()
+    verifications[0].cancel()
     opaque_gate.endpoint.open.set()
 
-    callers = await asyncio.gather(*asked[1:])
+    callers = await asyncio.gather(*verifications[1:])
 
     assert {caller and caller.subject for caller in callers} == {"alice"}
     assert len(opaque_gate.endpoint.asked) == 1
@@ -159,7 +159,9 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
     """While the issuer is slow, so many requests wait; those beyond get 503 at once."""
     opaque_gate.endpoint.open.clear()
-    asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)]
+    verifications = [
+        asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)
+    ]
     await until(lambda: len(opaque_gate.endpoint.asked) == 10)
 
     reason = await opaque_gate.refused(IssuerUnavailable, token="one-more")
@@ -167,7 +169,7 @@ async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> No
     assert reason == "introspection_too_many_requests"
     assert len(opaque_gate.endpoint.asked) == 10  # connections to one issuer
     opaque_gate.endpoint.open.set()
-    await asyncio.wait_for(asyncio.gather(*asked), 20)
+    await asyncio.wait_for(asyncio.gather(*verifications), 20)
 
 
 @pytest.mark.requirement("N21")

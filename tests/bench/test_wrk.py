@@ -19,8 +19,10 @@ UNPINNED = Cores(None, None)
 SHORT = {"warm", "garbage"}
 """An answer and a refusal; each run takes a second of both cores, so the others are slow tests."""
 SELECTED = [
-    pytest.param(one, id=one.name, marks=[] if one.name in SHORT else [pytest.mark.slow])
-    for one in WORKLOADS
+    pytest.param(
+        workload, id=workload.name, marks=[] if workload.name in SHORT else [pytest.mark.slow]
+    )
+    for workload in WORKLOADS
 ]
 OUTPUT = """\
 Running 1s test @ http://127.0.0.1:8000

@@ -79,9 +79,9 @@ def registrations(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def expect_grants(report: dict[str, Any], person: BrowserUser, resource: str) -> None:
     """PKCE with S256 and `resource` went along with everything, and a refresh token was used."""
-    for asked in person.asked:
-        assert asked["code_challenge_method"] == "S256"
-        assert asked["resource"] == resource
+    for request in person.asked:
+        assert request["code_challenge_method"] == "S256"
+        assert request["resource"] == resource
     tokens = [each for each in report["exchanges"] if each.get("grant_type")]
     assert {each["status"] for each in tokens} == {200}
     assert {each["resource"] for each in tokens} == {resource}

@@ -61,8 +61,8 @@ def call(url: str, token: str) -> httpx2.Response:
 
 async def claims_of(name: str, folder: Path, resource: str) -> dict[str, Any]:
     """The header and claims that the imitation gives a person's token for *resource*."""
-    one = Imitated(name, folder)
-    head, claims = parts_of((await one.sign_in()).json()["access_token"])
+    provider = Imitated(name, folder)
+    head, claims = parts_of((await provider.sign_in()).json()["access_token"])
     # What marks it as ours: the claim, and the id of the key.
     written = json.loads(json.dumps(claims).replace(RESOURCE, resource))
     times = {key: value for key, value in written.items() if key in {"iat", "nbf", "exp"}}
@@ -81,11 +81,11 @@ async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path:
     """
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
-    wanted = {}
+    payloads = {}
     for name in SIGNED:
-        one = await claims_of(name, tmp_path / name, resource)
-        wanted[name] = one
-    with mock_issuers(in_time(wanted)) as issuers:
+        payload = await claims_of(name, tmp_path / name, resource)
+        payloads[name] = payload
+    with mock_issuers(in_time(payloads)) as issuers:
         for name, issuer in issuers.items():
             printed = Imitated(name, tmp_path / name).config.issuers[0]
             table = msgspec.structs.replace(printed, issuer=issuer, dashboard=None)
@@ -101,19 +101,19 @@ async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path:
                 answer = call(gatepost.url, signed)
                 assert answer.status_code == 200, (name, answer.text, gatepost.output)
                 assert "acme" in answer.text
-            assert parts_of(signed)[0].get("typ") == wanted[name]["header"]["typ"], name
+            assert parts_of(signed)[0].get("typ") == payloads[name]["header"]["typ"], name
 
 
-def in_time(wanted: dict[str, Any]) -> dict[str, Any]:
+def in_time(payloads: dict[str, Any]) -> dict[str, Any]:
     """Move the tokens' times, which the clock of the imitation wrote, to the present."""
 
     now = int(time.time())
-    for one in wanted.values():
-        claims = one["claims"]
+    for payload in payloads.values():
+        claims = payload["claims"]
         start = claims.get("iat", claims["exp"] - 600)
         for key in {"iat", "nbf", "exp", "auth_time"} & claims.keys():
             claims[key] += now - start
-    return wanted
+    return payloads
 
 
 @contextmanager
@@ -153,7 +153,7 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
     """Of a program's token: no `sub` and no `jti`."""
     ours = Imitated("oidc-provider", tmp_path, opaque=True)
     with oidc_provider() as theirs:
-        told = httpx2.post(
+        answer = httpx2.post(
             f"{theirs.issuer}/token/introspection",
             data={"token": theirs.machine_token(OPAQUE, ["files:read"])},
             auth=(RESOURCE_SERVER, SECRET),
@@ -164,9 +164,9 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
         auth=(client_id(ours.shape, API_CLIENT), ours.secrets[API_CLIENT]),
     )
 
-    assert own_told.json().keys() - told.keys() == {"dev"}
-    assert told.keys() <= own_told.json().keys()
-    assert told["token_type"] == own_told.json()["token_type"]
+    assert own_told.json().keys() - answer.keys() == {"dev"}
+    assert answer.keys() <= own_told.json().keys()
+    assert answer["token_type"] == own_told.json()["token_type"]
 
 
 async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
@@ -182,28 +182,31 @@ async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
         await ours.machine(grant_type="made:up"),
     ]
     with oidc_provider() as theirs:
-        place, right = f"{theirs.issuer}/token", (MACHINE, SECRET)
-        found = [
-            httpx2.post(place, data=machine, auth=(MACHINE, "wrong")),
-            httpx2.post(place, data=stray, auth=right),
-            httpx2.post(place, data=code | {"client_id": PUBLIC, "code_verifier": "v" * 43}),
-            httpx2.post(place, data={"grant_type": "made:up"}, auth=right),
+        url, right = f"{theirs.issuer}/token", (MACHINE, SECRET)
+        errors = [
+            httpx2.post(url, data=machine, auth=(MACHINE, "wrong")),
+            httpx2.post(url, data=stray, auth=right),
+            httpx2.post(url, data=code | {"client_id": PUBLIC, "code_verifier": "v" * 43}),
+            httpx2.post(url, data={"grant_type": "made:up"}, auth=right),
         ]
 
-    assert [(one.status_code, one.json()) for one in own] == [
-        (one.status_code, one.json()) for one in found
+    assert [(response.status_code, response.json()) for response in own] == [
+        (error.status_code, error.json()) for error in errors
     ]
 
 
-@each("place", ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"])
+@each(
+    "endpoint_path",
+    ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"],
+)
 async def test_oidc_provider_has_its_metadata_where_the_imitation_has_them(
-    tmp_path: Path, place: str
+    tmp_path: Path, endpoint_path: str
 ) -> None:
     """Both addresses, and no member of the imitation's that the real one lacks but ours alone."""
     ours = Imitated("oidc-provider", tmp_path)
-    own = (await ours.walk.http.get(f"/dev-as{place}")).json()
+    own = (await ours.walk.http.get(f"/dev-as{endpoint_path}")).json()
     with authorization_server({RESOURCE: "jwt"}, scopes=["files:read"], tenants={}) as theirs:
-        document = httpx2.get(f"{theirs.issuer}{place}").json()
+        document = httpx2.get(f"{theirs.issuer}{endpoint_path}").json()
     endpoints = {name for name in own if name.endswith(("_endpoint", "_uri"))}
 
     assert endpoints <= document.keys()

@@ -301,11 +301,11 @@ async def test_the_only_registered_address_may_be_left_out(walk: CodeFlow) -> No
 async def test_a_native_client_may_listen_on_any_port(walk: CodeFlow) -> None:
     """RFC 8252 section 7.3: the free port is found after the registration."""
     await walk.register(redirect_uris=["http://127.0.0.1/callback"])
-    there = "http://127.0.0.1:50505/callback"
-    back = await walk.submit(await walk.sign_in(redirect_uri=there), decision="allow")
+    redirect_uri = "http://127.0.0.1:50505/callback"
+    back = await walk.submit(await walk.sign_in(redirect_uri=redirect_uri), decision="allow")
 
-    assert back.headers["location"].startswith(there + "?")
-    exchanged = await walk.exchange(query_of(back)["code"], redirect_uri=there)
+    assert back.headers["location"].startswith(redirect_uri + "?")
+    exchanged = await walk.exchange(query_of(back)["code"], redirect_uri=redirect_uri)
     assert exchanged.status_code == 200
 
 

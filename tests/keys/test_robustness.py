@@ -101,14 +101,14 @@ def test_parameters_are_read_or_refused(encoded: bytes) -> None:
 
 def test_the_memory_forgets_what_was_unused_for_longest() -> None:
     """A busy client outlives a flood of registrations."""
-    kept: Bounded[int] = Bounded(3)
+    memory: Bounded[int] = Bounded(3)
     for number in range(3):
-        kept.put(str(number), number)
-    kept.get("0")
-    kept.put("3", 3)
-    kept.drop("nothing")
+        memory.put(str(number), number)
+    memory.get("0")
+    memory.put("3", 3)
+    memory.drop("nothing")
 
-    assert (kept.get("0"), kept.get("1"), len(kept)) == (0, None, 3)
+    assert (memory.get("0"), memory.get("1"), len(memory)) == (0, None, 3)
 
 
 async def test_codes_and_tokens_are_bounded_too() -> None:

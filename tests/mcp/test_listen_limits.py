@@ -44,7 +44,7 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
     """One more than may be is a JSON-RPC error that says when to try again."""
-    client = EndpointClient(streams=OpenStreams(most=3, most_per_caller=2))
+    client = EndpointClient(streams=OpenStreams(max_streams=3, max_per_caller=2))
     bob = a_caller(subject="bob")
     async with AsyncExitStack() as stack:
         for caller in (client.caller, client.caller, bob):
@@ -179,7 +179,7 @@ class FailingStream(CountingStream):
 @pytest.mark.parametrize("wakes", [True, False])
 async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
     """The streams that are written to in the same turn get their change, or their heartbeat."""
-    streams = OpenStreams(most_per_caller=1000)
+    streams = OpenStreams(max_per_caller=1000)
     failing, errors = FailingStream(a_caller()), list[Exception]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
@@ -222,7 +222,7 @@ async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     """Calls get their turn between two portions of ten thousand streams."""
-    streams = OpenStreams(most_per_caller=1000)
+    streams = OpenStreams(max_per_caller=1000)
     held = [CountingStream(a_caller()) for _ in range(1000)]
     for stream in held:
         streams.enter(stream)

@@ -146,7 +146,7 @@ async def test_what_changed_meanwhile_is_not_taken_over(
     await idempotency.begin(msgspec.structs.replace(idempotency_record(), **change), now=NOW)
 
     assert not await idempotency.take_over(
-        idempotency_record(holder="h2"), was=idempotency_record()
+        idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 
@@ -158,7 +158,7 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
     await idempotency.begin(was, now=NOW)
     wanted = [idempotency_record(holder=f"n{number}", digest=b"d9") for number in range(10)]
 
-    taken = await asyncio.gather(*(idempotency.take_over(one, was=was) for one in wanted))
+    taken = await asyncio.gather(*(idempotency.take_over(one, expected=was) for one in wanted))
 
     assert taken.count(True) == 1
     assert await idempotency.get(b"k1") == wanted[taken.index(True)]
@@ -167,7 +167,7 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
 async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None:
     """A released key is claimed like any other."""
     assert not await records.of("acme").idempotency.take_over(
-        idempotency_record(holder="h2"), was=idempotency_record()
+        idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 

@@ -207,7 +207,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
     acme = shared_store.of("acme")
 
     numbers = await asyncio.gather(
-        *(acme.append("l", b"%d" % n, ttl_s=LONG, most=100) for n in range(30))
+        *(acme.append("l", b"%d" % n, ttl_s=LONG, max_events=100) for n in range(30))
     )
 
     assert sorted(numbers) == [*range(1, 31)]
@@ -221,7 +221,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
 
 async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     for number in range(1, entries + 1):
-        assert await acme.append("l", b"%d" % number, ttl_s=LONG, most=most) == number
+        assert await acme.append("l", b"%d" % number, ttl_s=LONG, max_events=most) == number
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,15 @@ async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) ->
 
     assert await acme.read("l", 0) is None
     assert await acme.read("l", 2) is None
-    assert await acme.append("l", b"", ttl_s=LONG, most=3) == 1
+    assert await acme.append("l", b"", ttl_s=LONG, max_events=3) == 1
     assert await acme.read("l", 0) == [LogEvent(1, b"")]
 
 
 async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
     """Every entry gives it more; after the last one it goes."""
     acme = shared_store.of("acme")
-    await acme.append("l", b"1", ttl_s=LONG, most=3)
-    await acme.append("l", b"2", ttl_s=0.001, most=3)
+    await acme.append("l", b"1", ttl_s=LONG, max_events=3)
+    await acme.append("l", b"2", ttl_s=0.001, max_events=3)
     await a_moment()
 
     assert await acme.read("l", 0) is None
@@ -318,7 +318,9 @@ async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests(
     shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
         await shared_store.of(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
-        await shared_store.of(f"t{number}").append("log", CountedValue(b"event"), ttl_s=10, most=5)
+        await shared_store.of(f"t{number}").append(
+            "log", CountedValue(b"event"), ttl_s=10, max_events=5
+        )
     active = shared_store.of("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S

@@ -17,7 +17,7 @@ ChangedKind = Literal["tools", "resources", "prompts", "document", "task"]
 class ChangeNotification(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A change of a list, of the document with a URI, or of the task with an id."""
 
-    what: ChangedKind
+    kind: ChangedKind
     name: str = ""
 
 
@@ -75,9 +75,9 @@ class ChangePubSub:
 
     def relisted(self, lists: Iterable[ListName]) -> None:
         """Tell the clients of all tenants at this process that these lists changed."""
-        for what in lists:
+        for kind in lists:
             for subscribers in tuple(self._subscribers.values()):
-                subscribers.deliver(ChangeNotification(what))
+                subscribers.deliver(ChangeNotification(kind))
 
     def leave(self, tenant: str, interest: "ChangeSubscription") -> None:
         """Remove one subscription; after a tenant's last one, unsubscribe the process."""

@@ -207,7 +207,7 @@ def sampler_of(parts: SampledParts) -> MetricsSampler:
             Gauge(metric_families.STREAMS, lambda: len(parts.streams)),
         ],
         counters=[
-            Counter(metric_families.REDACTIONS, lambda: parts.redaction.found),
+            Counter(metric_families.REDACTIONS, lambda: parts.redaction.redacted_outcomes),
             Counter(metric_families.LINES_DROPPED, lambda: parts.log.dropped),
             Counter(metric_families.EXPORT_DROPPED, lambda: parts.exporter.dropped[0], ("traces",)),
             Counter(metric_families.EXPORT_DROPPED, lambda: parts.exporter.dropped[1], ("logs",)),

@@ -151,10 +151,10 @@ class Buckets:
     """
 
     def __init__(
-        self, *, most: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
+        self, *, max_buckets: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
     ) -> None:
         self._kept: dict[Hashable, Bucket] = {}
-        self._most = most
+        self._most = max_buckets
         self._forgetting = forgetting
 
     def __len__(self) -> int:
@@ -164,15 +164,15 @@ class Buckets:
         """Return the buckets with these names, and apply these rates to them."""
         if len(self._kept) + len(rates) > self._most:
             self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
-        found = []
+        buckets = []
         for name, each_s, room_s in rates:
             bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
                 bucket = self._kept[name] = Bucket(now, each_s, slack_s)
             else:
                 bucket.each_s, bucket.slack_s = each_s, slack_s
-            found.append(bucket)
-        return found
+            buckets.append(bucket)
+        return buckets
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """
@@ -183,8 +183,10 @@ class Buckets:
 
     def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""
-        kept = self._kept.get(bucket)
-        return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
+        stored_bucket = self._kept.get(bucket)
+        return (
+            burst if stored_bucket is None else burst - max(stored_bucket.full_at - now, 0.0) * rate
+        )
 
     def _make_room(self, now: float, needed: int) -> None:
         if len(self._kept) + needed <= self._most:
@@ -196,6 +198,6 @@ class Buckets:
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.
         until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
-        names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
+        names = [name for name, bucket in self._kept.items() if bucket.full_at <= max(until, now)]
         for name in names if until <= now else names[:excess]:
             del self._kept[name]

@@ -56,7 +56,9 @@ async def ask(
     )
     given = msgspec.json.encode({"path": path, "request": request})
     async with asyncio.timeout(timeout_s), workers:
-        ended = await run(program, timeout_s=timeout_s, most=MAX_ANSWER_BYTES, given=given)
+        ended = await run(
+            program, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES, input_data=given
+        )
     if ended.code != 0 or ended.cut[0]:
         raise WorkerFailed(f"exit code {ended.code}")
     try:

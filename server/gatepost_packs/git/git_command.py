@@ -261,7 +261,7 @@ class _Run:
             run(
                 confined,
                 timeout_s=self.timeout_s,
-                most=self.ctx.settings(GitSettings).max_output_bytes,
+                max_bytes=self.ctx.settings(GitSettings).max_output_bytes,
                 on_stderr=progress.receive,
             )
         )

@@ -83,8 +83,8 @@ def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
         accept = ("accept", "application/json")
 
         async def ask() -> Any:
-            found = (await pair.one.within(pair.session, body, accept)).json
-            return (found[0] if batch else found)["result"]
+            answer = (await pair.one.within(pair.session, body, accept)).json
+            return (answer[0] if batch else answer)["result"]
 
         return pair.one, ask()
 

@@ -64,7 +64,7 @@ async def test_a_dropped_bucket_no_longer_counts_for_its_caller() -> None:
     """A kept reference to it beside a new bucket would let twice as many calls pass."""
     process = LimitedProcess(LimitRules(caller=bucket(2, rate=1.0)))
     counts = process.limits.counters
-    counts.buckets = Buckets(most=2, forgetting=counts.call_limits.clear)
+    counts.buckets = Buckets(max_buckets=2, forgetting=counts.call_limits.clear)
     assert await process.call() == "seen"
     process.now = 100
     assert [await process.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
@@ -78,7 +78,7 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
     """What is kept for all callers of a tenant must not outlive the bucket that others find."""
     process = LimitedProcess(LimitRules(caller=bucket(5), tenant=bucket(50)))
     counts = process.limits.counters
-    counts.buckets = Buckets(most=3, forgetting=counts.forget)
+    counts.buckets = Buckets(max_buckets=3, forgetting=counts.forget)
     said = [await process.call(subject=f"person-{n}") for n in range(60)]
 
     assert said == ["seen"] * 50 + ["rate_limit tenant"] * 10
@@ -103,7 +103,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
 
 def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
     """The fullest buckets are dropped first, so a caller without calls left stays limited."""
-    buckets = Buckets(most=100)
+    buckets = Buckets(max_buckets=100)
     for _ in range(5):
         assert buckets.spend("greedy", 0.0, rate=1, burst=5) == 0
     for number in range(1_000):
@@ -116,7 +116,7 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
 def test_room_is_made_before_any_of_several_is_looked_up() -> None:
     """Otherwise the last lookup could drop the bucket of the first."""
     told: list[int] = []
-    buckets = Buckets(most=3, forgetting=lambda: told.append(len(buckets)))
+    buckets = Buckets(max_buckets=3, forgetting=lambda: told.append(len(buckets)))
     for name in ("a", "b"):
         buckets.spend(name, 0.0, rate=1, burst=2)
     found = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)

@@ -185,22 +185,22 @@ SessionKey = tuple[str, bytes]
 class RegisteredSession:
     """One session, whose record is valid until a message announces a change."""
 
-    __slots__ = ("channel", "following", "stale", "until", "used")
+    __slots__ = ("channel", "following", "is_stale", "until", "used")
 
     def __init__(self, channel: MessageChannel) -> None:
         self.channel = channel
         self.until = self.used = 0.0
-        self.stale = True
+        self.is_stale = True
         self.following: Subscription | None = None
 
     def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind in ("end", "watch"):
-            self.stale = True
+            self.is_stale = True
 
     def close(self) -> None:
         """End the subscription; a request that still holds the session reads its record itself."""
-        following, self.following, self.stale = self.following, None, True
+        following, self.following, self.is_stale = self.following, None, True
         if following is not None:
             following.end()
 
@@ -240,9 +240,9 @@ class SessionRegistry:
             self._entries.move_to_end(session_key)
         entry.used = now
         channel = entry.channel
-        if entry.stale or now >= entry.until:
+        if entry.is_stale or now >= entry.until:
             # The entry is invalid while its record is read; a message meanwhile makes it stale.
-            entry.until, entry.stale = 0.0, entry.following is None
+            entry.until, entry.is_stale = 0.0, entry.following is None
             await channel.look()
             entry.until = now + CACHED_S
         if channel.record.ended:
@@ -263,7 +263,7 @@ class SessionRegistry:
         """Mark the record as changed; the shared store tells the other processes."""
         entry = self._entries.get((tenant, session.key))
         if entry is not None:
-            entry.stale = True
+            entry.is_stale = True
 
     def ended(self, tenant: str, session: McpSession) -> None:
         """Remove a session that has ended in the store."""
@@ -285,9 +285,9 @@ class SessionRegistry:
             entry.following = await entry.channel.follow(entry.receive)
         except StoreUnavailable:
             return entry  # changes are not announced, so every request reads the record
-        if (other := self._entries.get(session_key)) is not None:
+        if (known_entry := self._entries.get(session_key)) is not None:
             entry.close()
-            return other
+            return known_entry
         self._entries[session_key] = entry
         self._make_room()
         return entry

@@ -107,7 +107,7 @@ class RunningTask(SilentClient):
         return self.call.capabilities
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state that the run before kept."""
         return self.call.kept
 
@@ -218,7 +218,7 @@ class RunningTask(SilentClient):
         self._resumes = False
         if self.reason is not None:
             self.work.cancel()
-        await self._change_or_stop(lambda one: with_call(one, kept=state))
+        await self._change_or_stop(lambda one: with_call(one, previous_state=state))
         self._set_resumable(True)
 
     async def _change_or_stop(self, edit: Edit) -> None:

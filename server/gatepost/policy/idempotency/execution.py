@@ -184,7 +184,7 @@ class IdempotentExecution:
                     if not self._may_take_over(found):
                         self._resolve(UNKNOWN)
                         return False
-                    if await self._store.take_over(self._new_record(), was=found):
+                    if await self._store.take_over(self._new_record(), expected=found):
                         return True
                     continue
                 if self._stopped.done():

@@ -146,7 +146,7 @@ class Channels:
     def _take(self, message: Any) -> None:
         if not isinstance(message, list):
             return
-        kind, name, *rest = message
+        kind, name, *payload = message
         channel = self._followed.get(name)
         if kind == b"subscribe":
             self._unconfirmed[name] -= 1
@@ -157,7 +157,7 @@ class Channels:
             loop = asyncio.get_running_loop()
             for following in channel.followers:
                 # Called by the loop, so that an exception in one follower does not end the reader.
-                loop.call_soon(following.receive, rest[0])
+                loop.call_soon(following.receive, payload[0])
 
 
 class _Channel:
