@@ -37,6 +37,13 @@ def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
     assert headings() == {*PROBLEM.findall(text), *gate, *refusal_codes(), *tools, *BESIDE_REFUSALS}
 
 
+def test_the_problems_stand_in_the_order_of_their_numbers() -> None:
+    """A reader of the page finds one without searching."""
+    ids = re.findall(r"^### (config|authz)\.([EW])(\d{3})$", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert ids == sorted(ids, key=lambda parts: (parts[0] == "authz", *parts[1:]))
+
+
 def test_every_code_of_json_rpc_has_a_row_and_every_row_a_code() -> None:
     """The same for the endpoint, whose errors are numbers."""
     section = PAGE.read_text(encoding="utf-8").split("\n## Answers of the MCP endpoint\n")[1]

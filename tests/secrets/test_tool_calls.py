@@ -352,7 +352,7 @@ def test_a_secret_whose_key_is_gone_fails_by_name(
     assert reply.kind in (None, "internal")
     code, listed, _ = secret_servers.deployment.run("secrets", "list", "--tenant", "acme")
     (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
-    assert line.endswith(f"cannot be decrypted: the key {key} that sealed it is not in the ring")
+    assert line.endswith(f"cannot be decrypted: the key {key} that encrypted it is not in the ring")
     assert code == 0
 
 

@@ -248,7 +248,7 @@ async def test_a_secret_whose_key_is_gone_is_told_by_name(
     assert (done.sealed, tenant) == (1, "acme")
     assert (
         told
-        == f"the secret LOST cannot be opened: the key {gone} that sealed it is not in the ring"
+        == f"the secret LOST cannot be opened: the key {gone} that encrypted it is not in the ring"
     )
     await vault.put("acme", "LOST", VALUE + "2")
     assert (await vault.reseal()).unreadable == ()

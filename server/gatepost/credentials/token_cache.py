@@ -1,5 +1,6 @@
 """
-Share access tokens between all replicas: one replica renews a token, the others use the sealed one.
+Share access tokens between all replicas: one replica renews a token, and the others use
+the encrypted one.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ class CachedToken(msgspec.Struct, frozen=True):
 
 
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored data beside the sealed token."""
+    """The stored data beside the encrypted token."""
 
     id: str = ""
     digest: str = ""
@@ -169,7 +170,7 @@ class TokenCache:
 
 
 def usable(token: str) -> bool:
-    """Return whether a token can be sealed and redacted, and sent in a header."""
+    """Return whether a token can be encrypted and redacted, and sent in a header."""
     plain = token.isascii() and token.isprintable() and " " not in token
     return plain and MIN_CHARACTERS <= len(token) <= MAX_BYTES
 

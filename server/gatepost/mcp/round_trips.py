@@ -3,7 +3,7 @@ Serve multi round-trip requests: a request for input ends the call, and the next
 answer.
 
 The server stores nothing between the two calls. Earlier answers travel through the client in
-`requestState`. It is sealed with the key ring that all replicas share, so the client can neither
+`requestState`. It is encrypted with the key ring that all replicas share, so the client can neither
 read nor change it. It is valid for one caller, one call and a quarter of an hour. Replaying a state
 has the same effect as a new call with the same answers (M-08). A tool whose effect must happen once
 has to ensure that itself.
@@ -154,7 +154,7 @@ class RoundTripClient(StreamClient):
 
     @property
     def previous_state(self) -> bytes:
-        """Return the state of the run before, from the sealed state of this request."""
+        """Return the state of the run before, from the encrypted state of this request."""
         return self._previous_state
 
     async def request(
@@ -277,7 +277,7 @@ class RoundTripClient(StreamClient):
         try:
             state = None if payload is None else _read_state(payload)
         except msgspec.ValidationError:
-            state = None  # sealed by another version of Gatepost
+            state = None  # encrypted by another version of Gatepost
         if state is None or state.until <= self._server.runner.clock():
             # The same message for a forged, a foreign and an expired state reveals nothing.
             raise JsonRpcError(INVALID_PARAMS, "requestState is invalid or expired for this call")

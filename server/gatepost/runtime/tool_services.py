@@ -178,9 +178,9 @@ class TenantSealedStore:
 
 
 def inner(name: str) -> str:
-    """Return *name* if it is valid for a sealed value; raises ValueError."""
+    """Return *name* if it is valid for an encrypted value; raises ValueError."""
     if not INNER_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for what is sealed: 1 to 200 of a-z, 0-9 and _")
+        raise ValueError(f"{name!r} is no name for an encrypted value: 1 to 200 of a-z, 0-9 and _")
     return name
 
 

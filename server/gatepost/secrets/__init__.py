@@ -1,1 +1,1 @@
-"""Store the secrets of tenants sealed, and give them only to tools."""
+"""Store the secrets of tenants encrypted, and give them only to tools."""

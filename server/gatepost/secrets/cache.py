@@ -143,7 +143,7 @@ class SecretCache:
         """
         Store a secret of a pack or an upstream; raise SecretRefused.
 
-        One that is not *redacted* is sealed all the same, and answers may contain it.
+        One that is not *redacted* is encrypted all the same, and answers may contain it.
         """
         if not value or len(value.encode(errors="surrogatepass")) > MAX_BYTES:
             raise SecretRefused(f"the value is empty, or has more than {MAX_BYTES} bytes")

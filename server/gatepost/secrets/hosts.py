@@ -12,7 +12,7 @@ MAX_HOSTS = 20
 
 
 class BoundSecret(msgspec.Struct, frozen=True):
-    """The sealed content of a secret: the value and its hosts."""
+    """The encrypted content of a secret: the value and its hosts."""
 
     value: str
     hosts: tuple[str, ...] = ()

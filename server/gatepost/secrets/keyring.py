@@ -23,7 +23,7 @@ SECRET_BYTES = 32
 MAC_BYTES = 32
 # A longer token was not made here; decoding it would be work for an attacker.
 MAX_TOKEN_CHARACTERS = 8192
-# Sealed values travel in bodies, and may contain the answers of several rounds.
+# Encrypted values travel in bodies, and may contain the answers of several rounds.
 MAX_SEALED_CHARACTERS = 262_144
 NONCE_BYTES = 12
 REREAD_AFTER_S = 1.0

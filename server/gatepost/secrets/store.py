@@ -1,4 +1,4 @@
-"""Store secrets sealed by the key ring, one entry each, per tenant."""
+"""Store secrets encrypted by the key ring, one entry each, per tenant."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ class SecretDescription(msgspec.Struct, frozen=True):
     name: str
     changed_at: float
     key_id: str
-    """The id of the key that sealed it."""
+    """The id of the key that encrypted it."""
     hosts: tuple[str, ...] = ()
     unreadable: str | None = None
     """The reason why it cannot be decrypted, or None."""
@@ -44,7 +44,7 @@ class Resealed(msgspec.Struct, frozen=True):
 
     sealed: int
     current: int
-    """The number of secrets that the newest key had already sealed."""
+    """The number of secrets that the newest key had already encrypted."""
     unreadable: tuple[tuple[str, str], ...]
     """The tenant, and the message that names the secret."""
 
@@ -210,10 +210,12 @@ class SecretStore:
                 return msgspec.msgpack.decode(payload, type=BoundSecret)
             except msgspec.MsgspecError:
                 raise SecretUnreadable(
-                    entry.key, "another version of Gatepost has sealed it"
+                    entry.key, "another version of Gatepost has encrypted it"
                 ) from None
         if self.keyring.find(key_id) is None:
-            raise SecretUnreadable(entry.key, f"the key {key_id} that sealed it is not in the ring")
+            raise SecretUnreadable(
+                entry.key, f"the key {key_id} that encrypted it is not in the ring"
+            )
         raise SecretUnreadable(entry.key, "what is kept was changed, or belongs to another place")
 
 

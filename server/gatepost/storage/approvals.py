@@ -47,7 +47,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     details: bytes
     """The content that approvers see; it contains no secrets."""
     sealed: str | None
-    """The arguments, sealed with the key ring; None once they are no longer needed."""
+    """The arguments, encrypted with the key ring; None once they are no longer needed."""
     revision: int = 0
 
 

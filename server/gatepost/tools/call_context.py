@@ -163,7 +163,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sealed(self) -> SealedStore:
-        """Return the store of data that the tenant's packs keep sealed; see Sealed."""
+        """Return the store of data that the tenant's packs keep encrypted; see Sealed."""
         return self._services.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:

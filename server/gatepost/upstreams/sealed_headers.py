@@ -1,4 +1,4 @@
-"""Keep the API key and the header values of servers sealed, and in the redaction set."""
+"""Keep the API key and the header values of servers encrypted, and in the redaction set."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ NO_SECRETS = ServerSecrets()
 
 class SealedHeaders:
     """
-    The sealed values of servers, each as one inner secret of the tenant.
+    The encrypted values of servers, each as one inner secret of the tenant.
 
     The key ring encrypts and reseals them, and they are redacted from every answer and log. All
     methods raise StoreUnavailable; those that read raise SecretUnreadable.
@@ -83,7 +83,7 @@ def header_key(header: str) -> str:
 
 
 def names_of(server: UpstreamServer) -> frozenset[str]:
-    """Return the parts of the inner names of all that a server has sealed."""
+    """Return the parts of the inner names of all that a server has encrypted."""
     headers = frozenset(header_key(header) for header in server.header_names)
     return headers | {API_KEY} if server.api_key_set else headers
 

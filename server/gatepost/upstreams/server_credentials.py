@@ -19,7 +19,7 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 
 class UpstreamCredentials:
     """
-    The credentials of upstreams: of a table, of the references in it, or sealed ones of the API.
+    The credentials of upstreams: of a table, of the references in it, or encrypted ones of the API.
 
     *configured* returns the upstreams of the configuration in force.
     """

@@ -50,9 +50,9 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     status: Status = "active"
     api_key_set: bool = False
-    """Whether it has an API key, which is stored sealed."""
+    """Whether it has an API key, which is stored encrypted."""
     header_names: tuple[str, ...] = ()
-    """Names of its own headers, whose values are stored sealed."""
+    """Names of its own headers, whose values are stored encrypted."""
     credential: str = ""
     """The name of a `[credentials.NAME]` table, instead of an API key."""
     list_credential: str = ""

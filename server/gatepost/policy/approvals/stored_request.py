@@ -1,4 +1,4 @@
-"""Approval requests as they are stored; their arguments are sealed, shown and edited here."""
+"""Approval requests as they are stored; their arguments are encrypted, shown and edited here."""
 
 import hashlib
 import secrets

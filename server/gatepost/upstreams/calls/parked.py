@@ -80,7 +80,7 @@ class ParkedCalls:
 
     A parked call holds its exchange with the upstream. Any replica can send the caller's answers
     here over the shared store: the message names the call by an id that cannot be guessed, and it
-    is sealed for the tenant and this replica.
+    is encrypted for the tenant and this replica.
     """
 
     def __init__(

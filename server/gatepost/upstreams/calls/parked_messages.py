@@ -1,4 +1,4 @@
-"""Encode the messages of replicas about parked calls, sealed for one tenant and one request."""
+"""Encode the messages of replicas about parked calls, encrypted for one tenant and one request."""
 
 from typing import TypeVar
 
@@ -58,7 +58,7 @@ class Sealing:
         return msgspec.json.encode([len(text), *parts])
 
     def open(self, sealed: bytes, kind: type[T]) -> T | None:
-        """Return the message; None if it was not sealed for this request."""
+        """Return the message; None if it was not encrypted for this request."""
         try:
             size, *parts = msgspec.json.decode(sealed)
             text = b""
