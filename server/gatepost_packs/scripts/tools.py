@@ -234,7 +234,9 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
 
 
 async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
-    await ScriptApprovals.of(ctx).request(scripts, caller=ctx.caller, most=settings.max_pending)
+    await ScriptApprovals.of(ctx).request(
+        scripts, caller=ctx.caller, max_waiting=settings.max_pending
+    )
 
 
 async def _run(

@@ -25,7 +25,7 @@ async def submitted(
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
     approvals = ScriptApprovals(entries, clock=deployment.clock)
-    await approvals.request([script], caller=a_caller(subject=by), most=9)
+    await approvals.request([script], caller=a_caller(subject=by), max_waiting=9)
     return approvals
 
 
@@ -38,7 +38,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     deployment.clock.now += 1
     approvals = await submitted(deployment, OLD)
     await approvals.approve(OLD, by=ROOT)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
 
     first, script = await replica.service.waiting(ACME)
     assert first.id == call.id
@@ -85,7 +85,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     [seen] = await replica.service.waiting(ACME)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
 
     with pytest.raises(Undecidable, match="look at what waits now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
@@ -99,13 +99,13 @@ async def test_a_rejected_script_waits_no_more() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     await approvals.approve(OLD, by=ROOT)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
     [script] = await replica.service.waiting(ACME)
 
     rejected = await replica.service.reject(ACME, script.id, Operator("root"), "Not tested.")
 
     assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
-    await approvals.request([NEW], caller=a_caller(subject="bob"), most=9)
+    await approvals.request([NEW], caller=a_caller(subject="bob"), max_waiting=9)
     assert await replica.service.waiting(ACME) == []
     assert await replica.service.get(ACME, script.id) == rejected
     assert await approvals.holds(OLD)

@@ -93,21 +93,22 @@ class IdempotentExecution:
         self.task = asyncio.create_task(self._go())
         self.task.add_done_callback(self._over)
 
-    async def wait(self, until: float, *, own: bool) -> CallOutcome | None:
+    async def wait(self, until: float, *, is_own: bool) -> CallOutcome | None:
         """
         Wait for the outcome until the loop time *until*; return None if there is none by then.
 
-        If the *own* call runs here, wait until it ends: a person may have to decide first.
+        If the call is the caller's own and runs here, wait until it ends: a person may have to
+        decide first.
         """
         loop = asyncio.get_running_loop()
         self._callers += 1
         still_wanted = True
         try:
             while not self._done.done():
-                left = None if own and self.leads else until - loop.time()
-                if left is not None and left <= 0:
+                remaining_s = None if is_own and self.leads else until - loop.time()
+                if remaining_s is not None and remaining_s <= 0:
                     return None
-                await asyncio.wait({self._done}, timeout=left)
+                await asyncio.wait({self._done}, timeout=remaining_s)
             return self._done.result()
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
@@ -177,14 +178,14 @@ class IdempotentExecution:
         if self._is_finished(stored):
             return False
         async with self._wake_ups:
-            while (found := await self._store.get(self._template.key)) is not None:
-                if self._is_finished(found):
+            while (record := await self._store.get(self._template.key)) is not None:
+                if self._is_finished(record):
                     return False
-                if found.leased_until <= self._clock():
-                    if not self._may_take_over(found):
+                if record.leased_until <= self._clock():
+                    if not self._may_take_over(record):
                         self._resolve(UNKNOWN)
                         return False
-                    if await self._store.take_over(self._new_record(), expected=found):
+                    if await self._store.take_over(self._new_record(), expected=record):
                         return True
                     continue
                 if self._stopped.done():
@@ -219,13 +220,13 @@ class IdempotentExecution:
             await self._await_end(doing)
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
-        ending, kept = judged(
+        ending, stored_outcome = judged(
             self._work, doing, invoked=self._invoked, stopped=self._stopped.done()
         )
-        if kept is None:
+        if stored_outcome is None:
             await self._give_up(ending)
         else:
-            await self._finish(ending, kept)
+            await self._finish(ending, stored_outcome)
 
     async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
         """Renew the lease while the call runs; cancel it once `stop` is called."""
@@ -265,14 +266,16 @@ class IdempotentExecution:
         except StoreUnavailable:
             log.warning("lease_not_renewed", extra={"request_id": self._work.call.request_id})
 
-    async def _finish(self, ending: CallOutcome, kept: bytes) -> None:
+    async def _finish(self, ending: CallOutcome, stored_outcome: bytes) -> None:
         expires_at = self._clock() + self._template.kept_s
         template = self._template
 
         async def finish() -> None:
             try:
-                async with self._reserve(len(kept)):
-                    await self._store.finish(template.key, template.holder, kept, expires_at)
+                async with self._reserve(len(stored_outcome)):
+                    await self._store.finish(
+                        template.key, template.holder, stored_outcome, expires_at
+                    )
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
@@ -328,15 +331,15 @@ class RunningCalls:
         while True:
             call_key = (template.key, template.digest)
             run = self._open.get(call_key)
-            own = run is None
+            is_own = run is None
             if run is None:
                 run = self._begin(work, template)
-            ending = await run.wait(until, own=own)
+            ending = await run.wait(until, is_own=is_own)
             if ending is None:
                 raise StillRunning
-            if not (ending.shared or own):
+            if not (ending.shared or is_own):
                 continue
-            if not (own and run.leads) and not ending.refuses:
+            if not (is_own and run.leads) and not ending.refuses:
                 remark("replayed", "yes")
             if (outcome := ending.answer()) is not None:
                 return outcome
@@ -356,10 +359,10 @@ class RunningCalls:
         run.task.add_done_callback(self._tasks.discard)
         return run
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Stop the running and waiting calls of these callers, even if no client waits."""
         for run in tuple(self._open.values()):
-            if which(run.caller):
+            if predicate(run.caller):
                 run.stop()
 
     async def aclose(self) -> None:

@@ -48,16 +48,16 @@ class DenialCounter:
 
     async def note(self, caller: TenantContext) -> None:
         """Count one denied call of *caller*; hold the caller if there are too many."""
-        most, window_s = self._settings.denials, self._settings.denials_window_s
-        if not most:
+        max_denials, window_s = self._settings.denials, self._settings.denials_window_s
+        if not max_denials:
             return
         try:
-            if most > 1:
+            if max_denials > 1:
                 name, shared = (
                     f"denials {bucket_of(caller)}",
                     self._shared_store.of(caller.tenant_id),
                 )
-                if not await shared.spend(name, rate=most / window_s, burst=most - 1):
+                if not await shared.spend(name, rate=max_denials / window_s, burst=max_denials - 1):
                     return
             await self._hold(caller)
         except StoreUnavailable as outage:
@@ -70,10 +70,10 @@ class DenialCounter:
         reason = f"{self._settings.denials} calls were denied"
         record = hold(caller, now=self._clock(), for_s=for_s, by=HOLD_AUTHOR, reason=reason)
         details = {"id": record.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
-        about = person_of(caller)
+        person = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
         await self._audit_writer.note(
-            caller.tenant_id, "revocation", outcome="held", about=about, details=details
+            caller.tenant_id, "revocation", outcome="held", about=person, details=details
         )
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(record.tenant, record.id)

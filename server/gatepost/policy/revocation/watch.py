@@ -152,12 +152,12 @@ class Revocations:
     def holds(self, tenant: str) -> list[RevocationRecord]:
         """Return the holds on callers of a tenant that are in force, the next to end first."""
         now = self._clock()
-        found = [
+        records = [
             record
             for record in self._snapshot.holds.values()
             if record.tenant == tenant and (record.expires_at or 0.0) > now
         ]
-        return sorted(found, key=lambda record: (record.expires_at or 0.0, record.id))
+        return sorted(records, key=lambda record: (record.expires_at or 0.0, record.id))
 
     def admit(self, caller: TenantContext) -> None:
         """Raise RevokedToken if it is revoked, IssuerUnavailable before the first reading."""
@@ -182,23 +182,23 @@ class Revocations:
         since = self._clock() - STARTUP_WINDOW_S if is_first else float("-inf")
         self._changes, self._fresh_until = changes, now + READ_WITHIN_S
         shut = self._suspensions(self._configured) if is_first else ()
-        known, self._snapshot = {*self._snapshot.revocations}, snapshot
+        previous, self._snapshot = {*self._snapshot.revocations}, snapshot
         self.are_holding = bool(snapshot.holds)
         # A hold ends no running call and refuses no token.
         if shut or any(
-            not record.is_hold for record in known.symmetric_difference(snapshot.revocations)
+            not record.is_hold for record in previous.symmetric_difference(snapshot.revocations)
         ):
             self._update_suspended()
             new = [
                 record
                 for record in snapshot.revocations
-                if record not in known and record.created_at > since and not record.is_hold
+                if record not in previous and record.created_at > since and not record.is_hold
             ]
             self._ended((*new, *shut))
 
     def _suspensions(self, tenants: Iterable[str]) -> tuple[RevocationRecord, ...]:
         now = self._clock()
-        return tuple(suspension(one, now=now, by=SETTINGS) for one in sorted(tenants))
+        return tuple(suspension(tenant, now=now, by=SETTINGS) for tenant in sorted(tenants))
 
     def _update_suspended(self) -> None:
         # In place: the request handlers hold a reference to this set.
