@@ -33,7 +33,9 @@ def test_only_one_file_touches_the_jwt_library() -> None:
     others = [path for path in source_files() if module_name(path) not in JWT_LIBRARY]
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [one for one in contents(path).imports if one[0].split(".")[0] == "jwt"]
+        return [
+            imported for imported in contents(path).imports if imported[0].split(".")[0] == "jwt"
+        ]
 
     assert wrong(others, rule) == []
 
@@ -43,7 +45,7 @@ def test_nothing_blocks_the_loop() -> None:
     others = [path for path in source_files() if module_name(path) not in EXPORTERS]
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [one for one in contents(path).imports if one[0].startswith(BLOCKING)]
+        return [imported for imported in contents(path).imports if imported[0].startswith(BLOCKING)]
 
     assert wrong(others, rule) == []
 
@@ -62,7 +64,7 @@ def test_broad_excepts_stand_in_three_places_only() -> None:
     others = [path for path in source_files() if module_name(path) not in LAST_RESORTS]
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [one for one in contents(path).excepts if one[0] in BROAD]
+        return [handler for handler in contents(path).excepts if handler[0] in BROAD]
 
     assert wrong(others, rule) == []
 
@@ -105,7 +107,7 @@ def test_no_tracked_file_holds_a_private_key() -> None:
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
     ).stdout.split(b"\0")
-    held = [
+    files = [
         name.decode()
         for name in names
         if name
@@ -113,7 +115,7 @@ def test_no_tracked_file_holds_a_private_key() -> None:
         and PRIVATE_KEY.search((ROOT / name.decode()).read_bytes())
     ]
 
-    assert held == []
+    assert files == []
 
 
 APART = (

@@ -21,9 +21,9 @@ def unseen() -> Iterator[type[msgspec.Struct]]:
             continue
         root = next(root for root in SOURCE_ROOTS.values() if path.is_relative_to(root))
         name = ".".join(path.relative_to(root).with_suffix("").parts)
-        for one in vars(importlib.import_module(name)).values():
-            if is_unseen(one) and one.__module__ == name:
-                yield one
+        for value in vars(importlib.import_module(name)).values():
+            if is_unseen(value) and value.__module__ == name:
+                yield value
 
 
 def is_unseen(kind: Any) -> bool:
@@ -44,13 +44,13 @@ def holds_no_ring(kind: Any) -> bool:
 
 def test_what_the_collector_does_not_see_can_hold_no_ring() -> None:
     """One reference to a client, an exception or a function is enough to keep a call for good."""
-    found = [*unseen()]
+    classes = [*unseen()]
     rings = [
-        f"{one.__module__}.{one.__name__}.{name}"
-        for one in found
-        for name, kind in typing.get_type_hints(one).items()
+        f"{class_.__module__}.{class_.__name__}.{name}"
+        for class_ in classes
+        for name, kind in typing.get_type_hints(class_).items()
         if not holds_no_ring(kind)
     ]
 
-    assert len(found) > 10
+    assert len(classes) > 10
     assert rings == []

@@ -29,16 +29,16 @@ def declared() -> list[Requirement]:
 
 def closure() -> set[str]:
     """Every package that installing the core brings, on this machine."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo = declared()
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+        if name in names or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
-        found.add(name)
+        names.add(name)
         todo += [Requirement(line) for line in requires(name) or []]
-    return found
+    return names
 
 
 def test_the_core_stays_small() -> None:

@@ -52,8 +52,10 @@ MODULES_AT_THE_TOP = {
 def imports(path: Path) -> list[tuple[str, int]]:
     """The packages of ours that a module imports or names, beside its own, with their lines."""
     own, have = package_of(module_name(path)), contents(path)
-    found = ((package_of(name), line) for name, line in have.imports + have.named if is_ours(name))
-    return [(package, line) for package, line in found if package != own]
+    imported = (
+        (package_of(name), line) for name, line in have.imports + have.named if is_ours(name)
+    )
+    return [(package, line) for package, line in imported if package != own]
 
 
 def is_ours(name: str) -> bool:
@@ -65,7 +67,7 @@ def test_imports_point_one_way() -> None:
 
     def rule(path: Path) -> list[tuple[str, int]]:
         granted = ALLOWED.get(package_of(module_name(path)), [])
-        return [one for one in imports(path) if one[0] not in granted]
+        return [imported for imported in imports(path) if imported[0] not in granted]
 
     assert wrong(source_files(), rule) == []
 
@@ -83,10 +85,10 @@ def test_a_package_imports_only_what_stands_above_it() -> None:
     """With the rows in such an order, no packages import each other, however long the way."""
     rows = list(ALLOWED)
     below = {
-        (package, one)
+        (package, other)
         for package, allowed in ALLOWED.items()
-        for one in allowed
-        if rows.index(one) > rows.index(package)
+        for other in allowed
+        if rows.index(other) > rows.index(package)
     }
 
     assert below == set()
@@ -109,7 +111,11 @@ def test_packs_import_what_a_third_party_pack_may_import() -> None:
     files = [path for path in source_files() if module_name(path).startswith("gatepost_packs")]
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [one for one in contents(path).imports if is_ours(one[0]) and not is_public(one[0])]
+        return [
+            imported
+            for imported in contents(path).imports
+            if is_ours(imported[0]) and not is_public(imported[0])
+        ]
 
     assert len(files) > 50
     assert wrong(files, rule) == []
@@ -142,11 +148,11 @@ def test_imports_stand_at_the_top_of_the_file() -> None:
     """An import of our own inside a function hides a cycle."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        spans = [range(one.first, one.last + 1) for one in contents(path).functions]
+        spans = [range(function.first, function.last + 1) for function in contents(path).functions]
         return [
-            one
-            for one in contents(path).imports
-            if is_ours(one[0]) and any(one[1] in span for span in spans)
+            imported
+            for imported in contents(path).imports
+            if is_ours(imported[0]) and any(imported[1] in span for span in spans)
         ]
 
     assert wrong(source_files(), rule) == []

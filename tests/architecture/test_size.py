@@ -25,9 +25,9 @@ def test_a_function_stays_within_a_screen() -> None:
 
     def rule(path: Path) -> list[tuple[str, int]]:
         return [
-            (f"{one.name} has {one.last - one.first + 1} lines", one.first)
-            for one in contents(path).functions
-            if one.last - one.first + 1 > FUNCTION_LINES
+            (f"{function.name} has {function.last - function.first + 1} lines", function.first)
+            for function in contents(path).functions
+            if function.last - function.first + 1 > FUNCTION_LINES
         ]
 
     assert wrong([*source_files(), *other_files()], rule) == []

@@ -75,8 +75,8 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
 @pytest.mark.parametrize("more", ["", "and=more\n"], ids=["alone", "beside another change"])
 def test_another_secret_is_a_change(billing: BillingServer, dave: HttpBrowser, more: str) -> None:
     """Both were withheld, so a file that got another person's token was said to stay the same."""
-    one, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
-    billing.write("hook.env", one)
+    first, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
+    billing.write("hook.env", first)
     request = billing.asks("workspace_write", {"path": "hook.env", "content": other + more})
 
     page = dave.get(f"/approvals/{request}").text

@@ -12,9 +12,14 @@ from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MAX_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
-from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, Undecidable
+from gatepost.policy.approvals.approval_request import (
+    MAX_ARGUMENTS,
+    ApprovalRequest,
+    DisplayedParty,
+    Undecidable,
+)
 from gatepost.policy.approvals.request_lists import erase_decider
-from gatepost.policy.approvals.stored_request import MAX_ARGUMENTS, merged
+from gatepost.policy.approvals.stored_request import merged
 from gatepost.tools.exact_json import decoded
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
@@ -40,7 +45,7 @@ def typed(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
     return filled(fields, {fields[0].key: text})
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=[one.decode() for one in NUMBERS])
+@pytest.mark.parametrize("number", NUMBERS, ids=[number.decode() for number in NUMBERS])
 def test_an_edit_elsewhere_leaves_every_digit(number: bytes) -> None:
     """The approver read all digits of a number; editing another argument must not round it."""
     arguments = b'{"to": "a", "amount": ' + number + b', "rows": [{"x": ' + number + b"}]}"
@@ -56,10 +61,10 @@ def test_an_edit_elsewhere_leaves_every_digit(number: bytes) -> None:
 @pytest.mark.parametrize("kind", ["number", ["number", "null"], None], ids=str)
 def test_a_number_that_is_typed_is_the_one_that_runs(kind: Any) -> None:
     """`1e999` became null, which an argument that may be null takes."""
-    found = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
+    arguments = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
 
-    assert not found.errors
-    assert found.encoded(b'{"amount": 5}') == b'{"amount":1e999}'
+    assert not arguments.errors
+    assert arguments.encoded(b'{"amount": 5}') == b'{"amount":1e999}'
 
 
 def test_a_number_without_a_schema_stays_a_number() -> None:
@@ -151,10 +156,10 @@ def test_the_command_line_shows_what_is_in_a_line(
     print_request(script)
     print_request(msgspec.structs.replace(script, kind="call", content=None, arguments=arguments))
 
-    said = capsys.readouterr().out
-    assert sign not in said
-    assert "# nothing\\" in said
-    assert '"a": "x\\' in said
+    output = capsys.readouterr().out
+    assert sign not in output
+    assert "# nothing\\" in output
+    assert '"a": "x\\' in output
 
 
 R = "[REDACTED:PASSWORD]"
@@ -162,14 +167,14 @@ USERS = [{"name": "ann", "word": "anns"}, {"name": "bob", "word": "bobs"}, {"nam
 ANN, BOB_HIDDEN, EVE = {"name": "ann", "word": R}, {"name": "bob", "word": R}, {"name": "eve"}
 
 
-def edited_users(*wanted: object) -> object:
-    shown, original = [ANN, BOB_HIDDEN, EVE], USERS
-    arguments = (json.dumps({"users": one}).encode() for one in (wanted, shown, original))
+def edited_users(*edited: object) -> object:
+    displayed, original = [ANN, BOB_HIDDEN, EVE], USERS
+    arguments = (json.dumps({"users": users}).encode() for users in (edited, displayed, original))
     return json.loads(merged(*arguments))["users"]
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "edited",
     [
         [BOB_HIDDEN, EVE],
         [BOB_HIDDEN, ANN, EVE],
@@ -180,10 +185,10 @@ def edited_users(*wanted: object) -> object:
     ],
     ids=["removed", "swapped", "cut", "longer", "renamed", "moved"],
 )
-def test_no_entry_of_a_list_gets_the_secret_of_another(wanted: list[object]) -> None:
+def test_no_entry_of_a_list_gets_the_secret_of_another(edited: list[object]) -> None:
     """Both look alike, so an approver who removed the first gave its secret to the second."""
     with pytest.raises(Undecidable, match="withheld"):
-        edited_users(*wanted)
+        edited_users(*edited)
 
 
 def test_other_entries_of_a_list_can_be_edited() -> None:

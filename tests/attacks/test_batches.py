@@ -37,10 +37,10 @@ async def test_the_answers_of_a_batch_are_as_large_as_one_answer_may_be(named: b
     for _ in range(2):
         body = b"[%b]" % b",".join(call)
         answer = await (client.within(session, body) if named else client.send(body))
-        found = [one.get("error", {}).get("code") for one in answer.json]
+        codes = [response.get("error", {}).get("code") for response in answer.json]
 
         assert len(answer.body) < 5_000_000
-        assert found == [None] * 4 + [-32000] * 46
+        assert codes == [None] * 4 + [-32000] * 46
         assert answer.json[-1]["error"]["message"].startswith("Not started: the earlier answers")
 
 
@@ -66,7 +66,7 @@ async def test_what_has_run_is_answered_whatever_comes_behind_it() -> None:
     response = b'{"jsonrpc":"2.0","id":1e400,"result":{}}'
     answer = await client.within(session, b"[%b,%b]" % (_write("a"), response))
 
-    assert [one["id"] for one in answer.json] == ["a"]
+    assert [response["id"] for response in answer.json] == ["a"]
     assert WROTE.pop() == "a"
 
 
@@ -84,5 +84,5 @@ async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
     cancel = message("notifications/cancelled", {"requestId": "z"}, identity=None)
     answer = await client.within(session, b"[%b,%b,%b]" % (_write("b"), cancel, _write("c")))
 
-    assert [one["id"] for one in answer.json] == ["b", "c"]
+    assert [response["id"] for response in answer.json] == ["b", "c"]
     assert [WROTE.pop(), WROTE.pop()] == ["c", "b"]

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.shared_store import Subscription
 from tests.support.endpoint import EndpointClient
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 WITHIN_S = 10
 

@@ -124,18 +124,20 @@ class SlowServer:
         """Return what an idle server holds."""
         client, handshake = self.client, self.client.endpoint._handshake
         tasks = self.kept.tasks.inner.held.values()
-        found: dict[str, object] = {
+        remaining: dict[str, object] = {
             "streams": [*client.streams, *client.streams._of_caller],
             "followed": [*client.pubsub.tenants, *self.wire._followers],
             "tasks": [*client.task_runner._running_tasks, *client.task_runner.task_store._opening],
             "requests": [*handshake._running, *handshake._client_requests._open],
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
             "idempotency": [
-                one for one in self.kept.idempotency.inner.held.values() if one.outcome is None
+                record
+                for record in self.kept.idempotency.inner.held.values()
+                if record.outcome is None
             ],
             "running": [*asyncio.all_tasks() - self.before],
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in remaining.items() if value}
 
 
 DECLARED = {"elicitation": {}, "extensions": {META + "tasks": {}}}
@@ -145,11 +147,11 @@ KEY = ("idempotency-key", "k")
 
 
 def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
-    known = {META + "protocolVersion": VERSION, META + "clientCapabilities": DECLARED, **TOLD}
+    meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": DECLARED, **TOLD}
     named = params.get("name") or params.get("uri")
     headers = [*EVENTS, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more]
     headers += [("mcp-name", named)] if named else []
-    return "POST", message(method, {**params, "_meta": known}), headers
+    return "POST", message(method, {**params, "_meta": meta}), headers
 
 
 def old(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
@@ -208,7 +210,7 @@ async def settled(server: SlowServer, steps: int) -> None:
     """Wait until nothing is left; say what is, if that does not come."""
 
     async def is_over() -> bool:
-        await server.client.server.register.aclose()
+        server.client.server.register.close()
         return not server.left()
 
     try:

@@ -24,7 +24,7 @@ issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
 """
 
 
-async def kept(folder: Path) -> None:
+async def write_entries(folder: Path) -> None:
     """A tenant's entries about a person, small and large, which the file has taken up."""
     records = await open_records(f"sqlite:///{folder}/gatepost.db")
     entries = records.of("acme").entries("notes")
@@ -33,9 +33,9 @@ async def kept(folder: Path) -> None:
     await records.aclose()
 
 
-def left(folder: Path) -> dict[str, int]:
+def occurrences(folder: Path) -> dict[str, int]:
     """How often each file of the database has the name."""
-    return {one.name: one.read_bytes().count(NAME) for one in folder.glob("gatepost.db*")}
+    return {path.name: path.read_bytes().count(NAME) for path in folder.glob("gatepost.db*")}
 
 
 def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(erasure, "PROPAGATION_S", 0.0)
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
-    asyncio.run(kept(tmp_path))
-    assert left(tmp_path)["gatepost.db"] > 0
+    asyncio.run(write_entries(tmp_path))
+    assert occurrences(tmp_path)["gatepost.db"] > 0
 
     async def erased_beside_a_server() -> str:
         server = await open_records("sqlite:///gatepost.db")
@@ -52,9 +52,9 @@ def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Monke
         done = await asyncio.to_thread(
             CliRunner().invoke, main, ["tenant", "erase", "acme", "--yes"]
         )
-        found = left(tmp_path)
+        counts = occurrences(tmp_path)
         await server.aclose()
-        assert set(found.values()) == {0}, found
+        assert set(counts.values()) == {0}, counts
         return done.output
 
     assert "is erased" in asyncio.run(erased_beside_a_server())
@@ -81,9 +81,11 @@ async def test_an_erased_approver_is_forgotten_too() -> None:
     assert await erase_decider(ours.approvals, BOB.issuer, BOB.subject) == 3
     assert await revoke_given(ours.grants, BOB.issuer, BOB.subject) == 2
 
-    kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
-    assert len(kept) == 4
-    assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
+    requests = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
+    assert len(requests) == 4
+    assert not [
+        request for request in requests if b"Bob" in request.details or b"bob" in request.details
+    ]
     assert await service.granting.all(ACME) == []
     assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
     assert text_of(await replica.call(what="a")) == "a 0 1"

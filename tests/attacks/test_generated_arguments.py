@@ -29,7 +29,7 @@ from tests.attacks.conftest import (
     object_of,
     taking,
 )
-from tests.rest.conftest import RestEndpoint
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 LARGEST = LimitsSettings().max_body_bytes
@@ -94,18 +94,22 @@ def _instance(schema: Any, depth: int = 0) -> Any:
 
 def _bodies(schema: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
     """Arguments that are wrong in one property after another, and in members that are none."""
-    good = _instance({"type": "object", **schema}) or {}
+    instance = _instance({"type": "object", **schema}) or {}
     yield object_of(b"1", MAX_VALUES - 100)
     yield object_of(b"1", 900)
-    for name, wanted in schema.get("properties", {}).items():
-        if (kind := _kind(wanted)) in seen:
+    for name, property_schema in schema.get("properties", {}).items():
+        if (kind := _kind(property_schema)) in seen:
             continue
         seen.add(kind)
-        almost = _instance(wanted.get("items", wanted) if isinstance(wanted, Mapping) else wanted)
+        almost = _instance(
+            property_schema.get("items", property_schema)
+            if isinstance(property_schema, Mapping)
+            else property_schema
+        )
         if isinstance(almost, dict) and almost:
             almost[list(almost)[-1]] = {"wrong": []}
         for value in hostile(json.dumps(almost).encode()):
-            others = {key: one for key, one in good.items() if key != name}
+            others = {key: value for key, value in instance.items() if key != name}
             rest = json.dumps(others).encode()[1:]
             yield b"{" + json.dumps(name).encode() + b":" + value + (b"," if others else b"") + rest
 
@@ -114,8 +118,8 @@ def _kind(schema: Any) -> str:
     """What a property takes, without what is said of it."""
     if not isinstance(schema, Mapping):
         return str(schema)
-    said = ("description", "default", "title", "examples")
-    return str({word: one for word, one in schema.items() if word not in said})
+    annotations = ("description", "default", "title", "examples")
+    return str({word: value for word, value in schema.items() if word not in annotations})
 
 
 def _built_in() -> list[Tool]:
@@ -130,10 +134,10 @@ async def test_what_holds_too_much_is_refused_for_little() -> None:
     rest = RestEndpoint(client.runner, client.registry)
     for body in _too_large():
         await delays_no_other_call(client, "echo", b'{"text":%b}' % body)
-        held, limit = await shortest_hold(
+        hold_s, limit = await shortest_hold(
             lambda b=body: rest.post(client.caller, "echo", b), HOLD_S
         )  # type: ignore[misc]
-        assert held < limit, (held, limit, body[:200])
+        assert hold_s < limit, (hold_s, limit, body[:200])
 
 
 @pytest.mark.slow
@@ -154,11 +158,13 @@ async def test_no_built_in_tool_is_kept_busy() -> None:
         for body in _bodies(tool.input_schema, seen):
             await delays_no_other_call(client, tool.name, body)
             tried.add(tool.name)
-    wanted = [one for tool in tools for one in tool.input_schema.get("properties", {}).values()]
+    schemas = [
+        schema for tool in tools for schema in tool.input_schema.get("properties", {}).values()
+    ]
 
     assert len(tools) > 20
     assert tried == {tool.name for tool in tools}
-    assert seen == {_kind(one) for one in wanted}
+    assert seen == {_kind(schema) for schema in schemas}
 
 
 class GeneratedLeaf(BaseModel):
@@ -235,13 +241,13 @@ TREE = {
 RAW = st.recursive(
     PLAIN | WIDE,
     lambda inner: (
-        inner.map(lambda one: {"type": "array", "items": one})
-        | inner.map(lambda one: {"type": "object", "additionalProperties": one})
+        inner.map(lambda schema: {"type": "array", "items": schema})
+        | inner.map(lambda schema: {"type": "object", "additionalProperties": schema})
         | st.lists(inner, min_size=2, max_size=4).map(lambda some: {"anyOf": some})
         | st.lists(inner, min_size=2, max_size=4).map(lambda some: {"oneOf": some})
-        | inner.map(lambda one: {"anyOf": [TREE, {**TREE, "minProperties": 1}, one]})
-        | inner.map(lambda one: {"not": one})
-        | inner.map(lambda one: {"type": "array", "contains": one, "uniqueItems": True})
+        | inner.map(lambda schema: {"anyOf": [TREE, {**TREE, "minProperties": 1}, schema]})
+        | inner.map(lambda schema: {"not": schema})
+        | inner.map(lambda schema: {"type": "array", "contains": schema, "uniqueItems": True})
     ),
     max_leaves=6,
 )

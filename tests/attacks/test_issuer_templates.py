@@ -17,10 +17,10 @@ def test_one_issuer_of_a_template_cannot_claim_the_tenant_of_another(
     template = "https://sso.example/realms/{realm}"
     settings = Issuer(issuer=template, tenant=TenantRule(claim="org_id"), tenants=tenants)
     issuer = f"https://sso.example/realms/{realm}"
-    found = IssuerRegistry([settings]).find(issuer)
-    assert found is not None
+    trusted = IssuerRegistry([settings]).find(issuer)
+    assert trusted is not None
 
     with pytest.raises(InvalidToken) as refused:
-        tenant_of({"org_id": "acme"}, found[0].rules, issuer=issuer, captured=found[1])
+        tenant_of({"org_id": "acme"}, trusted[0].rules, issuer=issuer, captured=trusted[1])
 
     assert refused.value.reason == "tenant_not_exclusive"

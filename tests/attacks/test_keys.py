@@ -234,14 +234,14 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
     """At most 64 unknown callers wait at a time; callers with known keys are not delayed."""
     # The whole flood has to come within one interval.
     monkeypatch.setattr(keyset, "INTERVAL_S", 3.0)
-    known = server.tokens("flood").token()
-    server.accepted(known)
+    known_token = server.tokens("flood").token()
+    server.accepted(known_token)
     names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]
     tokens = [server.tokens("flood").token(header={"kid": name}, sign=OTHER) for name in names]
 
     with ThreadPoolExecutor(len(tokens)) as pool:
         answers = pool.map(server.call, tokens)
-        assert opens(server, known)
+        assert opens(server, known_token)
         assert opens(server, server.tokens("flood").token())
         statuses = [reply.status for reply in answers]
 

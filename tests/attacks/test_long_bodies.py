@@ -7,8 +7,8 @@ import pytest
 
 from gatepost.tools.cpu_thread import MAX_WAITING
 from gatepost_packs import demo
-from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 BOB = a_caller(tenant_id="globex", subject="bob")
@@ -45,10 +45,10 @@ async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> 
     rest = _rest()
     many = [rest.post(a_caller(), "whoami", LONG) for _ in range(MAX_WAITING + 10)]
     *answers, other = await asyncio.gather(*many, rest.post(BOB, "echo", ECHO))
-    refused = [one for one in answers if one.status == 429]
+    refused = [answer for answer in answers if answer.status == 429]
     # One runs; what the first ones still need finds the queue full, too.
     assert 9 <= len(refused) <= 20
-    assert {one.status for one in answers} == {422, 429}
+    assert {answer.status for answer in answers} == {422, 429}
     assert refused[0].json["error"] == "rate_limited"
     assert refused[0].json["retry_after"] == 1
     assert "retry-after" in refused[0].headers
@@ -88,7 +88,9 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
         return answer
 
     *answers, other = await asyncio.gather(*(send() for _ in range(MAX_WAITING + 20)), call())
-    codes = [(one.status, one.json["error"]["code"], one.json.get("id")) for one in answers]
+    codes = [
+        (answer.status, answer.json["error"]["code"], answer.json.get("id")) for answer in answers
+    ]
     identity, status = (7, 200) if kind == "request" else (None, 429)
     busy = codes.index((status, -32000, identity))
     assert set(codes) == {(413, -32600, identity), (status, -32000, identity)}
@@ -107,5 +109,5 @@ async def test_a_batch_of_millions_of_messages_is_refused_before_they_are_told_a
         assert (await client.send(body)).error == (413, -32600)
 
     with collected():
-        held, limit = await shortest_hold(send, HOLD_S)
-    assert held < limit
+        hold_s, limit = await shortest_hold(send, HOLD_S)
+    assert hold_s < limit

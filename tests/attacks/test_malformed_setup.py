@@ -44,9 +44,11 @@ def test_a_tool_file_that_fails_in_its_own_way_is_a_problem_and_no_traceback(
     file = tmp_path / "tools.py"
     file.write_text(source)
 
-    found = load(ToolsSettings(load=(str(file),))).problems
+    problems = load(ToolsSettings(load=(str(file),))).problems
 
-    assert [(one.id, one.setting) for one in found] == [("config.E011", "tools.load[0]")]
+    assert [(problem.id, problem.setting) for problem in problems] == [
+        ("config.E011", "tools.load[0]")
+    ]
 
 
 def test_an_origin_that_is_no_url_is_a_problem_and_no_traceback() -> None:
@@ -54,9 +56,9 @@ def test_an_origin_that_is_no_url_is_a_problem_and_no_traceback() -> None:
     listen = Listen(allowed_origins=("https://[",))
     config = Config(resource="https://mcp.example.com/mcp", listen=listen)
 
-    found = problems(config, Toolbox((), ()))
+    reported_problems = problems(config, Toolbox((), ()))
 
-    assert "listen.allowed_origins[0]" in [one.setting for one in found]
+    assert "listen.allowed_origins[0]" in [problem.setting for problem in reported_problems]
 
 
 def test_a_token_that_no_header_can_carry_is_wrong_use_of_the_doctor() -> None:
@@ -87,7 +89,7 @@ def test_a_development_server_forgets_only_its_own_state(tmp_path: Path) -> None
     write_state(tmp_path, config, second)
 
     forget_state(path, first)
-    kept = path.exists()
+    exists = path.exists()
     forget_state(path, second)
 
-    assert (kept, path.exists()) == (True, False)
+    assert (exists, path.exists()) == (True, False)

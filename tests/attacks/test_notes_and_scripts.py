@@ -64,11 +64,11 @@ def test_many_links_to_a_name_of_many_files_are_followed_once(rows: sqlite3.Conn
     source = _add(rows, "index", "index.md")
     links = [NoteLink(f"{at}/n") for at in range(AT_ONCE)]
     rows.executemany(
-        "INSERT INTO links VALUES (?, ?, ?, ?)", [(source, "n", one.target, 0) for one in links]
+        "INSERT INTO links VALUES (?, ?, ?, ?)", [(source, "n", link.target, 0) for link in links]
     )
-    found = lookup.links_of(rows, "index.md", links)
+    resolved = lookup.links_of(rows, "index.md", links)
 
-    assert [leads for _, leads in found] == [f"{at}/n.md" for at in range(AT_ONCE)]
+    assert [leads for _, leads in resolved] == [f"{at}/n.md" for at in range(AT_ONCE)]
     assert lookup.backlinks(rows, "7/n.md")[0] == [("index.md", "")]
     assert steps(lambda: lookup.links_of(rows, "index.md", links)) < 2_500_000
 

@@ -51,10 +51,10 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
     monkeypatch.setattr(secret_search, "EFFORT", 4_000)
     redactor = KNOWN.with_values([("TOKEN", literal)])
     text = literal[-6:-2] * 4_000
-    found: list[bytes] = []
-    taken = steps(lambda: found.append(redactor.clean(text).encode()))
+    secrets: list[bytes] = []
+    taken = steps(lambda: secrets.append(redactor.clean(text).encode()))
     assert taken < 60_000
-    assert found == [b"[REDACTED:TOKEN]"]
+    assert secrets == [b"[REDACTED:TOKEN]"]
 
 
 def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ SECRET_WITHIN = {
 @pytest.mark.parametrize("text", SECRET_WITHIN.values(), ids=SECRET_WITHIN)
 def test_a_secret_behind_more_escapes_than_one_go_takes_is_found(text: bytes) -> None:
     """Where the work is done in parts, what follows is read as before."""
-    found = KNOWN.spans(text)
-    assert [span.name for span in found] == ["KEY"]
-    assert b"unter2" not in replaced(text, found)
+    spans = KNOWN.spans(text)
+    assert [span.name for span in spans] == ["KEY"]
+    assert b"unter2" not in replaced(text, spans)
 
 
 def test_more_escapes_than_one_go_takes_need_little_memory() -> None:
@@ -143,18 +143,18 @@ TOO_MUCH: dict[str, dict[str, Any]] = {
 def test_more_secrets_than_a_call_may_bring_are_refused(arguments: dict[str, Any]) -> None:
     """Nothing runs, and the refusal says none of it."""
     seen: list[str] = []
-    told = _asked(_runner(seen), **arguments)
-    assert told.startswith("validation: The secrets in the arguments are too long")
-    assert "xx" not in told
-    assert "value" not in told
+    message = _asked(_runner(seen), **arguments)
+    assert message.startswith("validation: The secrets in the arguments are too long")
+    assert "xx" not in message
+    assert "value" not in message
     assert not seen
 
 
 def test_as_many_as_it_may_bring_are_kept_out() -> None:
     """The limits are no way around."""
     values = [f"value-number-{n}" for n in range(MAX_WRITTEN - 1)]
-    told = _asked(_runner([]), token="t" * 60_000, text=" ".join(values), others=values)
-    assert told == " ".join(["[REDACTED:OTHERS]"] * len(values))
+    message = _asked(_runner([]), token="t" * 60_000, text=" ".join(values), others=values)
+    assert message == " ".join(["[REDACTED:OTHERS]"] * len(values))
 
 
 SECRET = "s3cretvalue"
@@ -204,17 +204,17 @@ LONG_ONES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", ["typed", "validated", "matched"])
 def test_wrong_arguments_of_any_length_are_told_without_secrets(name: str, text: Any) -> None:
     """Neither a secret nor the half that a cut leaves is in what is said about the arguments."""
-    told = _asked(_tools(), name, token=SECRET, text=text[0] if name == "typed" else text)
-    assert told.startswith("validation: `text")
-    assert SECRET not in told
-    assert "s3cret" not in told
-    assert "tvalue" not in told
+    message = _asked(_tools(), name, token=SECRET, text=text[0] if name == "typed" else text)
+    assert message.startswith("validation: `text")
+    assert SECRET not in message
+    assert "s3cret" not in message
+    assert "tvalue" not in message
 
 
 def test_what_is_wrong_with_a_long_argument_is_said_without_its_value() -> None:
     """The agent still learns which argument to correct, and how."""
-    told = _asked(_tools(), "typed", token="t", text=[*["y"] * MANY_VALUES, 7])
-    assert told == f"validation: `text[{MANY_VALUES}]` should be of type string."
+    message = _asked(_tools(), "typed", token="t", text=[*["y"] * MANY_VALUES, 7])
+    assert message == f"validation: `text[{MANY_VALUES}]` should be of type string."
 
 
 def test_long_arguments_that_are_refused_are_checked_once() -> None:
@@ -235,8 +235,8 @@ def test_long_arguments_that_are_refused_are_checked_once() -> None:
         """Take texts."""
 
     runner = Runner(Registry(pack.tools.values()), context_for=lambda call: cast("Any", None))
-    told = _asked(runner, "counted", token=SECRET, text=[SECRET] * MANY_VALUES + ["bad"])
-    assert told == f"validation: `text[{MANY_VALUES}]`: the value is not valid."
+    message = _asked(runner, "counted", token=SECRET, text=[SECRET] * MANY_VALUES + ["bad"])
+    assert message == f"validation: `text[{MANY_VALUES}]`: the value is not valid."
     assert looked_at == MANY_VALUES + 1
 
 

@@ -33,20 +33,20 @@ SMUGGLED = {
 }
 
 
-def shown(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def page_arguments(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what the page would show; raise ToolFailure where no approver may be asked."""
     deployment = ApprovalDeployment()
     raw = json.dumps(arguments).encode()
     encoded = shown_arguments(Redaction(), ACME, deployment.pack.tools[tool], raw)
-    told: dict[str, Any] = json.loads(encoded)
-    return told
+    decoded: dict[str, Any] = json.loads(encoded)
+    return decoded
 
 
 @pytest.mark.parametrize("arguments", SMUGGLED.values(), ids=SMUGGLED)
 def test_the_mark_of_a_key_hides_no_words(arguments: dict[str, Any]) -> None:
     """What stands between a key's marks ran, and the page called all of it a secret."""
     with pytest.raises(ToolFailure, match="would not see all of it"):
-        shown("act", arguments)
+        page_arguments("act", arguments)
 
 
 async def test_an_approver_is_not_asked_about_arguments_they_cannot_see() -> None:
@@ -99,10 +99,10 @@ KEYS: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("make", KEYS.values(), ids=KEYS)
 def test_a_private_key_is_withheld_as_before(make: Callable[[], str]) -> None:
     """People are asked, and see that a key is there."""
-    told = shown("act", {"what": f"write this:\n{make()}to the disk"})
+    arguments = page_arguments("act", {"what": f"write this:\n{make()}to the disk"})
 
-    assert told["what"].startswith("write this:\n[REDACTED:PRIVATE_KEY]")
-    assert told["what"].endswith("to the disk")
+    assert arguments["what"].startswith("write this:\n[REDACTED:PRIVATE_KEY]")
+    assert arguments["what"].endswith("to the disk")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_a_private_key_is_withheld_as_before(make: Callable[[], str]) -> None:
 def test_a_secret_argument_hides_itself_alone(arguments: dict[str, Any]) -> None:
     """The caller chooses its value: the same text in another argument was withheld there too."""
     with pytest.raises(ToolFailure, match="would not see all of it"):
-        shown("whisper", arguments)
+        page_arguments("whisper", arguments)
 
 
 def test_a_secret_argument_is_withheld_as_before() -> None:
     """Where it stands, and nothing else."""
-    told = shown("whisper", {"what": "a", "password": "correct horse battery"})
+    arguments = page_arguments("whisper", {"what": "a", "password": "correct horse battery"})
 
-    assert told == {"what": "a", "password": "[REDACTED:PASSWORD]"}
+    assert arguments == {"what": "a", "password": "[REDACTED:PASSWORD]"}

@@ -16,13 +16,13 @@ ODD = [
 ASKED = ["POST /mcp", "GET /health", "OPTIONS /mcp", "TRACE /mcp", "POST /nowhere", "GET /"]
 
 
-@each("asked", ASKED)
+@each("method_and_target", ASKED)
 @each("codings", ODD, ids=str)
 def test_nothing_is_served_behind_an_odd_transfer_coding(
-    server: AttackedServer, asked: str, codings: list[str]
+    server: AttackedServer, method_and_target: str, codings: list[str]
 ) -> None:
     """A proxy in front may have seen another end of it: what follows was a request of its own."""
-    lines = [f"{asked} HTTP/1.1", f"Host: {server.client.authority}"]
+    lines = [f"{method_and_target} HTTP/1.1", f"Host: {server.client.authority}"]
     lines += [f"Transfer-Encoding: {coding}" for coding in codings]
     next_one = (
         f"GET /health HTTP/1.1\r\nHost: {server.client.authority}\r\nConnection: close\r\n\r\n"

@@ -14,7 +14,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 from tests.support.measuring import ManualClock
 from tests.support.runners import run_until
 
@@ -23,11 +23,11 @@ WITHIN_S = 10
 
 def notes(replicas: EndpointPair, kind: str) -> list[str]:
     """The notes of one kind at the shared store."""
-    held = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
-    return [name for name in held if f"/{kind}/" in name]
+    stored = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
+    return [name for name in stored if f"/{kind}/" in name]
 
 
-async def asked(replicas: EndpointPair, identity: Any = 7) -> Any:
+async def waiting_call(replicas: EndpointPair, identity: Any = 7) -> Any:
     """A call that asks, and the id of its client request."""
     live = replicas.call(replicas.one, "ask_name", identity=identity)
     return live, (await next_request(live))["id"]
@@ -39,10 +39,10 @@ async def test_only_waiting_client_requests_take_answers() -> None:
     could have an answer of megabytes kept for each, again and again.
     """
     replicas = await opened()
-    live, once = await asked(replicas)
+    live, once = await waiting_call(replicas)
     assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
     assert await said_in_session(live) == (False, "accept Ann")
-    live, never = await asked(replicas)
+    live, never = await waiting_call(replicas)
     await replicas.cancel(replicas.two, 7)
     await live.over()
 
@@ -58,9 +58,11 @@ async def test_only_waiting_client_requests_take_answers() -> None:
 async def test_a_client_request_is_answered_once() -> None:
     """A second answer is ignored, also one that comes before the first was read."""
     replicas = await opened()
-    live, identity = await asked(replicas)
+    live, identity = await waiting_call(replicas)
     refused = {"action": "decline"}
-    answers = [replicas.answer(replicas.two, identity, result=one) for one in (ACCEPTED, refused)]
+    answers = [
+        replicas.answer(replicas.two, identity, result=answer) for answer in (ACCEPTED, refused)
+    ]
 
     assert await asyncio.gather(*answers) == [202, 202]
     assert await said_in_session(live) == (False, "accept Ann")
@@ -77,7 +79,7 @@ async def tell(ctx: CallContext, size: int) -> str:
     return "x" * size
 
 
-async def kept(replicas: EndpointPair, events: list[str]) -> list[int]:
+async def statuses_of(replicas: EndpointPair, events: list[str]) -> list[int]:
     """How a GET with each of these as its last event is answered."""
     statuses = []
     for event in events:
@@ -94,21 +96,21 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     at the shared store. The newest stay; another caller's are not touched.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
-    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
+    replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=50_000)
     other = EndpointPair(pack.tools.values())
     other.one = replicas.one
     replicas.become(a_caller(subject="bob"))
     await other.open()
-    others = [await told(other)]
+    others = [await first_event_of_a_call(other)]
     replicas.become(a_caller())
-    events = [await told(replicas) for _ in range(6)]
+    events = [await first_event_of_a_call(replicas) for _ in range(6)]
 
-    assert await kept(replicas, events) == [400, 400, 400, 400, 200, 200]
+    assert await statuses_of(replicas, events) == [400, 400, 400, 400, 200, 200]
     replicas.become(a_caller(subject="bob"))
-    assert await kept(other, others) == [200]
+    assert await statuses_of(other, others) == [200]
 
 
-async def told(replicas: EndpointPair) -> str:
+async def first_event_of_a_call(replicas: EndpointPair) -> str:
     """The first event's id of a call that is over."""
     live = replicas.call(replicas.one, "tell", size=20_000)
     identity, _ = await live.event()
@@ -119,7 +121,7 @@ async def told(replicas: EndpointPair) -> str:
 async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
     clock = ManualClock()
-    archive = EventLogs(most_bytes=10_000, clock=clock)
+    archive = EventLogs(max_bytes=10_000, clock=clock)
     replicas = await EndpointPair(pack.tools.values()).open()
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
@@ -127,12 +129,12 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     assert room is not None
     for number in range(50):
         archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
-    assert len(archive._kept) == 50
+    assert len(archive._finished) == 50
     clock.now += FINISHED_S
     last = ("acme", "i", "user", "last")
     archive.add(EventLog(room, b"1", archive, last))
 
-    assert [*archive._kept] == [last]
+    assert [*archive._finished] == [last]
     assert {*archive._ended._bytes} == {last, "acme"}
 
 
@@ -141,23 +143,23 @@ async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
     Many callers of one tenant do not fill the shared store either; another tenant is not touched.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
-    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
+    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(max_of_tenant=50_000)
     for number in range(6):
         replicas.become(a_caller(subject=f"person-{number}"))
         await replicas.open()
-        await told(replicas)
+        await first_event_of_a_call(replicas)
 
     assert archive._ended.of(("acme", "", "", ""))[1] <= 50_000
     assert archive._running._bytes == {}
     replicas.become(a_caller(tenant_id="globex"))
     await replicas.open()
-    assert await kept(replicas, [await told(replicas)]) == [200]
+    assert await statuses_of(replicas, [await first_event_of_a_call(replicas)]) == [200]
 
 
 async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
     """What does not fit goes out all the same; who comes back learns that there was an answer."""
     replicas = await EndpointPair(pack.tools.values()).open()
-    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
+    replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=10_000)
     live = replicas.call(replicas.one, "tell", size=20_000)
     first, _ = await live.event()
     (answer,) = await live.rest()
@@ -219,12 +221,12 @@ async def test_new_sessions_are_rate_limited(
     shared_store = ScriptedBuckets()
     shared_store.empty = empty
     client = EndpointClient(shared_store=shared_store)
-    good = await write(client, verb, body)
-    assert good in (200, 204)
+    response = await write(client, verb, body)
+    assert response in (200, 204)
     shared_store.wait = 3.0
     assert await write(client, verb, body) == 429
     shared_store.wait = None
-    assert await write(client, verb, body) == good
+    assert await write(client, verb, body) == response
 
 
 async def test_a_session_that_is_kept_goes_on() -> None:

@@ -105,10 +105,10 @@ def test_a_bad_token_is_refused_behind_a_good_one(
     server: AttackedServer, proxy: SharedConnection, changed: dict[str, object]
 ) -> None:
     """On its connection, each time that it comes, and the good one passes again."""
-    good, bad = server.tokens().token(), server.tokens().token(**changed)
+    valid, bad = server.tokens().token(), server.tokens().token(**changed)
     for _ in range(3):
         for _ in range(3):
-            assert proxy.call(good).status == 200
+            assert proxy.call(valid).status == 200
         with server.nothing_runs():
             for _ in range(3):
                 assert proxy.call(bad).status == 401

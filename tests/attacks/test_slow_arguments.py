@@ -39,7 +39,7 @@ def _wide_union() -> Any:
     """Twenty models, each of which lacks one of ten members of its own."""
     fields: dict[str, Any] = {f"f{n}": (int, ...) for n in range(10)}
     own: list[dict[str, Any]] = [{**fields, f"own{n}": (int, ...)} for n in range(20)]
-    first, *others = (create_model(f"Wide{n}", **one) for n, one in enumerate(own))
+    first, *others = (create_model(f"Wide{n}", **fields) for n, fields in enumerate(own))
     return Union[(first, *others)]  # how many there are is known only now
 
 
@@ -148,8 +148,8 @@ async def test_many_long_bodies_at_once_hold_the_loop_no_longer_than_one() -> No
     async def ask() -> None:
         await asyncio.gather(*(client.send(body, [JSON, *fields]) for _ in range(8)))
 
-    held, limit = await shortest_hold(ask, HOLD_S)
-    assert held < limit, (held, limit)
+    hold_s, limit = await shortest_hold(ask, HOLD_S)
+    assert hold_s < limit, (hold_s, limit)
 
 
 class _OddStrings(ValueError):
@@ -176,7 +176,7 @@ async def test_nothing_of_refused_arguments_is_left(count: int) -> None:
         assert (await client.send(body, [JSON, *fields])).json["result"]["isError"]
 
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, _OddStrings)] == []
+    assert [value for value in gc.get_objects() if isinstance(value, _OddStrings)] == []
 
 
 async def test_nothing_of_a_refused_prompt_is_left() -> None:
@@ -194,4 +194,4 @@ async def test_nothing_of_a_refused_prompt_is_left() -> None:
         assert refused.json["error"]["code"] == -32602
 
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, _OddStrings)] == []
+    assert [value for value in gc.get_objects() if isinstance(value, _OddStrings)] == []

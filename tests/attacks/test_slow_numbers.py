@@ -43,8 +43,8 @@ async def test_the_capabilities_of_a_handshake() -> None:
     async def begin() -> None:
         assert (await client.send(body)).status == 200
 
-    held, limit = await shortest_hold(begin, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(begin, HOLD_S)
+    assert hold_s < limit
 
 
 async def test_the_answer_to_a_client_request() -> None:
@@ -53,15 +53,15 @@ async def test_the_answer_to_a_client_request() -> None:
 
     async def converse() -> None:
         live = replicas.call(replicas.one, "ask_name")
-        asked = await next_request(live)
-        answer = message("x", identity=asked["id"]).replace(
+        request = await next_request(live)
+        answer = message("x", identity=request["id"]).replace(
             b'"method": "x"', b'"result":{"action":"decline","content":{"x":%b}}' % MANY
         )
         assert (await replicas.one.within(replicas.session, answer)).status == 202
         await live.over()
 
-    held, limit = await shortest_hold(converse, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(converse, HOLD_S)
+    assert hold_s < limit
 
 
 async def test_the_value_that_a_tool_passes_on() -> None:
@@ -71,8 +71,8 @@ async def test_the_value_that_a_tool_passes_on() -> None:
     async def call() -> None:
         assert "result" in (await client.call("reflect")).json
 
-    held, limit = await shortest_hold(call, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(call, HOLD_S)
+    assert hold_s < limit
 
 
 REMOTE = b"[" + b",".join([DEAR] * 166_000) + b"]"
@@ -87,8 +87,8 @@ async def test_a_refusal_of_another_server() -> None:
     async def work() -> None:
         assert str(refusal_of(REPLY, "The API")).startswith("The API answered 400: [1e308")
 
-    held, limit = await shortest_hold(work, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(work, HOLD_S)
+    assert hold_s < limit
 
 
 async def test_a_condition_of_an_approval_rule() -> None:
@@ -98,11 +98,11 @@ async def test_a_condition_of_an_approval_rule() -> None:
     longest = b'{"y":%b,"x":[1,2]}' % (b"[" + b",".join([DEAR] * 10_800) + b"]")
 
     async def work() -> None:
-        for one in (arguments, longest):
-            assert condition.holds(ConditionVariables(one, {}, {}))
+        for value in (arguments, longest):
+            assert condition.holds(ConditionVariables(value, {}, {}))
 
-    held, limit = await shortest_hold(work, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(work, HOLD_S)
+    assert hold_s < limit
 
 
 @pytest.mark.parametrize("pack_name", ["openapi", "gitlab"])
@@ -117,5 +117,5 @@ async def test_the_answer_of_another_server(pack_name: str) -> None:
     async def work() -> None:
         assert await asyncio.to_thread(read_reply)
 
-    held, limit = await shortest_hold(work, HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(work, HOLD_S)
+    assert hold_s < limit

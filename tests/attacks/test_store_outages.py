@@ -56,10 +56,10 @@ class ServerWithOutages(EndpointTaskClient):
             ]
         )
         self.left = 10**9
-        kept = self.records.of("acme")
+        store = self.records.of("acme")
         for name, operations in RECORDS.items():
             for operation in operations:
-                self._break(getattr(kept, name), operation)
+                self._break(getattr(store, name), operation)
         for operation in SHARED_STORE:
             self._break(self.shared_store.of("acme"), operation)
 
@@ -76,12 +76,12 @@ class ServerWithOutages(EndpointTaskClient):
 
     async def settled(self) -> None:
         """Wait until nothing is held and followed any more, but what serves later requests."""
-        await self.server.register.aclose()
+        self.server.register.close()
 
         async def is_over() -> bool:
             followed = self.shared_store.of("acme")._followers  # type: ignore[attr-defined]
-            held = len(self.streams) + len(self.pubsub.tenants) + len(followed)
-            return held + len(self.task_runner._running_tasks) == 0
+            open_count = len(self.streams) + len(self.pubsub.tenants) + len(followed)
+            return open_count + len(self.task_runner._running_tasks) == 0
 
         await run_until(is_over)
 
@@ -122,17 +122,17 @@ async def tried(
 ) -> list[int]:
     """The statuses, as the stores go away one query later each time."""
     statuses = []
-    wanted = json.loads(body).get("id") if body else None
-    for left in range(MOST):
+    expected_id = json.loads(body).get("id") if body else None
+    for attempt in range(MOST):
         hang_up = asyncio.Event()
         hang_up.set()
-        server.left = left
+        server.left = attempt
         answer: Response = await server.send(body, headers, verb=verb, hang_up=hang_up)
         server.left = 10**9
         statuses.append(answer.status)
         if answer.status == 503:
             assert answer.headers["retry-after"]
-            assert (answer.json["error"]["code"], answer.json.get("id")) == (-32603, wanted)
+            assert (answer.json["error"]["code"], answer.json.get("id")) == (-32603, expected_id)
         await server.settled()
     return statuses
 
@@ -142,11 +142,11 @@ async def test_a_request_hears_of_an_outage_by_its_id(
     server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
     """`subscriptions/listen` did without; a client waits for its id and none other (J-01)."""
-    given = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
+    full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
     named = params.get("name") or params.get("taskId")
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
     headers += [("mcp-name", named)] if named else []
-    statuses = await tried(server, message(method, given), headers, "POST")
+    statuses = await tried(server, message(method, full_params), headers, "POST")
 
     assert statuses[0] == 503
     assert set(statuses) - {503} <= {0, 200, 400}

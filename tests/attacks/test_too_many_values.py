@@ -21,18 +21,18 @@ from gatepost.tools.json_shape import (
     TEXT_BYTES,
     excess,
     may_be_deep,
-    most_values,
     outside_strings,
     too_deep,
+    values_bound,
     without_texts,
 )
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import is_large
 from gatepost.tools.schema_branches import branching_of
-from tests.rest.conftest import RestEndpoint
 from tests.support.client import modern
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import each
 
 JSON = st.recursive(
@@ -138,18 +138,22 @@ async def _said(tool: str, arguments: bytes) -> str:
 def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | None) -> None:
     """Outside of strings exactly, but that empty objects and lists count twice; never too few."""
 
-    def count(one: Any) -> int:
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-        return 1 + (isinstance(one, dict | list) and not one) + sum(count(each) for each in inner)
+    def count(value: Any) -> int:
+        inner = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
+        return (
+            1 + (isinstance(value, dict | list) and not value) + sum(count(each) for each in inner)
+        )
 
     body = json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="surrogatepass")
-    found = most_values(outside_strings(body))
+    bound = values_bound(outside_strings(body))
 
-    assert found == count(value)
-    assert most_values(body) >= found
-    assert most_values(body + b" " * COUNTED_BYTES) >= found
-    assert (excess(body, found - 1) is None) == (len(body) <= 2 * (found - 1))
-    assert excess(body, found) is None
+    assert bound == count(value)
+    assert values_bound(body) >= bound
+    assert values_bound(body + b" " * COUNTED_BYTES) >= bound
+    assert (excess(body, bound - 1) is None) == (len(body) <= 2 * (bound - 1))
+    assert excess(body, bound) is None
 
 
 @each("line", ["one, two, [three]\n", '{"one": "two", "three": [[]]}\n'], ids=repr)
@@ -157,7 +161,7 @@ def test_the_commas_of_a_long_text_are_no_values(line: str) -> None:
     """A document is checked at once, whatever it holds, and not in a thread as a long list is."""
     body = json.dumps({"title": "a, b", "text": line * 1_000}).encode()
 
-    assert most_values(body) < 5
+    assert values_bound(body) < 5
 
 
 @given(
@@ -169,11 +173,11 @@ def test_no_text_hides_a_value_or_a_level(parts: list[str], value: Any) -> None:
     inner = f"[{begun},{json.dumps(value)}]"
     for members in ((text, inner, text), (inner, text, text), (f"[{text},{inner}]", text, inner)):
         named = zip("abc", members, strict=True)
-        body = "{" + ",".join(f'"{name}":{one}' for name, one in named) + "}"
+        body = "{" + ",".join(f'"{name}":{value}' for name, value in named) + "}"
         for document in (body, body.replace('"c"', '"a"'), body.replace('"b"', '"a"')):
             data, plain = document.encode(), outside_strings(document.encode())
 
-            assert most_values(data) >= most_values(plain)
+            assert values_bound(data) >= values_bound(plain)
             outer = b'{"p":%b}' % data
             assert may_be_deep(outer, Raw(data)) or not too_deep(outer)
             assert without_texts(data).count(b"[") >= plain.count(b"[")
@@ -238,18 +242,18 @@ async def test_what_is_large_for_a_reason_passes() -> None:
 async def test_some_of_many_errors_are_returned_with_their_paths() -> None:
     """Also of a document that is too long to list them all."""
     rows = b'{"rows":[%b]}' % b",".join([b'{"name":1}'] * 10_000)
-    said = await _said("save", rows)
-    assert "`rows[0].name` should be a valid string." in said
-    assert "`rows[0].amount` is required." in said
+    message = await _said("save", rows)
+    assert "`rows[0].name` should be a valid string." in message
+    assert "`rows[0].amount` is required." in message
 
-    said = await _said("save", b'{"rows":[%b]}' % b",".join([b"{}"] * 500))
-    assert said.startswith("`rows[0].name` is required. `rows[0].amount` is required.")
+    message = await _said("save", b'{"rows":[%b]}' % b",".join([b"{}"] * 500))
+    assert message.startswith("`rows[0].name` is required. `rows[0].amount` is required.")
 
     wrong = [{"name": "a", "amount": 1, "paid": True}] * 5000 + [{"name": "b", "amount": 1}]
-    said = await _said("save", json.dumps({"rows": wrong[1:]}).encode())
-    assert said == "`rows[4999].paid` is required."
-    said = await _said("raw", b'{"value":[%b]}' % b",".join([b'"x"'] * 30_000))
-    assert "`value`" in said
+    message = await _said("save", json.dumps({"rows": wrong[1:]}).encode())
+    assert message == "`rows[4999].paid` is required."
+    message = await _said("raw", b'{"value":[%b]}' % b",".join([b'"x"'] * 30_000))
+    assert "`value`" in message
 
 
 @pytest.mark.parametrize("depth", [12, 29])
@@ -257,11 +261,11 @@ async def test_alternatives_that_multiply_are_not_tried(depth: int) -> None:
     """Each level doubles the work, so that some hundred bytes would take for ever."""
     before, after = b'{"kind":"branch","inner":[', b"]}"
     tree = before * depth + b'{"kind":"none"}' + after * depth
-    said = await _said("plant", b'{"tree":%b}' % tree)
-    assert "nest it less deeply" in said
+    message = await _said("plant", b'{"tree":%b}' % tree)
+    assert "nest it less deeply" in message
 
-    known = tree.replace(b"branch", b"sure").replace(b"none", b"other")
-    assert await _said("plant_by_kind", b'{"tree":%b}' % known) == "placed"
+    renamed = tree.replace(b"branch", b"sure").replace(b"none", b"other")
+    assert await _said("plant_by_kind", b'{"tree":%b}' % renamed) == "placed"
 
 
 @pytest.mark.parametrize(
@@ -314,9 +318,9 @@ def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
     json.loads(b"[" + b"1," * 2_000_000 + b"1]")
     allowed = 2 * (time.thread_time() - began)
     began = time.thread_time()
-    said = [validation_error_in(schema, answer) for answer in answers]
+    errors = [validation_error_in(schema, answer) for answer in answers]
 
-    assert said == ["`days.0` does not fit the form", "a required field is missing"]
+    assert errors == ["`days.0` does not fit the form", "a required field is missing"]
     assert time.thread_time() - began < allowed
 
 

@@ -11,8 +11,8 @@ import pytest
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
 from gatepost.tools.prompt import Message
 from gatepost.tools.resource import Contents
-from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, message
+from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import capture_logs
 
 HALF = "\ud800"

@@ -46,14 +46,14 @@ async def _begun(caller: TenantContext, count: int) -> list[Arriving]:
 async def test_one_caller_has_only_so_many_bytes_arriving() -> None:
     """Beyond them its newest bodies are refused; the others are read, and nothing stays counted."""
     bodies = await _begun(ALICE, LARGE_BODIES + 10)
-    refused = [one for one in bodies if one.read.done()]
+    refused = [body for body in bodies if body.read.done()]
     assert 8 <= len(refused) <= 11
-    assert all(isinstance(one.read.exception(), TooManyWaiting) for one in refused)
+    assert all(isinstance(body.read.exception(), TooManyWaiting) for body in refused)
     other = (await _begun(BOB, 1))[0]
     assert await other.finish() == b"x" * LIMIT
-    for one in bodies:
-        if one not in refused:
-            assert await one.finish() == b"x" * LIMIT
+    for arrival in bodies:
+        if arrival not in refused:
+            assert await arrival.finish() == b"x" * LIMIT
     assert body._arriving.of(ALICE.principal_key) == (0, 0)
     assert await (await _begun(ALICE, 1))[0].finish() == b"x" * LIMIT
 
@@ -63,12 +63,12 @@ async def test_the_callers_of_a_tenant_have_only_so_many_together() -> None:
     bodies = []
     for number in range(6):
         bodies += await _begun(a_caller(subject=f"a{number}"), LARGE_BODIES)
-    refused = sum(one.read.done() for one in bodies)
+    refused = sum(body.read.done() for body in bodies)
     assert refused >= len(bodies) - AT_ONCE_OF_TENANT - 1
     assert await (await _begun(BOB, 1))[0].finish() == b"x" * LIMIT
-    for one in bodies:
-        one.read.cancel()
-    await asyncio.gather(*(one.read for one in bodies), return_exceptions=True)
+    for arrival in bodies:
+        arrival.read.cancel()
+    await asyncio.gather(*(body.read for body in bodies), return_exceptions=True)
     assert body._arriving.of(ALICE.principal_key) == (0, 0)
 
 

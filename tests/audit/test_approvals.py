@@ -25,10 +25,10 @@ async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> Non
     await replica.service.approve(ACME, request.id, BOB)
     await replica.call(what="a", key=key)
     await writer.aclose()
-    found = await search(deployment.records, ACME, AuditQuery())
+    records = await search(deployment.records, ACME, AuditQuery())
 
-    assert [(one.kind, one.outcome, one.approval) for one in reversed(found)] == [
+    assert [(record.kind, record.outcome, record.approval) for record in reversed(records)] == [
         ("call", "approval_pending", request.id),
         ("call", "success", request.id),
     ]
-    assert not any(one.replayed for one in found)
+    assert not any(record.replayed for record in records)

@@ -33,13 +33,13 @@ async def test_a_backup_has_what_is_not_merged(
         await log.note(1)
         for _ in range(4):
             await log.unmerged()
-        told = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     async with audit_log(f"sqlite:///{copy}", ring) as copied:
         rows = await copied.records.of("acme").trail.chain(1).rows(0, 99)
         seen = await copied.verify()
 
-    assert told.exit_code == 0, told.output
-    assert ("may be missing" in told.output) != with_ring
+    assert result.exit_code == 0, result.output
+    assert ("may be missing" in result.output) != with_ring
     assert ([row.number for row in rows], seen.bad) == (
         [1, 2, 3, 4, 5] if with_ring else [1],
         None,

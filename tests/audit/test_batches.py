@@ -91,12 +91,12 @@ async def test_what_ends_during_a_write_is_written_together() -> None:
     await turn(FEW_TURNS)
     others = [writer.end() for _ in range(5)]
     await turn(FEW_TURNS)
-    before = [first.kept, *(one.kept for one in others)]
+    before = [first.kept, *(entry.kept for entry in others)]
     writer.gate.set()
     await turn(2 * FEW_TURNS)
 
     assert before == [False] * 6
-    assert all(one.kept for one in (first, *others))
+    assert all(entry.kept for entry in (first, *others))
     assert writer.batches == [1, 5]
 
 

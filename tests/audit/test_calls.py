@@ -12,7 +12,7 @@ from gatepost.audit.record import AuditRecord, read
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AUDITED_TOOLS
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
@@ -32,9 +32,9 @@ class AuditedServer:
         async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
             records.audit.attach(RingLinker(KeyRing.ephemeral()))  # the server may not have merged
-            found = await records.of(tenant).trail.chain(1).rows(0, 1000)
+            rows = await records.of(tenant).trail.chain(1).rows(0, 1000)
             await records.aclose()
-            return [read(row) for row in found]
+            return [read(row) for row in rows]
 
         return asyncio.run(work())
 
@@ -97,15 +97,15 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
         {"kind": "call", "offer": "document", "outcome": "success"},
     ),
     "REST": (
-        lambda server, token: Octopus(server, token).call("write", {"text": "hello"}),
+        lambda server, token: RestClient(server, token).call("write", {"text": "hello"}),
         {"kind": "call", "tool": "write", "outcome": "success"},
     ),
     "REST, unknown": (
-        lambda server, token: Octopus(server, token).call("nothing"),
+        lambda server, token: RestClient(server, token).call("nothing"),
         {"kind": "refusal", "outcome": "unknown"},
     ),
     "REST, of another tenant": (
-        lambda server, token: Octopus(server, token).call(
+        lambda server, token: RestClient(server, token).call(
             "write", {"text": "x"}, ("X-Octopus-Tenant-Id", "globex")
         ),
         {"kind": "tenant_mismatch", "outcome": "refused"},
@@ -117,17 +117,17 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 @each("name", ENDINGS)
 def test_however_a_call_ends_it_is_on_record(audited: AuditedServer, name: str) -> None:
     """One record, there when the answer is, with who called and how it ended."""
-    ask, told = ENDINGS[name]
+    ask, expected = ENDINGS[name]
     tenant = f"t{[*ENDINGS].index(name)}"
     token = audited.gatepost.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
     ask(audited.gatepost, token)
-    found = audited.records(tenant)
+    records = audited.records(tenant)
 
-    assert len(found) == 1
-    stated = msgspec.structs.asdict(found[0]) | dict(found[0].private)
-    assert {field: stated[field] for field in told} == told
-    assert found[0].caller is not None
-    assert (found[0].caller.subject, found[0].subject_kind) == ("alice", "user")
+    assert len(records) == 1
+    stated = msgspec.structs.asdict(records[0]) | dict(records[0].private)
+    assert {field: stated[field] for field in expected} == expected
+    assert records[0].caller is not None
+    assert (records[0].caller.subject, records[0].subject_kind) == ("alice", "user")
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
@@ -144,10 +144,10 @@ def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
     token = audited.gatepost.token(org_id="again")
     for _ in range(2):
         fields = [("Idempotency-Key", "k1")]
-        Octopus(audited.gatepost, token).call("write", {"text": "once"}, *fields)
-    found = audited.records("again")
+        RestClient(audited.gatepost, token).call("write", {"text": "once"}, *fields)
+    records = audited.records("again")
 
-    assert [(one.outcome, one.retry, one.replayed) for one in found] == [
+    assert [(record.outcome, record.retry, record.replayed) for record in records] == [
         ("success", "idempotency", False),
         ("success", "idempotency", True),
     ]
@@ -156,13 +156,13 @@ def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
 def test_a_call_within_a_call_is_a_record_of_its_own(audited: AuditedServer) -> None:
     """The inner one first, as it ended first, and both of the same request."""
     audited.gatepost.client.call(audited.gatepost.token(org_id="within"), "both")
-    found = audited.records("within")
+    records = audited.records("within")
 
-    assert [(one.tool, one.depth, one.outcome) for one in found] == [
+    assert [(record.tool, record.depth, record.outcome) for record in records] == [
         ("write", 1, "success"),
         ("both", 0, "success"),
     ]
-    assert len({one.request_id for one in found}) == 1
+    assert len({record.request_id for record in records}) == 1
 
 
 SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -182,10 +182,10 @@ def test_no_secret_is_in_a_record(audited: AuditedServer, name: str) -> None:
     tool, arguments = SECRETS[name]
     tenant = f"s{[*SECRETS].index(name)}"
     audited.gatepost.client.call(audited.gatepost.token(org_id=tenant), tool, arguments)
-    (found,) = audited.records(tenant)
-    kept = repr(found)
+    (record,) = audited.records(tenant)
+    text = repr(record)
 
-    assert not any(PASSWORD[at : at + 8] in kept for at in range(len(PASSWORD) - 8))
+    assert not any(PASSWORD[at : at + 8] in text for at in range(len(PASSWORD) - 8))
 
 
 def test_long_arguments_are_cut(audited: AuditedServer) -> None:
@@ -193,6 +193,6 @@ def test_long_arguments_are_cut(audited: AuditedServer) -> None:
     audited.gatepost.client.call(
         audited.gatepost.token(org_id="long"), "write", {"text": "y" * 9000}
     )
-    (found,) = audited.records("long")
+    (record,) = audited.records("long")
 
-    assert found.private["arguments"] == '{"text": "' + "y" * 190 + "…"
+    assert record.private["arguments"] == '{"text": "' + "y" * 190 + "…"

@@ -44,15 +44,15 @@ def keyring(tmp_path: Path) -> KeyRing:
 @pytest.fixture
 async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
     records = await open_records(url)
-    made = AuditLog(records, keyring)
-    yield made
-    await made.writer.aclose()
+    log = AuditLog(records, keyring)
+    yield log
+    await log.writer.aclose()
     await records.aclose()
 
 
 def signed(logs: list[Any]) -> list[str]:
     """The tenants of whom a checkpoint was told."""
-    return [one["tenant"] for one in logs if one["event"] == "audit_checkpoint"]
+    return [event["tenant"] for event in logs if event["event"] == "audit_checkpoint"]
 
 
 CALLERS = 16
@@ -97,12 +97,12 @@ async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
     await audit_log.note(2, "t00001")
     await retention.signer._sign(seen)
-    left = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
+    heads = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
 
     assert [*seen] == ["t00000", "t00001", "t00002"]
-    assert left == {}
+    assert heads == {}
     checkpoints = await audit_log.records.of("t00001").trail.checkpoints()
-    assert [one.number for one in checkpoints] == [3]
+    assert [checkpoint.number for checkpoint in checkpoints] == [3]
     assert not (await audit_log.verify("t00001")).problem
 
 
@@ -125,5 +125,5 @@ async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
                     await asyncio.to_thread(int)
 
     assert stopped == AT_ONCE
-    assert "audit_left_unsigned" in [one["event"] for one in logs]
+    assert "audit_left_unsigned" in [event["event"] for event in logs]
     assert sorted({*signed(logs)})[1:] == [f"t{number:05}" for number in range(tenants)]

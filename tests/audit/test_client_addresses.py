@@ -14,8 +14,16 @@ from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog
 from tests.audit.test_calls import AuditedServer
-from tests.rest.conftest import Octopus
-from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
+from tests.support.client import (
+    CLIENT,
+    Fields,
+    RestClient,
+    message,
+    modern,
+    old_call,
+    read_answer,
+    request,
+)
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
 from tests.support.measuring import each
@@ -52,9 +60,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
         yield audited
 
 
-def told(*values: str) -> Fields:
+def forwarded_fields(*values: str) -> Fields:
     """What a proxy says of an address."""
-    return [("X-Forwarded-For", one) for one in values]
+    return [("X-Forwarded-For", value) for value in values]
 
 
 def within_a_session(server: Server, token: str, fields: Fields) -> object:
@@ -83,12 +91,14 @@ WAYS: dict[str, Way] = {
     "MCP, one that calls another": lambda server, token, fields: server.client.call(
         token, "both", fields=fields
     ),
-    "REST": lambda server, token, fields: Octopus(server, token).call(*WRITE, *fields),
-    "REST, refused": lambda server, token, fields: Octopus(server, token).call("none", {}, *fields),
-    "REST, one that calls another": lambda server, token, fields: Octopus(server, token).call(
+    "REST": lambda server, token, fields: RestClient(server, token).call(*WRITE, *fields),
+    "REST, refused": lambda server, token, fields: RestClient(server, token).call(
+        "none", {}, *fields
+    ),
+    "REST, one that calls another": lambda server, token, fields: RestClient(server, token).call(
         "both", {}, *fields
     ),
-    "REST, of another tenant": lambda server, token, fields: Octopus(server, token).call(
+    "REST, of another tenant": lambda server, token, fields: RestClient(server, token).call(
         *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
     ),
 }
@@ -96,8 +106,8 @@ WAYS: dict[str, Way] = {
 
 def peers(audited: AuditedServer, tenant: str) -> list[str]:
     """Of all of a tenant's records, in their order."""
-    found = [one.caller for one in audited.records(tenant)]
-    return ["unknown" if one is None else one.peer for one in found]
+    callers = [record.caller for record in audited.records(tenant)]
+    return ["unknown" if caller is None else caller.peer for caller in callers]
 
 
 @pytest.mark.requirement("AU10")
@@ -105,7 +115,9 @@ def peers(audited: AuditedServer, tenant: str) -> list[str]:
 def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
     """Behind a trusted proxy the address that it names; so do calls that the call makes."""
     tenant = f"w{[*WAYS].index(name)}"
-    WAYS[name](behind.gatepost, behind.gatepost.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
+    WAYS[name](
+        behind.gatepost, behind.gatepost.token(org_id=tenant), forwarded_fields(f"192.0.2.1, {FAR}")
+    )
 
     assert peers(behind, tenant) == [FAR] * (2 if "another" in name and "tenant" not in name else 1)
 
@@ -129,13 +141,13 @@ CLAIMS = (
 def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) -> None:
     """Whatever field it says it in: the record has the other end of the connection."""
     tenant = f"c{[*WAYS].index(name)}"
-    fields = [(one, f"for={FAR}" if one == "Forwarded" else FAR) for one in CLAIMS]
+    fields = [(header, f"for={FAR}" if header == "Forwarded" else FAR) for header in CLAIMS]
     WAYS[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
-    found = alone.records(tenant)
+    records = alone.records(tenant)
 
-    assert found
-    assert {one.caller.peer for one in found if one.caller} == {SOCKET}
-    assert FAR not in repr(found)
+    assert records
+    assert {record.caller.peer for record in records if record.caller} == {SOCKET}
+    assert FAR not in repr(records)
 
 
 HANDED_ON = {
@@ -169,19 +181,19 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
     token = behind.gatepost.token(org_id=tenant)
-    behind.gatepost.client.call(token, *WRITE, fields=told(*values))
-    Octopus(behind.gatepost, token).call(*WRITE, *told(*values))
+    behind.gatepost.client.call(token, *WRITE, fields=forwarded_fields(*values))
+    RestClient(behind.gatepost, token).call(*WRITE, *forwarded_fields(*values))
 
     assert peers(behind, tenant) == [on_record] * 2
 
 
 def mcp(server: Server, token: str, peer: str) -> bytes:
     own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
-    return posted(server, token, server.client.path, body, [*own, *told(peer)])
+    return posted(server, token, server.client.path, body, [*own, *forwarded_fields(peer)])
 
 
 def rest(server: Server, token: str, peer: str) -> bytes:
-    return posted(server, token, "/tool/write/call", b'{"text": "x"}', told(peer))
+    return posted(server, token, "/tool/write/call", b'{"text": "x"}', forwarded_fields(peer))
 
 
 def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
@@ -203,13 +215,13 @@ def test_a_connection_that_a_proxy_shares_keeps_callers_apart(
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
     tenant = f"shared-{ask.__name__}"
     token = behind.gatepost.token(org_id=tenant)
-    asked = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
+    addresses = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
     with socket.create_connection((SOCKET, behind.gatepost.client.port), timeout=30) as connection:
-        for peer in asked:
+        for peer in addresses:
             connection.sendall(ask(behind.gatepost, token, peer))
             assert read_answer(connection).status == 200
 
-    assert peers(behind, tenant) == asked
+    assert peers(behind, tenant) == addresses
 
 
 async def test_two_pipes_have_no_address() -> None:
@@ -219,14 +231,14 @@ async def test_two_pipes_have_no_address() -> None:
     client.runner.recorder = audit_log.writer
     answered: asyncio.Queue[bytes] = asyncio.Queue()
     stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
-    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
-    for line in (message("initialize", asked), old_call("echo", {"text": "x"})):
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
+    for line in (message("initialize", params), old_call("echo", {"text": "x"})):
         await stdio.take(line)
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()
     await audit_log.writer.aclose()
-    (found,) = await search(client.records, client.caller.tenant_id, AuditQuery())
+    (record,) = await search(client.records, client.caller.tenant_id, AuditQuery())
 
     assert b'"result"' in answer
-    assert found.caller is not None
-    assert (found.outcome, found.caller.peer) == ("success", "")
+    assert record.caller is not None
+    assert (record.outcome, record.caller.peer) == ("success", "")

@@ -21,25 +21,25 @@ TENANTS = ("acme", "globex")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentFolder]:
     """A deployment with records of two tenants."""
     folder = tmp_path_factory.mktemp("deployment")
-    found = DeploymentFolder(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
+    deployment = DeploymentFolder(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
 
     async def fill() -> None:
-        async with audit_log(f"sqlite:///{folder}/gatepost.db", ring_of(found)) as one:
-            await one.fill()
-            await sharp(one)
+        async with audit_log(f"sqlite:///{folder}/gatepost.db", ring_of(deployment)) as log:
+            await log.fill()
+            await sharp(log)
 
     asyncio.run(fill())
-    yield found
-    found.close()
+    yield deployment
+    deployment.close()
 
 
 def ring_of(deployment: DeploymentFolder) -> KeyRing:
     return KeyRing.load(f"file:{deployment.ring}")
 
 
-async def sharp(one: AuditLog) -> None:
+async def sharp(log: AuditLog) -> None:
     """A record whose texts try to be something else where they are written."""
-    await one.writer.note(
+    await log.writer.note(
         "globex",
         "approval",
         outcome="rejected",
@@ -61,28 +61,28 @@ def key(deployment: DeploymentFolder) -> Path:
 def exported(deployment: DeploymentFolder) -> Path:
     """Globex's records in a file."""
     path = deployment.folder / "globex.jsonl"
-    told = deployment.run("audit", "export", "--tenant", "globex", "--output", str(path))
-    assert told.code == 0, told
+    result = deployment.run("audit", "export", "--tenant", "globex", "--output", str(path))
+    assert result.code == 0, result
     return path
 
 
 def test_verify_says_what_it_saw(deployment: DeploymentFolder) -> None:
     """A line for each tenant, and exit code 0."""
-    told = deployment.run("audit", "verify")
+    result = deployment.run("audit", "verify")
 
-    assert told.code == 0, told
+    assert result.code == 0, result
     # How far the last checkpoint reaches depends on what was asked of this server before.
     whole = "acme: 12 records are valid, 1 to 12; signed checkpoints cover records up to 1"
-    assert re.fullmatch(re.escape(whole) + r"[02]\.", told.out.splitlines()[0])
-    assert told.out.splitlines()[1].startswith("globex: 9 records are valid")
+    assert re.fullmatch(re.escape(whole) + r"[02]\.", result.out.splitlines()[0])
+    assert result.out.splitlines()[1].startswith("globex: 9 records are valid")
 
 
 def test_an_empty_export_says_so(deployment: DeploymentFolder) -> None:
     """An empty file looks as if nothing had happened; the file itself stays as it should be."""
-    told = deployment.run("audit", "export", "--tenant", "acmee")
+    result = deployment.run("audit", "export", "--tenant", "acmee")
 
-    assert (told.code, len(told.out.splitlines())) == (0, 1)
-    assert told.err == "There are no audit records of tenant acmee. Did you mean acme?\n"
+    assert (result.code, len(result.out.splitlines())) == (0, 1)
+    assert result.err == "There are no audit records of tenant acmee. Did you mean acme?\n"
     assert deployment.run("audit", "export", "--tenant", "acme").err == ""
 
 
@@ -90,10 +90,12 @@ def test_verify_needs_no_configuration_for_a_file(
     deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
     """With nothing but the public key, wherever it runs."""
-    told = deployment.run("audit", "verify", str(exported), "--key", str(key), "--config", "/none")
+    result = deployment.run(
+        "audit", "verify", str(exported), "--key", str(key), "--config", "/none"
+    )
 
-    assert (told.code, told.err) == (0, "")
-    assert told.out == (
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
         "globex: 9 records are valid, 1 to 9; signed checkpoints cover records up to 9.\n"
     )
 
@@ -114,7 +116,7 @@ FILES = {
     "one twice": (lambda lines: [*lines[:4], *lines[3:]], 3),
     "without details": (lambda lines: [*lines[:3], without_details(lines[3]), *lines[4:]], 3),
     "without the last checkpoint": (lambda lines: lines[:-1], 9),
-    "without checkpoints": (lambda lines: [one for one in lines if "signature" not in one], 1),
+    "without checkpoints": (lambda lines: [line for line in lines if "signature" not in line], 1),
     "without the first checkpoint": (lambda lines: [*lines[:9], *lines[10:]], 9),
     "a checkpoint of another": (lambda lines: [*lines[:-1], lines[9]], 8),
     "a signature": (lambda lines: edited(lines, -1, '"signature":"', '"signature":"AAAA'), 9),
@@ -138,10 +140,10 @@ def test_a_changed_file_is_found_and_the_record_named(
     assert len(lines) == 12
     bad = tmp_path / "bad.jsonl"
     bad.write_text("\n".join(change(lines)))
-    told = deployment.run("audit", "verify", str(bad), "--key", str(key))
+    result = deployment.run("audit", "verify", str(bad), "--key", str(key))
 
-    assert told.code == 1, told
-    assert told.out.startswith(f"globex: record {number} is bad: "), told
+    assert result.code == 1, result
+    assert result.out.startswith(f"globex: record {number} is bad: "), result
 
 
 @pytest.mark.requirement("AU2")
@@ -149,14 +151,14 @@ def test_a_file_that_was_cut_behind_a_checkpoint_needs_one_kept_elsewhere(
     deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
     """It is whole in itself; `gatepost audit checkpoint` printed what tells it."""
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text(deployment.run("audit", "checkpoint", "--tenant", "globex").out)
+    export = tmp_path / "kept.jsonl"
+    export.write_text(deployment.run("audit", "checkpoint", "--tenant", "globex").out)
     cut = tmp_path / "cut.jsonl"
     cut.write_text("\n".join(exported.read_text().strip().split("\n")[:10]))
     options = ["--key", str(key)]
     alone = deployment.run("audit", "verify", str(cut), *options)
-    anchored = deployment.run("audit", "verify", str(cut), *options, "--checkpoint", str(kept))
-    whole = deployment.run("audit", "verify", "--checkpoint", str(kept))
+    anchored = deployment.run("audit", "verify", str(cut), *options, "--checkpoint", str(export))
+    whole = deployment.run("audit", "verify", "--checkpoint", str(export))
 
     assert (alone.code, anchored.code, whole.code) == (0, 1, 0)
     assert anchored.out.startswith("globex: record 9 is bad: it is missing")
@@ -181,15 +183,15 @@ def test_a_body_is_the_same_in_any_json_library(exported: Path) -> None:
             previous = hashlib.sha256(previous + body.encode()).digest()
             assert previous.hex() == read["hash"]
             for field, (salt, value) in read.get("details", {}).items():
-                said = hashlib.sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
-                assert read["record"]["commitments"][field] == said
+                digest = hashlib.sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
+                assert read["record"]["commitments"][field] == digest
 
 
 @pytest.mark.requirement("AU7")
 def test_cef_is_one_line_an_event_and_forges_nothing(deployment: DeploymentFolder) -> None:
     """Bars and backslashes in its head, equals signs and line breaks in its extension."""
-    told = deployment.run("audit", "export", "--tenant", "globex", "--format", "cef")
-    lines = told.out.splitlines()
+    result = deployment.run("audit", "export", "--tenant", "globex", "--format", "cef")
+    lines = result.out.splitlines()
     last = lines[-1]
 
     assert len(lines) == 9
@@ -203,12 +205,12 @@ def test_cef_is_one_line_an_event_and_forges_nothing(deployment: DeploymentFolde
 @pytest.mark.requirement("AU7")
 def test_otlp_is_a_request_of_the_protocol_on_each_line(deployment: DeploymentFolder) -> None:
     """As the file exporter of OpenTelemetry writes it: 64-bit numbers as strings, times in ns."""
-    told = deployment.run("audit", "export", "--tenant", "globex", "--format", "otlp")
-    (request,) = map(json.loads, told.out.strip().split("\n"))
+    result = deployment.run("audit", "export", "--tenant", "globex", "--format", "otlp")
+    (request,) = map(json.loads, result.out.strip().split("\n"))
     (resource,) = request["resourceLogs"]
     (scope,) = resource["scopeLogs"]
     records = scope["logRecords"]
-    said = {one["key"]: one["value"] for one in records[0]["attributes"]}
+    attributes = {attribute["key"]: attribute["value"] for attribute in records[0]["attributes"]}
 
     assert resource["resource"]["attributes"][0] == {
         "key": "service.name",
@@ -217,8 +219,8 @@ def test_otlp_is_a_request_of_the_protocol_on_each_line(deployment: DeploymentFo
     assert len(records) == 9
     assert records[0]["timeUnixNano"] == str(int(records[0]["timeUnixNano"]))
     assert len(records[0]["timeUnixNano"]) == 19
-    assert said["gatepost.audit.number"] == {"intValue": "1"}
-    assert said["enduser.id"] == {"stringValue": "alice"}
+    assert attributes["gatepost.audit.number"] == {"intValue": "1"}
+    assert attributes["enduser.id"] == {"stringValue": "alice"}
     assert records[0]["eventName"] == "gatepost.audit.approval"
 
 
@@ -227,10 +229,10 @@ def test_an_export_may_begin_later(deployment: DeploymentFolder, key: Path, tmp_
     path = tmp_path / "late.jsonl"
     command = ["audit", "export", "--tenant", "acme", "--since", "2027-01-15T08:00:09"]
     deployment.run(*command, "--output", str(path))
-    told = deployment.run("audit", "verify", str(path), "--key", str(key))
+    result = deployment.run("audit", "verify", str(path), "--key", str(key))
 
-    assert told.code == 0, told
-    assert told.out.startswith("acme: 7 records are valid, 6 to 12")
+    assert result.code == 0, result
+    assert result.out.startswith("acme: 7 records are valid, 6 to 12")
 
 
 MISTAKES = {
@@ -249,11 +251,13 @@ def test_what_cannot_be_used_is_said_in_a_sentence(
     files = {"FILE": b'{"a": 1}\n', "BAD": b'{"signature": 1}\n'}
     for word, content in files.items():
         (tmp_path / word).write_bytes(content)
-    told = deployment.run("audit", *(str(tmp_path / one) if one in files else one for one in words))
+    result = deployment.run(
+        "audit", *(str(tmp_path / word) if word in files else word for word in words)
+    )
 
-    assert told.code == 1
-    assert message in told.err
-    assert "Traceback" not in told.err
+    assert result.code == 1
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
 def test_the_public_key_is_one_that_openssl_reads(deployment: DeploymentFolder, key: Path) -> None:

@@ -58,16 +58,18 @@ def test_a_record_costs_the_builder_a_bounded_number_of_steps() -> None:
         guard = RedactedCall(redaction, call, pack.tools["write"], checked=True)
         entries.append((call, 1.0, 2.0, [guard], None))
     builder, now = RecordBuilder(), (3.0, 3.0)
-    made: list[NewAuditRecord] = []
-    taken = steps(lambda: made.extend(*builder.new_records(entries, now, AuditSettings()).values()))
-    sides = [decode_side(new_record.side or "") for new_record in made]
+    records: list[NewAuditRecord] = []
+    taken = steps(
+        lambda: records.extend(*builder.new_records(entries, now, AuditSettings()).values())
+    )
+    sides = [decode_side(new_record.side or "") for new_record in records]
     salts = {salt for side in sides for salt, _ in side.values()}
 
     assert taken <= RECORDS * MAX_BUILDER_STEPS
     assert len(salts) == sum(map(len, sides)) == 2 * RECORDS
 
 
-async def made(path: Path) -> None:
+async def create_tables(path: Path) -> None:
     """The tables."""
     await (await opened(f"sqlite:///{path}")).aclose()
 
@@ -86,15 +88,15 @@ MAX_TENANT_STEPS = BatchCost(4, 200)
 def test_what_a_record_and_a_tenant_cost_from_builder_to_tables(tmp_path: Path) -> None:
     """A call waits for a few steps; numbers, hashes and heads come later, for many batches."""
     path = str(tmp_path / "records.db")
-    asyncio.run(made(tmp_path / "records.db"))
+    asyncio.run(create_tables(tmp_path / "records.db"))
     linker = RingLinker(KeyRing.ephemeral())
     wal, merger = WriteAheadLog(path, linker), SqliteMerger(path)
     merger.open_wal(wal, linker)
     body = RecordBody(at=int(NOW), kind="call", tenant="acme", tool="write", outcome="success")
-    one = new_record(body, {"caller": "{}", "arguments": "{}"})
+    record = new_record(body, {"caller": "{}", "arguments": "{}"})
 
     def measured(tenants: int, records: int) -> BatchCost:
-        batch = {(f"t{number}", 1): [one] * records for number in range(tenants)}
+        batch = {(f"t{number}", 1): [record] * records for number in range(tenants)}
         appended = steps(lambda: wal.append(batch))
         return BatchCost(appended, steps(lambda: merger.merge(wal, linker)))
 

@@ -32,12 +32,12 @@ LABEL = "c6a2Label=Source IPv6 Address c6a2="
 
 async def recorded(peer: str, **settings: bool) -> AuditRecord:
     """A sign-in from there, as it is on record."""
-    one = AuditLog(MemoryRecords())
-    writer = one.process(**settings)
+    log = AuditLog(MemoryRecords())
+    writer = log.process(**settings)
     await writer.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
     await writer.aclose()
-    (found,) = await search(one.records, "acme", AuditQuery())
-    return found
+    (record,) = await search(log.records, "acme", AuditQuery())
+    return record
 
 
 ADDRESSES = {
@@ -56,12 +56,12 @@ ADDRESSES = {
 @pytest.mark.parametrize("peer", ADDRESSES)
 async def test_exports_name_the_client_address(peer: str) -> None:
     """By the names that receivers know, and what is no address is none to them."""
-    known, word = ADDRESSES[peer]
+    address, word = ADDRESSES[peer]
     record = await recorded(peer)
     cef, otlp = as_cef("acme", record, "1"), attributes_of("acme", record)
 
     assert record.caller is not None
-    assert record.caller.peer == otlp.get("client.address", "") == known
+    assert record.caller.peer == otlp.get("client.address", "") == address
     assert word in cef
     assert ("src=" in cef, "c6a2=" in cef) == (word.startswith("src"), word.startswith("c6a2"))
 
@@ -70,10 +70,10 @@ async def test_exports_name_the_client_address(peer: str) -> None:
 async def test_an_operator_may_want_no_addresses() -> None:
     """Then nothing of one is in a record, nor in what is exported of it."""
     record = await recorded(FAR, peers=False)
-    told = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
+    text = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
 
-    assert FAR not in told
-    assert "alice" in told
+    assert FAR not in text
+    assert "alice" in text
 
 
 def test_a_chain_of_an_earlier_release_verifies() -> None:
@@ -91,18 +91,18 @@ def test_a_chain_of_an_earlier_release_verifies() -> None:
 @pytest.mark.requirement("AU6", "AU10")
 async def test_a_chain_goes_on_with_addresses(url: str) -> None:
     """What was there before stays as it was, and all of it verifies, kept and exported."""
-    async with audit_log(url) as one:
-        await one.note(2)
-        await one.sign()
+    async with audit_log(url) as log:
+        await log.note(2)
+        await log.sign()
         for peer in (FAR, FARTHER):
-            await one.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
-        await one.sign()
-        seen = await one.verify()
-        lines = [line async for line in exported(one.records, "acme")]
-        found = await search(one.records, "acme", AuditQuery(text="2001:DB8::7"))
+            await log.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
+        await log.sign()
+        seen = await log.verify()
+        lines = [line async for line in exported(log.records, "acme")]
+        records = await search(log.records, "acme", AuditQuery(text="2001:DB8::7"))
 
     assert (seen.bad, seen.records) == (None, 4)
-    assert [one.number for one in found] == [4]
+    assert [record.number for record in records] == [4]
     assert sum(FAR.encode() in line for line in lines) == 1
 
 
@@ -112,20 +112,20 @@ ACTING = "\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\U000e0041"
 @pytest.mark.requirement("AU10")
 async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> None:
     """A name with marks of direction is escaped in each form, and the chain verifies."""
-    async with audit_log(url) as one:
+    async with audit_log(url) as log:
         for _ in range(2):
-            await one.writer.note(
+            await log.writer.note(
                 "acme", "signin", outcome="in", caller=person(f"al{ACTING}ice"), peer=FAR
             )
-        await one.sign()
-        seen = await one.verify()
-        lines = [line async for line in exported(one.records, "acme")]
-        found = await search(one.records, "acme", AuditQuery())
-    told = [line.decode() for line in lines]
-    told += [as_cef("acme", record, "1") for record in found]
-    told.append(as_otlp("acme", found, "1").decode())
+        await log.sign()
+        seen = await log.verify()
+        lines = [line async for line in exported(log.records, "acme")]
+        records = await search(log.records, "acme", AuditQuery())
+    texts = [line.decode() for line in lines]
+    texts += [as_cef("acme", record, "1") for record in records]
+    texts.append(as_otlp("acme", records, "1").decode())
 
     assert (seen.bad, seen.records) == (None, 2)
-    assert verify_lines(lines, public_keys(one.keyring)).bad is None
-    assert not any(letter in line for line in told for letter in ACTING)
-    assert all(record.caller and record.caller.subject == f"al{ACTING}ice" for record in found)
+    assert verify_lines(lines, public_keys(log.keyring)).bad is None
+    assert not any(letter in line for line in texts for letter in ACTING)
+    assert all(record.caller and record.caller.subject == f"al{ACTING}ice" for record in records)

@@ -72,10 +72,10 @@ class PostgresServer:
         verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
         trail = records.of("acme").trail
         chains = [trail.chain(writer) for writer in await trail.writers()]
-        found = [row for chain in chains for row in await chain.rows(0, 100_000)]
+        rows = [row for chain in chains for row in await chain.rows(0, 100_000)]
         await records.aclose()
         assert not verdict.problem, verdict
-        return [read(row).request_id for row in found]
+        return [read(row).request_id for row in rows]
 
     def recorded(self) -> list[str]:
         """The request ids of all records, whose chain is whole."""
@@ -94,16 +94,18 @@ def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterato
         "tenancy": {"create_on_first_use": True},
         "workspace": {"root": str(folder / "workspaces")},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as made:
-        server = PostgresServer(made.client, made.token(org_id="acme"), read_from or url, ring)
+    with running_server(idp, [issuer_settings(idp)], **settings) as running:
+        server = PostgresServer(
+            running.client, running.token(org_id="acme"), read_from or url, ring
+        )
         eventually(lambda: server.call().status == 200, within=WITHIN_S)
         yield server
 
 
 def request_id(answer: RawAnswer) -> str:
-    found = answer.field("x-request-id")
+    value = answer.field("x-request-id")
     # An answer that took the place of another one has it in its body alone.
-    return found or str(json.loads(answer.body)["error"]["data"]["request_id"])
+    return value or str(json.loads(answer.body)["error"]["data"]["request_id"])
 
 
 def name_of(url: str) -> str:
@@ -127,11 +129,11 @@ def test_a_backend_that_ends_within_a_commit(
         postgres_server.sql(sql, name_of(migrated_postgres))
         hit = server.call()
         server.recovers()
-        found = server.recorded()
+        rows = server.recorded()
 
     assert good(hit) is (times == 1), hit
-    assert found.count(request_id(hit)) == 1
-    assert len(found) == len({*found}) == 3
+    assert rows.count(request_id(hit)) == 1
+    assert len(rows) == len({*rows}) == 3
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -145,12 +147,12 @@ def test_a_commit_whose_answer_is_lost(
             proxy.commits_to_lose = lost
             hit = server.call()
             server.recovers()
-            found = server.recorded()
+            rows = server.recorded()
 
         assert good(hit)
         assert proxy.commits_to_lose == 0
-        assert found.count(request_id(hit)) == 1
-        assert len(found) == len({*found}) == 3
+        assert rows.count(request_id(hit)) == 1
+        assert len(rows) == len({*rows}) == 3
 
 
 def test_a_network_that_swallows_packets(
@@ -171,11 +173,11 @@ def test_a_network_that_swallows_packets(
             assert server.call().status == 503
             proxy.passing.set()
             server.recovers()
-            found = server.recorded()
+            rows = server.recorded()
 
         assert b"was carried out" in hit.body
-        assert found.count(request_id(hit)) == 1
-        assert len(found) == len({*found})
+        assert rows.count(request_id(hit)) == 1
+        assert len(rows) == len({*rows})
 
 
 def test_a_server_that_only_reads_for_a_while(
@@ -191,9 +193,9 @@ def test_a_server_that_only_reads_for_a_while(
         assert server.call().status == 503
         postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
         server.recovers()
-        found = server.recorded()
+        rows = server.recorded()
 
-    assert len(found) == len({*found}) >= 3
+    assert len(rows) == len({*rows}) >= 3
 
 
 # A session of a database that only reads could not note whom it ends.
@@ -252,22 +254,22 @@ def test_backends_that_end_again_and_again(
                 end_backends(postgres_server, name_of(migrated_postgres))
                 eventually(lambda: good(server.call()), within=WITHIN_S, every=0.01)
         server.recovers()
-        found = server.recorded()
+        rows = server.recorded()
 
-    assert len(found) == len({*found})
-    assert {request_id(one) for one in answers if one.status == 200} <= {*found}
-    assert {one.status for one in answers} <= {200, 503}
+    assert len(rows) == len({*rows})
+    assert {request_id(answer) for answer in answers if answer.status == 200} <= {*rows}
+    assert {answer.status for answer in answers} <= {200, 503}
 
 
 async def pages(url: str) -> int:
     """How large a new database is."""
     records = await open_records(url)
     assert isinstance(records, SqlRecords)
-    found = await records.database.look(
-        lambda one: one.exec_driver_sql("PRAGMA page_count").scalar()
+    count = await records.database.look(
+        lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar()
     )
     await records.aclose()
-    return int(found or 0)
+    return int(count or 0)
 
 
 def test_a_disk_that_is_full_for_a_while(
@@ -286,8 +288,8 @@ def test_a_disk_that_is_full_for_a_while(
         assert not server.is_ready()
         monkeypatch.setattr(sqlite, "PRAGMAS", roomy)
         server.recovers()
-        found = server.recorded()
+        rows = server.recorded()
 
     assert b"was carried out" in answers[-1].body
-    assert {request_id(one) for one in answers} <= {*found}
-    assert len(found) == len({*found}) == len(answers) + 2
+    assert {request_id(answer) for answer in answers} <= {*rows}
+    assert len(rows) == len({*rows}) == len(answers) + 2

@@ -98,8 +98,8 @@ class AuditedRunner:
 
     async def found(self) -> list[tuple[str, str]]:
         """Kind and request of what is on record, the oldest first."""
-        told = await search(self.records, "acme", AuditQuery(limit=100))
-        return [(one.kind, one.request_id) for one in reversed(told)]
+        records = await search(self.records, "acme", AuditQuery(limit=100))
+        return [(record.kind, record.request_id) for record in reversed(records)]
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(SOON_S):
@@ -115,9 +115,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def audited() -> AsyncIterator[AuditedRunner]:
-    made = AuditedRunner()
-    yield made
-    await made.writer.aclose()
+    runner = AuditedRunner()
+    yield runner
+    await runner.writer.aclose()
 
 
 @pytest.mark.requirement("AU8")
@@ -142,16 +142,16 @@ async def test_what_comes_before_the_attempt_that_succeeds_is_told_of(
 async def test_whose_effect_is_not_on_record_hears_that(audited: AuditedRunner) -> None:
     """No outage, which clients answer by calling again; and the record comes later."""
     audited.store.away = True
-    told = await audited.call("first")
+    outcome = await audited.call("first")
     with pytest.raises(StoreUnavailable):
         await audited.call("second")
     audited.store.away = False
     await audited.until(lambda: not audited.writer.refusing)
     fine = await audited.call("third")
 
-    assert told.failure is not None
-    assert (told.failure.kind, told.failure.retry_after) == ("internal", None)
-    assert "carried out" in told.failure.message
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.retry_after) == ("internal", None)
+    assert "carried out" in outcome.failure.message
     assert fine.failure is None
     assert await audited.found() == [("call", "first"), ("call", "third")]
 
@@ -161,13 +161,13 @@ async def test_who_may_go_on_does_and_is_on_record_later() -> None:
     """No call waits for a database that is unavailable, and no record is lost."""
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
-    told = [(await audited.call(name)).failure for name in ("a", "b", "c")]
+    failures = [(await audited.call(name)).failure for name in ("a", "b", "c")]
     before = await audited.found()
     audited.store.away = False
     await audited.until(lambda: audited.writer.written >= 3)
     await audited.writer.aclose()
 
-    assert told == [None, None, None]
+    assert failures == [None, None, None]
     assert before == []
     assert sorted(await audited.found()) == [("call", "a"), ("call", "b"), ("call", "c")]
 
@@ -184,32 +184,32 @@ async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> No
     audited.store.away = False
     await audited.until(lambda: audited.writer.written >= 3)
     await audited.writer.aclose()
-    found = await search(audited.records, "acme", AuditQuery(limit=100))
-    lost = sum(int(one.details["records"]) for one in found if one.kind == "gap")
+    records = await search(audited.records, "acme", AuditQuery(limit=100))
+    lost = sum(int(record.details["records"]) for record in records if record.kind == "gap")
 
-    assert lost + sum(one.kind == "call" for one in found) == 4
+    assert lost + sum(record.kind == "call" for record in records) == 4
     assert lost > 0
 
 
 async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRunner) -> None:
     """The connection broke between the commit and its answer: one record, and a good answer."""
     audited.store.silent = True
-    told = await audited.call("once")
+    outcome = await audited.call("once")
     await audited.call("twice")
 
-    assert told.failure is None
+    assert outcome.failure is None
     assert await audited.found() == [("call", "once"), ("call", "twice")]
 
 
 async def test_an_unforeseen_error_loses_no_record(audited: AuditedRunner) -> None:
     """It is tried again without a call, and calls are served again."""
     audited.store.breaks = True
-    told = await audited.call("first")
+    outcome = await audited.call("first")
     await audited.until(lambda: audited.writer.written)
     fine = await audited.call("second")
 
-    assert told.failure is not None
-    assert "carried out" in told.failure.message
+    assert outcome.failure is not None
+    assert "carried out" in outcome.failure.message
     assert fine.failure is None
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
@@ -226,13 +226,13 @@ async def test_a_listener_that_raises_does_not_keep_refusing_callers() -> None:
             raise RuntimeError("an unexpected error")
 
     audited = AuditedRunner(listener)
-    told = await audited.call("first")
+    outcome = await audited.call("first")
     await audited.until(lambda: not audited.writer.refusing)
     fine = await audited.call("second")
     await audited.writer.aclose()
 
-    assert (told.failure, fine.failure, len(heard)) == (None, None, 2)
-    assert [str(one) for one in errors] == ["an unexpected error"]
+    assert (outcome.failure, fine.failure, len(heard)) == (None, None, 2)
+    assert [str(error) for error in errors] == ["an unexpected error"]
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
 
@@ -249,7 +249,7 @@ async def test_no_answer_leaves_before_its_record_is_there(audited: AuditedRunne
     ended = await asyncio.gather(*calls, return_exceptions=True)
 
     assert waiting == [False] * 4
-    assert [isinstance(one, Outcome) for one in ended] == [True, True, True, False]
+    assert [isinstance(outcome, Outcome) for outcome in ended] == [True, True, True, False]
     assert len(await audited.found()) == 4
 
 
@@ -270,10 +270,10 @@ async def test_a_caller_that_disconnects_is_on_record_and_delays_no_other_caller
     outcome = await staying
     await asyncio.wait([leaving, waiting], timeout=SOON_S)
     await audited.writer.aclose()
-    found = await search(audited.records, "acme", AuditQuery(limit=100))
+    records = await search(audited.records, "acme", AuditQuery(limit=100))
 
     assert outcome.failure is None
-    assert {(one.request_id, one.outcome) for one in found} == {
+    assert {(record.request_id, record.outcome) for record in records} == {
         ("a", "cancelled"),
         ("b", "success"),
         ("c", "success"),
@@ -299,15 +299,17 @@ async def test_a_flood_of_refusals_is_few_records(audited: AuditedRunner) -> Non
     ]
     await asyncio.gather(*(audited.runner.run(call) for call in calls))
     await audited.writer.aclose()
-    found = await search(audited.records, "acme", AuditQuery(limit=100))
+    records = await search(audited.records, "acme", AuditQuery(limit=100))
 
-    assert [(one.kind, one.outcome) for one in found] == [("refusal", "rate_limit")] * len(found)
-    assert sum(one.times for one in found) == 30
-    assert len(found) == ALONE + 1
+    assert [(record.kind, record.outcome) for record in records] == [
+        ("refusal", "rate_limit")
+    ] * len(records)
+    assert sum(record.times for record in records) == 30
+    assert len(records) == ALONE + 1
 
 
-@pytest.mark.parametrize(("calls", "found"), [("all", 3), ("changes", 2)])
-async def test_what_only_reads_may_be_left_out(calls: Any, found: int) -> None:
+@pytest.mark.parametrize(("calls", "record_count"), [("all", 3), ("changes", 2)])
+async def test_what_only_reads_may_be_left_out(calls: Any, record_count: int) -> None:
     """A successful call of a tool that declares so; a refusal stays."""
     audited = AuditedRunner(calls=calls)
     for tool in ("look", "write"):
@@ -316,4 +318,4 @@ async def test_what_only_reads_may_be_left_out(calls: Any, found: int) -> None:
         await audited.call("x", tool="nothing")
     await audited.writer.aclose()
 
-    assert len(await audited.found()) == found
+    assert len(await audited.found()) == record_count

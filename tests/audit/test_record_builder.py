@@ -68,8 +68,8 @@ def entry_of(
 
 
 def drafted(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
-    made = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
-    return [one for new_records in made.values() for one in new_records]
+    by_tenant = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
+    return [record for new_records in by_tenant.values() for record in new_records]
 
 
 def a_record(
@@ -82,8 +82,10 @@ def a_record(
     **call: Any,
 ) -> Any:
     """A case: what its body and its side part say, and the call that it is about."""
-    made = a_call(**call)
-    entry = entry_of(made, a_guard(made, **(guard or {})) if guarded else None, ending)
+    finished_call = a_call(**call)
+    entry = entry_of(
+        finished_call, a_guard(finished_call, **(guard or {})) if guarded else None, ending
+    )
     usual = {"kind": "call", "tool": "write", "outcome": "success", "request_id": "r-1"}
     usual |= {"tenant": "acme", "subject_kind": "user", "duration_us": TOOK}
     return entry, {**usual, **expected}, {"caller": WHO, **private}
@@ -173,20 +175,20 @@ RECORDS: dict[str, Any] = {
 def test_a_record_is_what_its_body_encodes_to(name: str) -> None:
     """Byte for byte, since a verifier of a chain may encode it again; so is its side part."""
     entry, expected, private = RECORDS[name]
-    (made,) = drafted([entry])
-    side = decode_side(made.side or "")
+    (record,) = drafted([entry])
+    side = decode_side(record.side or "")
     commitments = {field: commitment(*side[field]) for field in private}
     body = RecordBody(at=AT, **expected, commitments=commitments)
 
     assert {field: value for field, (_, value) in side.items()} == private
-    assert made.body == b"," + ENCODED(body)[1:]
-    assert made.side == ENCODED(side)
+    assert record.body == b"," + ENCODED(body)[1:]
+    assert record.side == ENCODED(side)
     sort = (body.kind, body.tool, body.outcome)
-    assert (made.at, made.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
+    assert (record.at, record.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
 
 
-def peer_of(made: NewAuditRecord) -> str:
-    caller = person_in(decode_side(made.side or "")["caller"][1])
+def peer_of(record: NewAuditRecord) -> str:
+    caller = person_in(decode_side(record.side or "")["caller"][1])
     assert caller is not None
     return caller.peer
 
@@ -195,10 +197,10 @@ def test_refusals_say_by_which_limit() -> None:
     """In their bodies, and where they are sorted by it; one of another system names none."""
     limits = ("caller", "tenant", None)
     endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
-    made = drafted([entry_of(a_call(), None, ending) for ending in endings])
-    bodies = [msgspec.json.decode(b"{" + one.body[1:]) for one in made]
+    records = drafted([entry_of(a_call(), None, ending) for ending in endings])
+    bodies = [msgspec.json.decode(b"{" + record.body[1:]) for record in records]
 
-    assert [one.sort[3:] for one in made] == [("caller", 1), ("tenant", 1), ()]
+    assert [record.sort[3:] for record in records] == [("caller", 1), ("tenant", 1), ()]
     assert [body.get("limit", "") for body in bodies] == ["caller", "tenant", ""]
 
 
@@ -229,10 +231,10 @@ def test_arguments_read_the_same_for_all_callers(left_out: list[str]) -> None:
     """They are searched together where that is enough, and nothing of one shows in another."""
     most = 100
     calls = [a_call(arguments=ASKED[name]) for name in ASKED if name not in left_out]
-    made = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
-    told = [decode_side(one.side or "")["arguments"][1] for one in made]
+    records = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
+    arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
-    assert told == [shown(a_guard(call), most) for call in calls]
+    assert arguments == [shown(a_guard(call), most) for call in calls]
 
 
 FILL = b"y" * 200_000
@@ -262,19 +264,19 @@ def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
     """A secret is found in them whole or split, also in a text that goes on behind the cut."""
     arguments, begin = LONG[name]
     call, most = a_call(arguments=arguments), 70_000
-    (made,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
-    told = decode_side(made.side or "")["arguments"][1]
+    (record,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
+    kept_arguments = decode_side(record.side or "")["arguments"][1]
 
-    assert told.encode().startswith(begin)
-    assert "correct-horse" not in told
-    assert "-battery" not in told
+    assert kept_arguments.encode().startswith(begin)
+    assert "correct-horse" not in kept_arguments
+    assert "-battery" not in kept_arguments
 
 
 def test_secrets_stay_where_they_may_stand() -> None:
     """Arguments of a tool that takes secrets are shown without them, or not at all."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
-    sides: list[SaltedDetails] = [decode_side(one.side or "") for one in drafted(entries)]
+    sides: list[SaltedDetails] = [decode_side(record.side or "") for record in drafted(entries)]
 
     assert [side.get("arguments", ("", ""))[1] for side in sides] == [
         '{"token": "[REDACTED:TOKEN]", "safe": "front"}',
@@ -286,42 +288,44 @@ def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     """However many callers and tools there are, and however few are remembered."""
     monkeypatch.setattr(builder_module, "MAX_KNOWN", 3)
     monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
-    one = RecordBuilder()
-    told = []
+    builder = RecordBuilder()
+    bodies = []
     for at in range(40):
         call = a_call(caller=person(f"p{at % 10}", f"t{at % 7}"))
-        (made,) = one.new_records([entry_of(call, a_guard(call))], NOW, AuditSettings()).values()
-        told.append(
-            (decode_side(made[0].side or "")["caller"][1], b"t%d" % (at % 7) in made[0].body)
+        (records,) = builder.new_records(
+            [entry_of(call, a_guard(call))], NOW, AuditSettings()
+        ).values()
+        bodies.append(
+            (decode_side(records[0].side or "")["caller"][1], b"t%d" % (at % 7) in records[0].body)
         )
 
-    assert told == [(WHO.replace("alice", f"p{at % 10}"), True) for at in range(40)]
+    assert bodies == [(WHO.replace("alice", f"p{at % 10}"), True) for at in range(40)]
 
 
 def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that is used on several machines, and however few of them are remembered."""
     monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
-    one = RecordBuilder()
-    asked = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
+    builder = RecordBuilder()
+    addresses = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
     calls = [
         a_call(peer=peer, caller=person("bob") if at % 3 else ALICE)
-        for at, peer in enumerate(asked)
+        for at, peer in enumerate(addresses)
     ]
-    (made,) = one.new_records(
+    (records,) = builder.new_records(
         [entry_of(call, a_guard(call)) for call in calls], NOW, AuditSettings()
     ).values()
 
-    assert [peer_of(new_record) for new_record in made] == asked
-    assert len(one._callers) <= 3
+    assert [peer_of(new_record) for new_record in records] == addresses
+    assert len(builder._callers) <= 3
 
 
 def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
     """The next batch says of the same caller what is configured then."""
-    one, call = RecordBuilder(), a_call(peer=FAR)
-    told = []
+    builder, call = RecordBuilder(), a_call(peer=FAR)
+    bodies = []
     for peers in (True, False, True):
         settings = AuditSettings(peers=peers)
-        (made,) = one.new_records([entry_of(call, a_guard(call))], NOW, settings).values()
-        told.append(peer_of(made[0]))
+        (records,) = builder.new_records([entry_of(call, a_guard(call))], NOW, settings).values()
+        bodies.append(peer_of(records[0]))
 
-    assert told == [FAR, "", FAR]
+    assert bodies == [FAR, "", FAR]

@@ -94,17 +94,17 @@ def test_a_hundred_endings(
                 recoveries, usual = endings(servers, postgres_server, answers)
             answers += heard
             allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
-            told = f"{recoveries[MOST]:.2f} s at {per_second} calls a second"
+            text = f"{recoveries[MOST]:.2f} s at {per_second} calls a second"
             if recoveries[MOST] > allowed:
-                slow.append(f"{told}; allowed: {allowed:.2f} s")
+                slow.append(f"{text}; allowed: {allowed:.2f} s")
         for server in servers:
             server.recovers()
-        found = servers[0].recorded()
+        rows = servers[0].recorded()
 
     assert slow == []
-    assert len(found) == len({*found})
-    assert {request_id(one) for one in answers if one.status == 200} <= {*found}
-    assert {one.status for one in answers} <= {200, 503}
+    assert len(rows) == len({*rows})
+    assert {request_id(answer) for answer in answers if answer.status == 200} <= {*rows}
+    assert {answer.status for answer in answers} <= {200, 503}
 
 
 def endings(

@@ -21,7 +21,7 @@ from gatepost.tools.runner import Runner
 from gatepost_authz.errors import InsufficientScope
 from tests.audit.conftest import AuditLog, audit_log, person
 from tests.audit.test_outage import context
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -33,16 +33,16 @@ def a_call(caller: str = "alice", name: str = "deploy", **more: Any) -> Call:
     return Call(caller=person(caller), name=name, arguments=b"{}", request_id="r", **more)
 
 
-async def refuse(one: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
+async def refuse(log: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
     """As many calls that are refused, one after another: each would be a batch of its own."""
     for _ in range(times):
-        await one.writer.ended(call, 0.0, [], ending)
+        await log.writer.ended(call, 0.0, [], ending)
 
 
-async def found(one: AuditLog) -> list[AuditRecord]:
+async def records_of(log: AuditLog) -> list[AuditRecord]:
     """What is on record, once the writer has told all that it counts."""
-    await one.writer.aclose()
-    return list(await search(one.records, "acme", AuditQuery(limit=1000)))
+    await log.writer.aclose()
+    return list(await search(log.records, "acme", AuditQuery(limit=1000)))
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ async def test_refusals_of_one_kind_are_counted(
     url: str, ending: BaseException | Failure, tool: str
 ) -> None:
     """The first ones as they are, then one record with their number, the first and the last."""
-    async with audit_log(url) as one:
-        await refuse(one, a_call(), ending, CALLS)
-        counts = await one.records.of("acme").trail.count(0, 86_400_000)
-        records = await found(one)
-        all_counts = await one.records.of("acme").trail.count(0, 86_400_000)
-        assert (await one.verify()).bad is None
+    async with audit_log(url) as log:
+        await refuse(log, a_call(), ending, CALLS)
+        counts = await log.records.of("acme").trail.count(0, 86_400_000)
+        records = await records_of(log)
+        all_counts = await log.records.of("acme").trail.count(0, 86_400_000)
+        assert (await log.verify()).bad is None
 
     together = [record for record in records if record.times > 1]
     assert [record.times for record in together] == [CALLS - ALONE]
@@ -78,28 +78,28 @@ async def test_refusals_of_one_kind_are_counted(
 
 async def test_callers_kinds_and_successes_are_told_apart(url: str) -> None:
     """A flood hides nothing else: not what another caller does, nor what it does itself."""
-    async with audit_log(url) as one:
+    async with audit_log(url) as log:
         for name in ("deploy", "pay"):
-            await refuse(one, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
-        await refuse(one, a_call("bob"), InsufficientScope(("a",)), 2)
-        await one.writer.ended(a_call(), 0.0, [], None)
-        records = await found(one)
+            await refuse(log, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
+        await refuse(log, a_call("bob"), InsufficientScope(("a",)), 2)
+        await log.writer.ended(a_call(), 0.0, [], None)
+        records = await records_of(log)
 
-    counted = sorted((one.tool, one.times) for one in records if one.times > 1)
+    counted = sorted((record.tool, record.times) for record in records if record.times > 1)
     assert counted == [("deploy", 2), ("pay", 2)]
-    subjects = [one.caller.subject for one in records if one.caller is not None]
+    subjects = [record.caller.subject for record in records if record.caller is not None]
     assert subjects.count("bob") == 2
-    assert [one.outcome for one in records].count("success") == 1
+    assert [record.outcome for record in records].count("success") == 1
 
 
 async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
     """Neither names of tools nor addresses, of which a network has no end, make more of them."""
-    async with audit_log(url) as one:
+    async with audit_log(url) as log:
         for number in range(MAX_KINDS * 3):
             call = a_call(name=f"tool-{number}", peer=f"2001:db8::{number:x}")
-            await refuse(one, call, InsufficientScope(("a",)), 1)
-            await refuse(one, a_call(peer=f"2001:db8::{number:x}"), Unknown("none"), 1)
-        records = await found(one)
+            await refuse(log, call, InsufficientScope(("a",)), 1)
+            await refuse(log, a_call(peer=f"2001:db8::{number:x}"), Unknown("none"), 1)
+        records = await records_of(log)
 
     assert len(records) <= ALONE_TOGETHER + MAX_KINDS + 2
     assert sum(record.times for record in records) == MAX_KINDS * 6
@@ -107,9 +107,9 @@ async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
 
 async def test_what_a_tool_answers_is_never_counted_together(url: str) -> None:
     """Also a limit of a system behind it: the tool ran, each time."""
-    async with audit_log(url) as one:
-        await refuse(one, a_call(), Failure("denied", "No."), CALLS)
-        assert len(await found(one)) == CALLS
+    async with audit_log(url) as log:
+        await refuse(log, a_call(), Failure("denied", "No."), CALLS)
+        assert len(await records_of(log)) == CALLS
 
 
 async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
@@ -127,13 +127,13 @@ async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
         """Do something, then meet a limit."""
         return Outcome(failure=Failure("rate_limit", "Later.", limit="tool"))
 
-    async with audit_log(url) as one:
-        runner = Runner(Registry([*pack.tools.values()]), context_for=context, recorder=one.writer)
+    async with audit_log(url) as log:
+        runner = Runner(Registry([*pack.tools.values()]), context_for=context, recorder=log.writer)
         for _ in range(ALONE * 2):
             with pytest.raises(InsufficientScope):
                 await runner.run(a_call(name="half"))
             await runner.run(a_call(name="limited"))
-        records = await found(one)
+        records = await records_of(log)
 
     assert len({record.number for record in records}) == ALONE * 4
     assert all(record.first == 0 for record in records)
@@ -151,8 +151,8 @@ def server(
         "scopes": {"obtainable": ["files:read"]},
         "limits": {"burst": 10},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as place:
-        yield place, url
+    with running_server(idp, [issuer_settings(idp)], **settings) as server:
+        yield server, url
 
 
 @pytest.fixture
@@ -163,43 +163,43 @@ def idp() -> Iterator[Idp]:
 
 async def rows(url: str) -> list[AuditRecord]:
     records = await open_records(url)
-    found = await records.of("acme").trail.chain(1).rows(0, 1000)
+    rows = await records.of("acme").trail.chain(1).rows(0, 1000)
     await records.aclose()
-    return [read(row) for row in found]
+    return [read(row) for row in rows]
 
 
 def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> None:
     """Through the front door, by both protocols: a hundred refused calls are a dozen records."""
-    place, url = server
-    token = place.token(org_id="acme")
+    running, url = server
+    token = running.token(org_id="acme")
     for _ in range(CALLS):
-        place.client.call(token, "record_read")
-        Octopus(place, token).call("record_read")
+        running.client.call(token, "record_read")
+        RestClient(running, token).call("record_read")
     until = time.monotonic() + WITHIN_S
     records = asyncio.run(rows(url))
-    while sum(one.times for one in records) < 2 * CALLS:
-        assert time.monotonic() < until, [msgspec.structs.asdict(one) for one in records]
+    while sum(record.times for record in records) < 2 * CALLS:
+        assert time.monotonic() < until, [msgspec.structs.asdict(record) for record in records]
         records = asyncio.run(rows(url))
 
     assert len(records) <= 30
-    assert {one.outcome for one in records} == {"insufficient_scope", "rate_limit"}
+    assert {record.outcome for record in records} == {"insufficient_scope", "rate_limit"}
 
 
 def test_requests_for_another_tenant_are_counted(server: tuple[Server, str]) -> None:
     """The first ones as they are, then one record with their number and the last claim."""
-    place, url = server
-    agent = Octopus(place, place.token(org_id="acme"))
+    running, url = server
+    agent = RestClient(running, running.token(org_id="acme"))
     for number in range(9):
         refused = agent.call("open", {}, ("X-Octopus-Tenant-Id", f"globex-{number}"))
         assert refused.status == 403
     until = time.monotonic() + WITHIN_S
     records = asyncio.run(rows(url))
-    while sum(one.times for one in records) < 9:
-        assert time.monotonic() < until, [msgspec.structs.asdict(one) for one in records]
+    while sum(record.times for record in records) < 9:
+        assert time.monotonic() < until, [msgspec.structs.asdict(record) for record in records]
         records = asyncio.run(rows(url))
 
-    assert {(one.kind, one.outcome) for one in records} == {("tenant_mismatch", "refused")}
-    assert [one.times for one in records] == [1] * ALONE + [9 - ALONE]
+    assert {(record.kind, record.outcome) for record in records} == {("tenant_mismatch", "refused")}
+    assert [record.times for record in records] == [1] * ALONE + [9 - ALONE]
     assert records[-1].private["claimed"] == "globex-8"
     assert records[-1].caller is not None
     assert 0 < records[-1].first <= records[-1].at

@@ -28,9 +28,11 @@ def trusted() -> Any:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_odd_settings_are_told(trusted: Any, name: str) -> None:
     """Each with its id, and nothing of those that are fine."""
-    settings, found = SETTINGS[name]
+    settings, expected_ids = SETTINGS[name]
 
-    assert [one.id for one in check_problems(trusted, audit=settings) if "E08" in one.id] == found
+    assert [
+        problem.id for problem in check_problems(trusted, audit=settings) if "E08" in problem.id
+    ] == expected_ids
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,6 @@ def test_production_without_a_durable_record_is_worth_a_word(
     trusted: Any, mode: str, settings: dict[str, Any], problem: str
 ) -> None:
     """It serves, since another system may keep a log."""
-    found = check_problems(trusted, mode=mode, audit=settings)
+    reported_problems = check_problems(trusted, mode=mode, audit=settings)
 
-    assert (problem in [one.id for one in found]) == (mode == "production")
+    assert (problem in [problem.id for problem in reported_problems]) == (mode == "production")

@@ -33,8 +33,10 @@ def restored(at: StolenData) -> list[str]:
         *gone(),
         *map(at.insert, at.segments),
         *(
-            at.row("checkpoints", "acme", one.number, one.statement, one.signature)
-            for one in at.signed
+            at.row(
+                "checkpoints", "acme", checkpoint.number, checkpoint.statement, checkpoint.signature
+            )
+            for checkpoint in at.signed
         ),
         *(at.row("heads", *msgspec.structs.astuple(end)) for end in at.ends),
     ]
@@ -240,15 +242,15 @@ TAMPERING = COLUMNS | RECORDS | ORDER | PROOFS
 @pytest.mark.requirement("AU1")
 async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str) -> None:
     """The whole table on one trail, which is put back after each and then verifies."""
-    async with audit_log(url) as one:
-        await one.fill()
-        before = await stolen_data(one, url)
+    async with audit_log(url) as log:
+        await log.fill()
+        before = await stolen_data(log, url)
         named, healed = {}, []
         for name, (act, _) in TAMPERING.items():
             await tamper(url, *act(before))
-            named[name] = (await one.verify()).bad
+            named[name] = (await log.verify()).bad
             await tamper(url, *restored(before))
-            healed.append((await one.verify()).bad)
+            healed.append((await log.verify()).bad)
 
     assert named == {name: number for name, (_, number) in TAMPERING.items()}
     assert set(healed) == {None}
@@ -257,19 +259,19 @@ async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str)
 @pytest.mark.requirement("AU2")
 async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(url: str) -> None:
     """An older state is whole in itself; what was signed since then tells it."""
-    async with audit_log(url) as one:
-        await one.note(3)
-        await one.sign()
-        await one.note(4)
-        older = await stolen_data(one, url)
-        await one.note(3)
-        kept = await one.sign()
-        assert (await one.verify("acme", kept)).bad is None
+    async with audit_log(url) as log:
+        await log.note(3)
+        await log.sign()
+        await log.note(4)
+        older = await stolen_data(log, url)
+        await log.note(3)
+        checkpoint = await log.sign()
+        assert (await log.verify("acme", checkpoint)).bad is None
 
         await tamper(url, *restored(older))
-        alone, anchored = await one.verify(), await one.verify("acme", kept)
+        alone, anchored = await log.verify(), await log.verify("acme", checkpoint)
         await tamper(url, *gone())
-        without = await one.verify("acme", kept)
+        without = await log.verify("acme", checkpoint)
 
     assert (alone.bad, anchored.bad, without.bad) == (None, 8, 1)
 
@@ -277,18 +279,18 @@ async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(
 @pytest.mark.requirement("AU1")
 async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
     """It goes on behind a shortened chain, and says there that something is missing."""
-    async with audit_log(url) as one:
-        await one.fill()
-        at = await stolen_data(one, url)
+    async with audit_log(url) as log:
+        await log.fill()
+        at = await stolen_data(log, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
-        await one.note(2)
-        seen = await one.verify()
-        await one.sign()
-        later = await one.verify()
+        await log.note(2)
+        seen = await log.verify()
+        await log.sign()
+        later = await log.verify()
 
     assert (seen.bad, later.bad) == (12, 12)
     assert "the end of the chain is older than it was" in seen.problem
@@ -296,17 +298,17 @@ async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
 
 async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
     """It remembers nothing, and the end that it finds is not proven."""
-    async with audit_log(url) as one:
-        await one.fill()
-        at = await stolen_data(one, url)
+    async with audit_log(url) as log:
+        await log.fill()
+        at = await stolen_data(log, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
-        one.writer = one.process()
-        await one.note(1)
-        seen = await one.verify()
+        log.writer = log.process()
+        await log.note(1)
+        seen = await log.verify()
 
     assert seen.bad == 12
     assert "not by a key of the ring" in seen.problem
@@ -314,18 +316,20 @@ async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
 
 async def test_unproven_records_are_not_signed(url: str) -> None:
     """A checkpoint of a forged end would vouch for it."""
-    async with audit_log(url) as one:
-        await one.fill()
-        at = await stolen_data(one, url)
+    async with audit_log(url) as log:
+        await log.fill()
+        at = await stolen_data(log, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
         with pytest.raises(Exception, match="acme"):
-            await one.sign()
+            await log.sign()
 
-        assert [found.number for found in await one.records.of("acme").trail.checkpoints()] == [
+        assert [
+            checkpoint.number for checkpoint in await log.records.of("acme").trail.checkpoints()
+        ] == [
             5,
             10,
         ]
@@ -333,13 +337,13 @@ async def test_unproven_records_are_not_signed(url: str) -> None:
 
 async def test_verify_may_look_while_servers_write(url: str) -> None:
     """What comes meanwhile is no tampering."""
-    async with audit_log(url) as one:
-        await one.fill()
-        writing = asyncio.ensure_future(one.note(40))
+    async with audit_log(url) as log:
+        await log.fill()
+        writing = asyncio.ensure_future(log.note(40))
         seen = []
         while not writing.done():
-            seen.append((await one.verify()).bad)
-            await one.sign()
+            seen.append((await log.verify()).bad)
+            await log.sign()
         await writing
 
     assert set(seen) == {None}
@@ -348,15 +352,15 @@ async def test_verify_may_look_while_servers_write(url: str) -> None:
 @pytest.mark.parametrize("records", ["", "[nonsense]", "[" * 9999 + "]" * 9999])
 async def test_an_unreadable_record_is_not_passed_over(url: str, records: str) -> None:
     """The operator is told so, and what names the record; the server changes nothing."""
-    async with audit_log(url) as one:
-        await one.fill()
-        at = await stolen_data(one, url)
+    async with audit_log(url) as log:
+        await log.fill()
+        at = await stolen_data(log, url)
         await tamper(url, at.set(6, records=records))
-        trail = one.records.of("acme").trail
+        trail = log.records.of("acme").trail
         for work in (
             lambda: trail.chain(1).rows(5, 1),
             lambda: trail.find(AuditQuery(kind="approval")),
-            lambda: one.erasure.erase_subject("acme", ISSUER, "alice"),
+            lambda: log.erasure.erase_subject("acme", ISSUER, "alice"),
         ):
             with pytest.raises(Damaged, match="from 6 on: `gatepost audit verify`"):
                 await work()
@@ -367,25 +371,25 @@ async def test_an_unreadable_record_is_not_passed_over(url: str, records: str) -
 
 async def test_how_many_a_limit_refused_is_proven(url: str) -> None:
     """Each of them counts, though many are one record; another number is found, a smaller too."""
-    async with audit_log(url) as one:
-        await one.note(1)
+    async with audit_log(url) as log:
+        await log.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
-        commits = [one.writer.ended(call, 0.0, [], refused) for _ in range(ALONE)]
+        commits = [log.writer.ended(call, 0.0, [], refused) for _ in range(ALONE)]
         await asyncio.gather(*commits)
-        counts = await one.records.of("acme").trail.count(0, 86_400_000)
-        before = await stolen_data(one, url)
+        counts = await log.records.of("acme").trail.count(0, 86_400_000)
+        before = await stolen_data(log, url)
         whole = before.segments[-1].counts
         fewer = (
             whole.replace(f',"caller",{ALONE}]', ',"caller",1]'),
             whole.replace(f',"caller",{ALONE}]', ",1]"),
         )
-        good, found = (await one.verify()).bad, []
+        unchanged, broken = (await log.verify()).bad, []
         for text in fewer:
             await tamper(url, before.set(2, counts=text))
-            found.append((await one.verify()).bad)
+            broken.append((await log.verify()).bad)
             await tamper(url, *restored(before))
 
     assert [(count.number, count.limit) for count in counts] == [(ALONE, "caller")]
     assert whole not in fewer
-    assert (good, found) == (None, [2, 2])
+    assert (unchanged, broken) == (None, [2, 2])

@@ -67,7 +67,7 @@ def test_a_claim_to_read_hides_nothing_from_the_record(audited: AuditedServer) -
     audited.gatepost.client.call(token, "mcp_crm__look")
     audited.gatepost.client.call(token, NAME)
 
-    assert [one.tool for one in audited.records("claims")] == [NAME]
+    assert [record.tool for record in audited.records("claims")] == [NAME]
 
 
 def test_the_uri_of_a_resource_is_no_detail_that_cannot_be_erased(audited: AuditedServer) -> None:

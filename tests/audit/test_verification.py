@@ -16,12 +16,12 @@ from tests.audit.conftest import AuditLog, Value, tamper
 from tests.support.measuring import capture_logs
 
 
-async def by(one: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
+async def by(log: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
     """So many records of another process, whose writer has that number."""
-    one.writer = one.process()
-    one.writer.number = number
-    await one.note(count, tenant)
-    await one.writer.aclose()
+    log.writer = log.process()
+    log.writer.number = number
+    await log.note(count, tenant)
+    await log.writer.aclose()
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ async def log(url: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
     """Three records of writer 1 and three of writer 2, and a checkpoint."""
     create(tmp_path / "keyring.json")
     records = await open_records(url)
-    one = AuditLog(records, KeyRing.load(f"file:{tmp_path}/keyring.json"))
-    await by(one, 2, 3)
-    await by(one, 1, 3)
-    await one.sign()
-    yield one
+    log = AuditLog(records, KeyRing.load(f"file:{tmp_path}/keyring.json"))
+    await by(log, 2, 3)
+    await by(log, 1, 3)
+    await log.sign()
+    yield log
     await records.aclose()
 
 
@@ -50,10 +50,10 @@ async def test_retention_goes_on_past_a_writer_that_writes_no_more(log: AuditLog
     log.now += 10
     again = await log.prune(later)
     seen = await log.verify()
-    left = await log.records.of("acme").trail.find(AuditQuery())
+    records = await log.records.of("acme").trail.find(AuditQuery())
 
     assert (removed, again, seen.bad) == (6, 10, None)
-    assert {row.kind for row in left} == {"retention"}
+    assert {row.kind for row in records} == {"retention"}
 
 
 @pytest.mark.requirement("AU1")
@@ -73,8 +73,8 @@ async def test_growth_of_one_chain_does_not_hide_that_another_is_shorter(
     signed = await log.records.of("acme").trail.checkpoints()
     seen = await log.verify()
 
-    assert [one["event"] for one in logs] == ["audit_checkpoint_refused"] * (growth > 3)
-    assert [one.number for one in signed] == [6]
+    assert [event["event"] for event in logs] == ["audit_checkpoint_refused"] * (growth > 3)
+    assert [checkpoint.number for checkpoint in signed] == [6]
     assert (seen.writer, seen.bad) == (2, 1)
 
 
@@ -98,9 +98,9 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
     process = log.process(retention_days=1)
     retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
     file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-    found = file.execute(f"SELECT rowid FROM audit_{table} WHERE tenant = 'acme'")  # noqa: S608  # the attacker's
+    rows = file.execute(f"SELECT rowid FROM audit_{table} WHERE tenant = 'acme'")  # noqa: S608  # the attacker's
     bad: dict[tuple[str, Value, int], bool] = {}
-    places = [(column, row) for (row,) in found.fetchall() for column in COLUMNS[table].split()]
+    places = [(column, row) for (row,) in rows.fetchall() for column in COLUMNS[table].split()]
     # Each column with each value once, and in each further row with one of them.
     for at, (column, row) in enumerate(places):
         change = f"UPDATE audit_{table} SET {column} = ? WHERE rowid = {row}"  # noqa: S608  # the attacker's
@@ -118,12 +118,12 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
         await retention.signer.sign()
         log.now += 2 * DAY_S
         await retention.prune()
-    left = await log.records.of("globex").trail.find(AuditQuery())
+    records = await log.records.of("globex").trail.find(AuditQuery())
     signed = await log.records.of("globex").trail.checkpoints()
 
-    assert [row.kind for row in left] == ["retention"]
+    assert [row.kind for row in records] == ["retention"]
     assert len(signed) == 1
-    assert [one for one, is_bad in bad.items() if not is_bad] == []
+    assert [name for name, is_bad in bad.items() if not is_bad] == []
 
 
 @pytest.mark.requirement("AU1")
@@ -142,8 +142,8 @@ async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLo
     changing = asyncio.create_task(change())
     seen = []
     while not changing.done():
-        found = await log.verify()
-        seen.append((found.bad, found.problem))
+        verification = await log.verify()
+        seen.append((verification.bad, verification.problem))
     await changing
 
     assert {*seen} == {(None, "")}
@@ -157,10 +157,10 @@ async def test_two_replicas_remove_records_at_once(log: AuditLog) -> None:
     await log.sign()
     removed = await asyncio.gather(*(log.prune(log.now + 1) for _ in range(4)))
     seen = await log.verify()
-    left = await log.records.of("acme").trail.find(AuditQuery())
+    records = await log.records.of("acme").trail.find(AuditQuery())
 
     assert (max(removed), seen.bad) == (8, None)
-    assert [row.kind for row in left] == ["retention"] * 2  # one of each writer
+    assert [row.kind for row in records] == ["retention"] * 2  # one of each writer
 
 
 @pytest.mark.requirement("AU5")
@@ -206,10 +206,10 @@ async def test_one_tenants_damage_stops_no_other(log: AuditLog, url: str, change
         await retention.prune()
     others = [log.records.of(tenant).trail for tenant in ("globex", "zeta")]
 
-    assert [[row.kind for row in await one.find(AuditQuery())] for one in others] == [
+    assert [[row.kind for row in await store.find(AuditQuery())] for store in others] == [
         ["retention"],
         ["retention"],
     ]
-    assert [len(await one.checkpoints()) for one in others] == [1, 1]
+    assert [len(await store.checkpoints()) for store in others] == [1, 1]
     assert (await log.verify()).bad is not None
     assert {"acme", "globex", "zeta"} <= {*await log.records.audit.tenants()}

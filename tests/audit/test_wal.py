@@ -47,22 +47,22 @@ def ring(tmp_path: Path) -> KeyRing:
 @pytest.fixture
 async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
     """Of acme, record 1 is merged; 2, 3 and 4, and 5 are in frames 2, 3 and 5, globex in 4."""
-    async with audit_log(file, ring) as one:
-        await one.note(1)
-        await one.sign()
-        await one.unmerged()
-        await asyncio.gather(one.unmerged(), one.unmerged(subject="bob"))
-        await one.unmerged("globex")
-        await one.unmerged()
+    async with audit_log(file, ring) as log:
+        await log.note(1)
+        await log.sign()
+        await log.unmerged()
+        await asyncio.gather(log.unmerged(), log.unmerged(subject="bob"))
+        await log.unmerged("globex")
+        await log.unmerged()
         assert count(file, "segments") == 1
-        yield one
+        yield log
 
 
 def count(url: str, table: str) -> int:
     """How many rows a table of the file has."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
-        found = file.execute(f"SELECT count(*) FROM audit_{table}")  # noqa: S608  # ours
-        return int(found.fetchone()[0])
+        cursor = file.execute(f"SELECT count(*) FROM audit_{table}")  # noqa: S608  # ours
+        return int(cursor.fetchone()[0])
 
 
 def wal(url: str) -> Path:
@@ -72,11 +72,11 @@ def wal(url: str) -> Path:
 def contents(url: str) -> bytes:
     """All bytes of the file and of those beside it."""
     path = Path(url.removeprefix("sqlite:///"))
-    return b"".join(one.read_bytes() for one in sorted(path.parent.glob(f"{path.name}*")))
+    return b"".join(path.read_bytes() for path in sorted(path.parent.glob(f"{path.name}*")))
 
 
-async def numbers(one: AuditLog, tenant: str = "acme") -> list[int]:
-    return [row.number for row in await one.records.of(tenant).trail.chain(1).rows(0, 99)]
+async def numbers(log: AuditLog, tenant: str = "acme") -> list[int]:
+    return [row.number for row in await log.records.of(tenant).trail.chain(1).rows(0, 99)]
 
 
 @asynccontextmanager
@@ -96,12 +96,12 @@ async def _nothing() -> None:
 async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
     """It merges them itself, and the writer goes on behind them."""
     async with audit_log(file, log.keyring) as other:
-        found = await other.records.of("acme").trail.find(AuditQuery())
+        records = await other.records.of("acme").trail.find(AuditQuery())
         await log.unmerged()
         await log.unmerged()
         later = await other.records.of("acme").trail.heads()
 
-    assert [row.number for row in found] == [5, 4, 3, 2, 1]
+    assert [row.number for row in records] == [5, 4, 3, 2, 1]
     assert [(end.writer, end.number) for end in later] == [(0, 1), (1, 7)]
     assert (await log.verify()).bad is None
 
@@ -115,10 +115,10 @@ async def test_a_key_of_this_second_breaks_no_chain(
     rotate(tmp_path / "keyring.json", keep=3)
     async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
         await other.unmerged()
-        found = await log.records.of("acme").trail.find(AuditQuery())
+        records = await log.records.of("acme").trail.find(AuditQuery())
 
-    assert sorted(row.number for row in found) == [1, 2, 3, 4, 5, 6]
-    assert {row.kind for row in found} == {"approval"}
+    assert sorted(row.number for row in records) == [1, 2, 3, 4, 5, 6]
+    assert {row.kind for row in records} == {"approval"}
 
 
 @pytest.mark.requirement("AU1")
@@ -135,10 +135,10 @@ async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> N
     erased = await log.erasure.erase_tenant("acme")
     seen = await log.verify()
     empty_log(file)
-    left = contents(file)
+    content = contents(file)
 
     assert (erased, seen.bad, seen.erased) == (5, None, 5)
-    assert left.count(b"looked at") == 1  # globex's
+    assert content.count(b"looked at") == 1  # globex's
 
 
 @pytest.mark.requirement("AU1")
@@ -155,34 +155,34 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
     assert [row.kind for row in rows] == ["approval", "break", *["approval"] * 4]
     assert [row.number for row in rows] == [*range(1, 7)]
     assert seen.bad is not None
-    assert [one["event"] for one in logs] == ["audit_chain_broken"]
+    assert [event["event"] for event in logs] == ["audit_chain_broken"]
 
 
 def frames(content: bytes) -> list[bytes]:
     """The frames of a write-ahead log, and what is behind them."""
     first, *others = content.split(b"GPA1")
     assert not first
-    return [b"GPA1" + one for one in others]
+    return [b"GPA1" + frame for frame in others]
 
 
 def without(at: int) -> Callable[[bytes], bytes]:
-    return lambda content: b"".join(one for n, one in enumerate(frames(content)) if n != at)
+    return lambda content: b"".join(frame for n, frame in enumerate(frames(content)) if n != at)
 
 
 def respelt(at: int) -> Callable[[bytes], bytes]:
     def change(content: bytes) -> bytes:
-        found = frames(content)
-        assert b"approved" in found[at]
-        found[at] = found[at].replace(b"approved", b"rejected")
-        return b"".join(found)
+        parts = frames(content)
+        assert b"approved" in parts[at]
+        parts[at] = parts[at].replace(b"approved", b"rejected")
+        return b"".join(parts)
 
     return change
 
 
 def swapped(content: bytes) -> bytes:
-    found = frames(content)
-    found[1], found[2] = found[2], found[1]
-    return b"".join(found)
+    parts = frames(content)
+    parts[1], parts[2] = parts[2], parts[1]
+    return b"".join(parts)
 
 
 FILE: dict[str, Callable[[bytes], bytes]] = {
@@ -218,15 +218,15 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
         changed = wal(file).read_bytes()
         await other.unmerged()
         await other.unmerged()
-        seen, told = await other.verify(), await other.verify("-")
-        found = await numbers(other)
-    kept = wal(file).with_name(f"{wal(file).name}.damaged-1")
+        seen, operator_seen = await other.verify(), await other.verify("-")
+        recorded = await numbers(other)
+    damaged = wal(file).with_name(f"{wal(file).name}.damaged-1")
 
-    assert (told.bad, "broken" in told.problem) == (1, True)
-    assert kept.read_bytes() == changed
+    assert (operator_seen.bad, "broken" in operator_seen.problem) == (1, True)
+    assert damaged.read_bytes() == changed
     assert seen.bad is None
-    assert found == [*range(1, len(found) + 1)]
-    assert len(found) >= 3
+    assert recorded == [*range(1, len(recorded) + 1)]
+    assert len(recorded) >= 3
 
 
 @pytest.mark.requirement("AU1")
@@ -242,11 +242,11 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
             with pytest.raises(StoreUnavailable):
                 await other.unmerged()
         await other.unmerged()
-        told = await other.verify("-")
-    kept = sorted(wal(file).parent.glob("*.damaged-*"))
+        operator_seen = await other.verify("-")
+    damaged_files = sorted(wal(file).parent.glob("*.damaged-*"))
 
-    assert told.bad == 1
-    assert [one.read_bytes() for one in kept] == [garbage]
+    assert operator_seen.bad == 1
+    assert [file.read_bytes() for file in damaged_files] == [garbage]
 
 
 @pytest.mark.requirement("AU1")
@@ -257,8 +257,8 @@ async def test_tampering_with_a_running_process_loses_nothing(
     """It still knows what it has written; a row that was changed is recorded in each chain."""
     if name in FILE:
         content = FILE[name](wal(file).read_bytes())
-        with wal(file).open("r+b") as held:
-            held.write(content)
+        with wal(file).open("r+b") as wal_file:
+            wal_file.write(content)
     else:
         await tamper(file, ROW[name])
     await log.unmerged()
@@ -283,9 +283,9 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
         ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
         forgets = AuditLog(other.records, ring)
         await forgets.unmerged()
-        told = await forgets.records.of("-").trail.chain(1).rows(0, 9)
+        rows = await forgets.records.of("-").trail.chain(1).rows(0, 9)
 
-    assert [row.kind for row in told] == ["break"]
+    assert [row.kind for row in rows] == ["break"]
 
 
 @pytest.mark.requirement("AU1")
@@ -309,12 +309,12 @@ async def test_a_row_that_is_put_back_is_recorded(log: AuditLog, file: str, runs
             await other.unmerged()
             await other.records.audit.link_pending()
     async with audit_log(file, log.keyring) as last:
-        seen, told = await last.verify(), await last.verify("-")
-        found = await numbers(last)
+        seen, operator_seen = await last.verify(), await last.verify("-")
+        recorded = await numbers(last)
 
     assert seen.bad == 6
-    assert told.bad == 1
-    assert found == [*range(1, len(found) + 1)]
+    assert operator_seen.bad == 1
+    assert recorded == [*range(1, len(recorded) + 1)]
 
 
 KILLED = """
@@ -349,18 +349,18 @@ def test_what_a_killed_process_leaves_is_merged(
         timeout=LONG,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    left = count(file, "segments")
+    segments = count(file, "segments")
 
     async def follow() -> tuple[list[int], int | None]:
-        async with audit_log(file, ring) as one:
+        async with audit_log(file, ring) as log:
             if writes:
-                await one.unmerged()
-            return await numbers(one), (await one.verify()).bad
+                await log.unmerged()
+            return await numbers(log), (await log.verify()).bad
 
-    found = asyncio.run(follow())
+    records = asyncio.run(follow())
 
-    assert (done.returncode, left) == (-signal.SIGKILL, 0)
-    assert found == ([*range(1, 7 if writes else 6)], None)
+    assert (done.returncode, segments) == (-signal.SIGKILL, 0)
+    assert records == ([*range(1, 7 if writes else 6)], None)
     assert not wal(file).read_bytes().strip(b"\0")
 
 
@@ -390,6 +390,6 @@ async def test_a_listener_hears_of_each_record_once(file: str, ring: KeyRing) ->
 
     for name, number in (("one", 1), ("two", 2)):
         assert [(row.writer, row.number) for row in heard[name]] == [
-            (number, one) for one in (1, 2, 3)
+            (number, value) for value in (1, 2, 3)
         ]
         assert {row.outcome for row in heard[name]} == {name}

@@ -38,18 +38,18 @@ class ReplicaLog(AuditLog):
 async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
     """Three records of writer 1, three of writer 2 between them, and a checkpoint."""
     records = await open_records(url)
-    one = ReplicaLog(records)
+    log = ReplicaLog(records)
     for number in (1, 2) * 3:
-        one.use(number)
-        await one.note(1, subject=f"person{number}")
-    await one.sign()
-    yield one
+        log.use(number)
+        await log.note(1, subject=f"person{number}")
+    await log.sign()
+    yield log
     await records.aclose()
 
 
 def ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
     """Writer, first, last and proven of each chain."""
-    return [(one.writer, one.first, one.last, one.proven) for one in seen.chains]
+    return [(chain.writer, chain.first, chain.last, chain.proven) for chain in seen.chains]
 
 
 @pytest.mark.requirement("AU1")
@@ -57,9 +57,9 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     """One checkpoint covers both; a page goes on where the one before ended."""
     await replicas.note(1)
     seen = await replicas.verify()
-    found, before = list[str](), None
+    ids, before = list[str](), None
     while page := await search(replicas.records, "acme", AuditQuery(limit=3, before=before)):
-        found += [one.id for one in page]
+        ids += [record.id for record in page]
         before = page[-1].position
     (signed,) = await replicas.records.of("acme").trail.checkpoints()
     (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
@@ -69,7 +69,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
         "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
         "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
     )
-    assert found == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
+    assert ids == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
     assert signed.number == 6
     assert read(row).id == "2-3"
 
@@ -99,13 +99,16 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
 
     await replicas.prune(replicas.now - 1)
     await replicas.sign()
-    left = [line async for line in exported(replicas.records, "acme")]
-    export.write_bytes(b"".join(left))
+    exported_lines = [line async for line in exported(replicas.records, "acme")]
+    export.write_bytes(b"".join(exported_lines))
     pruned = verified_by_hand(export, key)
-    export.write_bytes(b"".join(one for one in left if b'"number":7' not in one))
+    export.write_bytes(b"".join(line for line in exported_lines if b'"number":7' not in line))
     shortened = verified_by_hand(export, key)
 
-    assert (verify_lines(left, keys).bad, b'"after":6' in left[0]) == (None, True)
+    assert (verify_lines(exported_lines, keys).bad, b'"after":6' in exported_lines[0]) == (
+        None,
+        True,
+    )
     assert (pruned.stderr, pruned.stdout) == ("", "5 records, 5 of them proven\n")
     assert "AssertionError" in shortened.stderr
 
@@ -168,10 +171,10 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
     replicas: ReplicaLog, url: str
 ) -> None:
     """Where everything in the database that names the writer is gone as well."""
-    (kept,) = await replicas.records.of("acme").trail.checkpoints()
+    (checkpoint,) = await replicas.records.of("acme").trail.checkpoints()
     gone = ["DELETE FROM audit_checkpoints", *of_writer(0, "heads")]
     await tamper(url, *of_writer(2, "segments", "heads"), *gone)
-    alone, anchored = await replicas.verify(), await replicas.verify("acme", kept)
+    alone, anchored = await replicas.verify(), await replicas.verify("acme", checkpoint)
 
     assert alone.bad is None
     assert (anchored.writer, anchored.bad) == (2, 1)
@@ -202,12 +205,12 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
     await replicas.sign()
     seen = await replicas.verify()
     again = await replicas.prune(replicas.now + 1)
-    left = await replicas.records.of("acme").trail.find(AuditQuery())
+    records = await replicas.records.of("acme").trail.find(AuditQuery())
 
     assert (erased, whole.bad, whole.erased) == (6, None, 6)
     assert (removed, seen.bad, ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
     assert again == 10
-    assert [row.kind for row in left] == ["retention", "retention"]
+    assert [row.kind for row in records] == ["retention", "retention"]
     assert (await replicas.verify()).bad is None
 
 
@@ -251,11 +254,11 @@ async def test_a_writer_that_gets_another_number_goes_on_there(replicas: Replica
 
 async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
     """A process moves down when a lower one is free; one that was killed keeps it for a while."""
-    async with audit_log(url) as one:
-        clock = lambda: one.now  # noqa: E731
-        writers = [one.process() for _ in range(3)]
+    async with audit_log(url) as log:
+        clock = lambda: log.now  # noqa: E731
+        writers = [log.process() for _ in range(3)]
         leases = [
-            NumberLease(one.records, "audit_writer", writer, clock=clock) for writer in writers
+            NumberLease(log.records, "audit_writer", writer, clock=clock) for writer in writers
         ]
 
         async def numbers(*which: int) -> list[int]:
@@ -266,9 +269,9 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
         async with leases[0].running():
             begun = await numbers(1, 2)
         moved = await numbers(1, 2)
-        one.now += NUMBER_LEASE_S - 1
+        log.now += NUMBER_LEASE_S - 1
         renewed = await numbers(1)
-        one.now += 2
+        log.now += 2
         expired = await numbers(0, 2)
 
     assert begun == [1, 2, 3]
@@ -291,18 +294,18 @@ CREATE TRIGGER note BEFORE INSERT ON audit_segments FOR EACH ROW EXECUTE FUNCTIO
 async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres: str) -> None:
     """As behind PgBouncer in transaction mode, where the session is another program's."""
     await tamper(migrated_postgres, NOTED)
-    async with audit_log(migrated_postgres) as one:
-        await one.note(1)
-        assert isinstance(one.records, SqlRecords)
-        async with one.records.database.engine.connect() as connection:
+    async with audit_log(migrated_postgres) as log:
+        await log.note(1)
+        assert isinstance(log.records, SqlRecords)
+        async with log.records.database.engine.connect() as connection:
             await connection.exec_driver_sql("SET synchronous_commit = off")
-        await one.note(1)
-        async with one.records.database.engine.connect() as connection:
+        await log.note(1)
+        async with log.records.database.engine.connect() as connection:
             (after,) = (await connection.exec_driver_sql("SHOW synchronous_commit")).one()
-            found = (await connection.exec_driver_sql("SELECT setting FROM noted")).all()
+            setting = (await connection.exec_driver_sql("SELECT setting FROM noted")).all()
 
     assert after == "off"
-    assert [setting for (setting,) in found] == ["on", "on"]
+    assert [setting for (setting,) in setting] == ["on", "on"]
 
 
 async def verified(url: str, ring: Path) -> VerificationResult:

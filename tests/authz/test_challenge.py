@@ -42,8 +42,8 @@ def typescript_sdk(header: str, name: str) -> str | None:
     words = header.split(" ")
     if len(words) < 2 or words[0].lower() != "bearer" or not words[1]:
         return None
-    found = re.search(rf'{name}=(?:"([^"]+)"|([^\s,]+))', header)
-    return (found[1] or found[2]) if found else None
+    match = re.search(rf'{name}=(?:"([^"]+)"|([^\s,]+))', header)
+    return (match[1] or match[2]) if match else None
 
 
 def vs_code(header: str, name: str) -> str | None:

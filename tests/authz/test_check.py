@@ -38,11 +38,11 @@ def introspection(**changes: Any) -> Introspection:
 SECOND = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
 
 
-def asked_twice(one: str, other: str, **changes: Any) -> dict[str, Any]:
+def asked_twice(prefix: str, other: str, **changes: Any) -> dict[str, Any]:
     """Two issuers with introspection and these prefixes."""
-    first = issuer(introspection=introspection(token_prefix=one, **changes))
-    asked = introspection(token_prefix=other, **changes)
-    return {"issuers": [first, msgspec.structs.replace(SECOND, introspection=asked)]}
+    first = issuer(introspection=introspection(token_prefix=prefix, **changes))
+    second = introspection(token_prefix=other, **changes)
+    return {"issuers": [first, msgspec.structs.replace(SECOND, introspection=second)]}
 
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -326,12 +326,12 @@ def test_an_error_is_found_under_its_id(
     identifier: str, setting: str, settings: dict[str, Any]
 ) -> None:
     """Each finding names the setting, says one sentence and a way out."""
-    found = [problem for problem in find(**settings) if problem.id == identifier]
+    problems = [problem for problem in find(**settings) if problem.id == identifier]
 
-    assert [problem.setting for problem in found] == [setting]
-    assert found[0].message
-    assert HINTS[identifier] in found[0].hint
-    assert found[0].level == ("warning" if ".W" in identifier else "error")
+    assert [problem.setting for problem in problems] == [setting]
+    assert problems[0].message
+    assert HINTS[identifier] in problems[0].hint
+    assert problems[0].level == ("warning" if ".W" in identifier else "error")
 
 
 def test_every_id_has_a_case() -> None:
@@ -341,21 +341,21 @@ def test_every_id_has_a_case() -> None:
 
 def test_five_errors_are_five_problems() -> None:
     """The operator sees all at once, not one per start."""
-    found = find(
+    problems = find(
         "http://mcp.example.com/mcp#x",
         [issuer(preset="keyclock", algorithms=("HS256",), leeway_s=900)],
     )
 
-    assert {problem.id for problem in found} == {
+    assert {problem.id for problem in problems} == {
         "authz.E002", "authz.E003", "authz.E012", "authz.E013", "authz.E014"
     }  # fmt: skip
 
 
 def test_a_wrong_name_comes_with_the_nearest() -> None:
     """The likeliest error is a typing error."""
-    found = find(issuers=[issuer(preset="keyclock", roles={"aprover": RoleRule("a", "b")})])
+    problems = find(issuers=[issuer(preset="keyclock", roles={"aprover": RoleRule("a", "b")})])
 
-    assert [problem.hint.split("?")[0] for problem in found] == [
+    assert [problem.hint.split("?")[0] for problem in problems] == [
         "did you mean 'keycloak'",
         "did you mean 'approver'",
     ]

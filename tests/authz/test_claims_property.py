@@ -23,8 +23,16 @@ NAMES = [*GOOD, "nbf", "acr", "auth_time", "sid", "act", "cnf", "nonce", "typ", 
 times = st.integers(NOW - 100_000, NOW + 100_000) | st.floats(NOW - 40, NOW + 40)
 texts = st.sampled_from(["", "a", "a b", " a", "a\n", "x" * 256, "at+jwt", "ID", "refresh", "a\tb"])
 audiences = st.sampled_from([RESOURCE, RESOURCE + "/", "api://gate", "https://other.example"])
-odd = st.sampled_from([None, True, 0, -1, math.nan, math.inf, 2**53, 10**30, [], {}, {"sub": "a"}])
-values = times | texts | audiences | odd | st.lists(audiences | texts | odd, max_size=3)
+unusual_values = st.sampled_from(
+    [None, True, 0, -1, math.nan, math.inf, 2**53, 10**30, [], {}, {"sub": "a"}]
+)
+values = (
+    times
+    | texts
+    | audiences
+    | unusual_values
+    | st.lists(audiences | texts | unusual_values, max_size=3)
+)
 changes = st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
 removals = st.sets(st.sampled_from([*GOOD]), max_size=1)
 

@@ -45,9 +45,9 @@ def test_what_a_token_says_is_never_overridden(
     rules = {"client-1": ClientRule(tenant="globex", scopes=("files:read",))}
     settings = issuer(tenants={"acme": "acme"}, clients=rules)
 
-    made = caller(settings, **MACHINE | changes)
+    result = caller(settings, **MACHINE | changes)
 
-    assert (made.tenant_id, made.scopes) == (tenant, scopes)
+    assert (result.tenant_id, result.scopes) == (tenant, scopes)
 
 
 @each(

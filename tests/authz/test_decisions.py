@@ -138,14 +138,14 @@ def test_slightly_more_tokens_than_fit_are_mostly_remembered() -> None:
     tokens = [key_of(f"{n}", RESOURCE, 1) for n in range(600)]
 
     def hits() -> int:
-        found = 0
+        hit_count = 0
         for key in tokens:
             if decisions.get(key, now=NOW) is not None:
-                found += 1
+                hit_count += 1
             else:
                 decisions.put(key, verdict_on(CALLER, keys=keys, version=1, now=NOW))
             assert len(decisions) <= 500
-        return found
+        return hit_count
 
     assert hits() == 0
     for _ in range(5):

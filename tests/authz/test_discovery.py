@@ -113,11 +113,11 @@ def test_a_document_of_another_issuer_is_refused(named: object) -> None:
 )
 def test_endpoints_on_another_host_do_not_count(url: str) -> None:
     """Who can plant a metadata document must not bring keys along, nor get our secret."""
-    found = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
+    metadata = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
 
     for name in ("jwks_uri", "introspection_endpoint"):
         with pytest.raises(FetchError, match="elsewhere"):
-            found.endpoint(name)
+            metadata.endpoint(name)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_endpoints_on_another_host_do_not_count(url: str) -> None:
 )
 def test_browsers_are_sent_to_https_urls_only(url: str) -> None:
     """The address carries an ID token, and no policy of fetching looks at it."""
-    found = read({"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url})
+    metadata = read({"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url})
 
-    assert found.end_session_endpoint == ""
+    assert metadata.end_session_endpoint == ""
     with pytest.raises(FetchError, match="elsewhere"):
-        found.endpoint("authorization_endpoint")
+        metadata.endpoint("authorization_endpoint")
 
 
 @pytest.mark.requirement("N10")
@@ -144,11 +144,11 @@ def test_another_host_counts_where_the_preset_names_it() -> None:
     url = "https://login.example.net/common/keys"
     document = {"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url}
 
-    found = read(document, key_hosts=("login.example.net",))
+    metadata = read(document, key_hosts=("login.example.net",))
 
-    assert found.endpoint("jwks_uri") == url
+    assert metadata.endpoint("jwks_uri") == url
     with pytest.raises(FetchError, match="elsewhere"):
-        found.endpoint("introspection_endpoint")
+        metadata.endpoint("introspection_endpoint")
 
 
 def test_what_a_document_does_not_say_is_missing() -> None:
@@ -176,9 +176,9 @@ def idp(provider: Idp) -> Idp:
 
 @pytest.fixture
 async def fetcher() -> AsyncIterator[Fetcher]:
-    made = Fetcher(development=True)
-    yield made
-    await made.aclose()
+    fetcher = Fetcher(development=True)
+    yield fetcher
+    await fetcher.aclose()
 
 
 def document(issuer: str) -> Answer:
@@ -204,10 +204,10 @@ async def test_the_next_location_is_tried_when_one_has_no_usable_document(
     idp.replace(f"/.well-known/{OAUTH}/acme", first)
     idp.replace(f"/acme/.well-known/{OPENID}", document(issuer))
 
-    found = await Discovery(fetcher).find(DiscoveryLocation(issuer=issuer))
+    metadata = await Discovery(fetcher).find(DiscoveryLocation(issuer=issuer))
 
-    assert found.location == f"{issuer}/.well-known/{OPENID}"
-    assert found.jwks_uri == f"{issuer}/keys"
+    assert metadata.location == f"{issuer}/.well-known/{OPENID}"
+    assert metadata.jwks_uri == f"{issuer}/keys"
 
 
 async def test_a_sign_in_reads_the_document_of_openid_connect_first(
@@ -215,13 +215,13 @@ async def test_a_sign_in_reads_the_document_of_openid_connect_first(
 ) -> None:
     """Canaille and django-oauth-toolkit tell the end of a session there alone."""
     issuer = idp.issuer("acme")
-    told = {"issuer": issuer, "end_session_endpoint": f"{issuer}/end"}
-    idp.replace(f"/acme/.well-known/{OPENID}", answer(body=json.dumps(told).encode()))
+    document = {"issuer": issuer, "end_session_endpoint": f"{issuer}/end"}
+    idp.replace(f"/acme/.well-known/{OPENID}", answer(body=json.dumps(document).encode()))
     discovery = Discovery(fetcher)
 
     for sign_in, ends in ((True, f"{issuer}/end"), (False, ""), (True, f"{issuer}/end")):
-        found = await discovery.find(DiscoveryLocation(issuer=issuer, sign_in=sign_in))
-        assert found.end_session_endpoint == ends
+        metadata = await discovery.find(DiscoveryLocation(issuer=issuer, sign_in=sign_in))
+        assert metadata.end_session_endpoint == ends
     assert idp.hits[f"/acme/.well-known/{OPENID}"] == 1
 
 
@@ -249,21 +249,21 @@ async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
     """Metadata seldom changes; an outage must not turn into another one."""
     clock = WaitingClock()
     discovery = Discovery(fetcher, monotonic=clock.monotonic)
-    place = DiscoveryLocation(issuer=idp.issuer("acme"))
+    location = DiscoveryLocation(issuer=idp.issuer("acme"))
     path = f"/.well-known/{OAUTH}/acme"
-    first = await discovery.find(place)
+    first = await discovery.find(location)
 
     clock.now += 3599
-    assert await discovery.find(place) == first
+    assert await discovery.find(location) == first
     assert idp.hits[path] == 1
     idp.replace(path, answer(503))
     clock.now += 1
-    assert await discovery.find(place) == first
+    assert await discovery.find(location) == first
     assert idp.hits[path] == 2
 
     idp.replace(path, None)
-    discovery.distrust(place.issuer)
-    await discovery.find(place)
+    discovery.distrust(location.issuer)
+    await discovery.find(location)
     assert idp.hits[path] == 3
 
 
@@ -276,22 +276,22 @@ async def test_all_callers_wait_for_one_discovery_and_none_of_them_ends_it(
     loop = asyncio.get_running_loop()
     issuer = idp.issuer("acme")
 
-    async def held(scope: Scope, receive: Receive, send: Send) -> None:
+    async def stalled(scope: Scope, receive: Receive, send: Send) -> None:
         loop.call_soon_threadsafe(arrived.set)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go_on.wait(), loop))
         await document(issuer)(scope, receive, send)
 
-    idp.replace(f"/.well-known/{OAUTH}/acme", held)
+    idp.replace(f"/.well-known/{OAUTH}/acme", stalled)
     discovery = Discovery(fetcher)
-    asked = [
+    lookups = [
         asyncio.create_task(discovery.find(DiscoveryLocation(issuer=issuer))) for _ in range(100)
     ]
     await asyncio.wait_for(arrived.wait(), 5)
-    asked[0].cancel()
+    lookups[0].cancel()
     go_on.set()
 
-    answers = await asyncio.wait_for(asyncio.gather(*asked[1:]), 5)
+    answers = await asyncio.wait_for(asyncio.gather(*lookups[1:]), 5)
 
-    assert {found.issuer for found in answers} == {issuer}
+    assert {answer.issuer for answer in answers} == {issuer}
     assert idp.hits[f"/.well-known/{OAUTH}/acme"] == 1
     await discovery.aclose()

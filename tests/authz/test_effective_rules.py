@@ -12,23 +12,23 @@ from tests.support.measuring import each
 
 def rules(**changes: Any) -> dict[str, tuple[str, str]]:
     """Each rule's text and setting, by its name."""
-    told = effective_rules(issuer(**changes), RESOURCE)
-    return {rule.name: (rule.text, rule.setting) for rule in told}
+    description = effective_rules(issuer(**changes), RESOURCE)
+    return {rule.name: (rule.text, rule.setting) for rule in description}
 
 
 @each("name", PRESETS)
 def test_every_preset_is_described(name: str) -> None:
     """Each rule has a text, and none of them comes from a setting of token rules."""
-    told = rules(preset=name)
+    description = rules(preset=name)
 
-    assert {"types", "required_claims", "machine", "person", "subject_claims"} <= told.keys()
-    assert all(text for text, _ in told.values())
-    assert not [setting for _, setting in told.values() if setting.startswith("tokens.")]
+    assert {"types", "required_claims", "machine", "person", "subject_claims"} <= description.keys()
+    assert all(text for text, _ in description.values())
+    assert not [setting for _, setting in description.values() if setting.startswith("tokens.")]
 
 
 def test_a_rule_names_the_setting_that_changes_it() -> None:
     """An operator reads where each rule comes from."""
-    told = rules(
+    description = rules(
         audiences=("api://gate",),
         tokens=TokenRules(
             types=("JWT",),
@@ -40,33 +40,36 @@ def test_a_rule_names_the_setting_that_changes_it() -> None:
         introspection=Introspection("gate", "env:S", token_prefix="at_", audience="client"),
     )
 
-    assert told["types"] == ("jwt", "tokens.types")
-    assert told["subject_claims"] == (
+    assert description["types"] == ("jwt", "tokens.types")
+    assert description["subject_claims"] == (
         "people: uid; machines also: sub",
         "tokens.subject_claims",
     )
-    assert told["machine"] == ("the subject is the client id and @clients", "tokens.machine")
-    assert told["must_equal"] == ("use = access", "tokens.must_equal")
-    assert told["client_as_audience"][1] == "tokens.client_as_audience"
-    assert told["audience_claims"] == (f"aud must name {RESOURCE} or api://gate", "audiences")
-    assert told["opaque tokens"] == ("those that begin with at_", "introspection")
-    assert told["audience of answers"][0].startswith("may be missing")
-    assert told["required_claims"][1] == ""
-    assert told["required_claims"][0] == "client_id, exp, iat, iss, jti"
+    assert description["machine"] == ("the subject is the client id and @clients", "tokens.machine")
+    assert description["must_equal"] == ("use = access", "tokens.must_equal")
+    assert description["client_as_audience"][1] == "tokens.client_as_audience"
+    assert description["audience_claims"] == (
+        f"aud must name {RESOURCE} or api://gate",
+        "audiences",
+    )
+    assert description["opaque tokens"] == ("those that begin with at_", "introspection")
+    assert description["audience of answers"][0].startswith("may be missing")
+    assert description["required_claims"][1] == ""
+    assert description["required_claims"][0] == "client_id, exp, iat, iss, jti"
 
 
 def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> None:
     """What is printed is what the gate does."""
-    asked = Introspection("gate", "env:S", when="always")
+    introspection = Introspection("gate", "env:S", when="always")
 
-    assert rules(preset="authentik", introspection=asked)["opaque tokens"][0] == "none"
-    assert rules(introspection=asked)["opaque tokens"][0] == "all"
+    assert rules(preset="authentik", introspection=introspection)["opaque tokens"][0] == "none"
+    assert rules(introspection=introspection)["opaque tokens"][0] == "all"
     assert rules(preset="google", audiences=("c",))["opaque tokens"] == ("all", "")
 
 
 def test_what_machines_get_beside_their_tokens_is_printed() -> None:
     """Scopes that no token has are access like any other."""
-    told = rules(
+    description = rules(
         tenant=TenantRule(claim="org", only_entry=True),
         clients={
             "a": ClientRule(tenant="acme", scopes=("files:read", "files:write")),
@@ -74,8 +77,8 @@ def test_what_machines_get_beside_their_tokens_is_printed() -> None:
         },
     )
 
-    assert told["tenant"][0] == "the claim org, also as the only entry of a list or object"
-    assert told["clients"] == (
+    assert description["tenant"][0] == "the claim org, also as the only entry of a list or object"
+    assert description["clients"] == (
         "what a machine's token does not say: a: tenant acme, scopes files:read files:write; "
         "b: scopes files:read",
         "clients",

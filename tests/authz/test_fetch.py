@@ -23,9 +23,9 @@ def idp() -> Iterator[Idp]:
 
 @pytest.fixture
 async def fetcher() -> AsyncIterator[Fetcher]:
-    made = Fetcher(development=True)
-    yield made
-    await made.aclose()
+    fetcher = Fetcher(development=True)
+    yield fetcher
+    await fetcher.aclose()
 
 
 async def begin(send: Send, first: bytes = b"") -> None:
@@ -239,9 +239,9 @@ def test_a_fetcher_opens_nothing_before_it_is_used() -> None:
         lowest_free = probe.fileno()
     threads = threading.active_count()
 
-    made = Fetcher(development=True)
-    made.transport(connections=5)
-    IssuerKeySets(made)
+    fetcher = Fetcher(development=True)
+    fetcher.transport(connections=5)
+    IssuerKeySets(fetcher)
 
     with socket.socket() as probe:
         assert probe.fileno() == lowest_free

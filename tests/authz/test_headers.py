@@ -122,12 +122,14 @@ def test_no_value_can_leave_its_line_or_be_read_as_another(subject: str, scopes:
     """Visible ASCII, one space between two scopes, and different subjects stay different."""
     caller = msgspec.structs.replace(ALICE, subject=subject, scopes=frozenset(scopes))
     other = msgspec.structs.replace(ALICE, subject=subject + " ")
-    told = dict(IdentityHeaders().of(caller))
+    headers = dict(IdentityHeaders().of(caller))
 
-    assert all(0x20 <= byte <= 0x7E for value in told.values() for byte in value)
-    assert b" " not in told[b"x-gatepost-subject"]
-    assert len(told.get(b"x-gatepost-scopes", b"").split()) == len(set(scopes))
-    assert told[b"x-gatepost-subject"] != dict(IdentityHeaders().of(other))[b"x-gatepost-subject"]
+    assert all(0x20 <= byte <= 0x7E for value in headers.values() for byte in value)
+    assert b" " not in headers[b"x-gatepost-subject"]
+    assert len(headers.get(b"x-gatepost-scopes", b"").split()) == len(set(scopes))
+    assert (
+        headers[b"x-gatepost-subject"] != dict(IdentityHeaders().of(other))[b"x-gatepost-subject"]
+    )
 
 
 async def test_a_front_that_has_stripped_them_may_keep_the_headers() -> None:

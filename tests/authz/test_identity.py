@@ -58,24 +58,24 @@ def identity(**claims: Any) -> str:
     return FORGE.token(header=header, sign=sign, **usual | claims)
 
 
-async def check(token: str, wanted: Login, keys: AuthzKeys | None = None, **options: Any) -> None:
-    await check_identity(token, wanted, keys or AuthzKeys(), clock=lambda: NOW, **options)
+async def check(token: str, expected: Login, keys: AuthzKeys | None = None, **options: Any) -> None:
+    await check_identity(token, expected, keys or AuthzKeys(), clock=lambda: NOW, **options)
 
 
 async def test_without_a_common_subject_the_hash_connects_both_tokens() -> None:
     """`username` in one token, a number as `sub` in the other, as django-oauth-toolkit writes."""
     rules = TokenRules(subject_claims=("username",))
     trusted = IssuerRegistry([issuer(tokens=rules)]).issuers[0]
-    wanted = login(trusted=trusted)
+    expected = login(trusted=trusted)
 
-    await check(identity(sub="1", at_hash=half(ACCESS)), wanted)
+    await check(identity(sub="1", at_hash=half(ACCESS)), expected)
     for token, reason in (
         (identity(sub="1"), "missing_claim"),
         (identity(sub="1", at_hash=half("another")), "wrong_access_token"),
         (identity(sub="1", username="mallory", at_hash=half(ACCESS)), "another_subject"),
     ):
         with pytest.raises(InvalidToken, match=reason):
-            await check(token, wanted)
+            await check(token, expected)
 
 
 def longer() -> str:
@@ -99,7 +99,7 @@ GOOD: list[tuple[str, Callable[[], str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "make"), GOOD, ids=[one[0] for one in GOOD])
+@pytest.mark.parametrize(("name", "make"), GOOD, ids=[case[0] for case in GOOD])
 async def test_the_token_of_this_sign_in_is_accepted(name: str, make: Callable[[], str]) -> None:
     """In each form that OpenID Connect lets it have."""
     await check(make(), login())
@@ -148,7 +148,7 @@ BAD: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 
-@each(("name", "reason", "make"), BAD, ids=[one[0] for one in BAD])
+@each(("name", "reason", "make"), BAD, ids=[case[0] for case in BAD])
 async def test_any_other_token_is_refused(name: str, reason: str, make: Callable[[], str]) -> None:
     """OpenID Connect Core 1.0 section 3.1.3.7, each rule broken alone."""
     with pytest.raises(InvalidToken) as refusal:

@@ -12,6 +12,7 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MAX_RUNNING
 from gatepost_authz.tenant import Policy
 from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
+from tests.support.issuers import b64
 
 
 async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:
@@ -144,12 +145,12 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 ) -> None:
     """And none of them ends it for the others."""
     opaque_gate.endpoint.open.clear()
-    asked = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
+    verifications = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
     await until(lambda: opaque_gate.endpoint.asked)
-    asked[0].cancel()
+    verifications[0].cancel()
     opaque_gate.endpoint.open.set()
 
-    callers = await asyncio.gather(*asked[1:])
+    callers = await asyncio.gather(*verifications[1:])
 
     assert {caller and caller.subject for caller in callers} == {"alice"}
     assert len(opaque_gate.endpoint.asked) == 1
@@ -159,7 +160,9 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
     """While the issuer is slow, so many requests wait; those beyond get 503 at once."""
     opaque_gate.endpoint.open.clear()
-    asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)]
+    verifications = [
+        asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)
+    ]
     await until(lambda: len(opaque_gate.endpoint.asked) == 10)
 
     reason = await opaque_gate.refused(IssuerUnavailable, token="one-more")
@@ -167,7 +170,7 @@ async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> No
     assert reason == "introspection_too_many_requests"
     assert len(opaque_gate.endpoint.asked) == 10  # connections to one issuer
     opaque_gate.endpoint.open.set()
-    await asyncio.wait_for(asyncio.gather(*asked), 20)
+    await asyncio.wait_for(asyncio.gather(*verifications), 20)
 
 
 @pytest.mark.requirement("N21")
@@ -313,4 +316,15 @@ async def test_loopback_issuers_and_development_tokens_are_for_development(
     opaque_gate.verifier.policy = Policy()
 
     assert await opaque_gate.verify() is None
+    assert opaque_gate.endpoint.asked == []
+
+
+@pytest.mark.parametrize("head", ['{ "alg":"dir"}', '{\n"alg":"dir"}', '{\r\n "alg":"dir"}'])
+async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_laid_out(
+    opaque_gate: OpaqueTokenGate, head: str
+) -> None:
+    """It is another issuer's, and a reader of the page could use it."""
+    token = f"{b64(head.encode())}..iv.text.tag"
+
+    assert await opaque_gate.verifier.verify(token, TARGET) is None
     assert opaque_gate.endpoint.asked == []

@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
 
 
 def trust(gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...]) -> None:
-    asked = Introspection("gatepost", "env:S", endpoint=f"{gate.idp.base}/id/introspect")
+    introspection = Introspection("gatepost", "env:S", endpoint=f"{gate.idp.base}/id/introspect")
     gate.trust(
         gate.issuer(
             "id",
@@ -66,16 +66,22 @@ def trust(gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...]) -> Non
             audiences=audiences,
             tenant=TenantRule(value="acme"),
             tenants={},
-            introspection=asked,
+            introspection=introspection,
         )
     )
 
 
 async def test_a_refresh_token_of_logto_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
     """Logto is built on oidc-provider, whose answers about refresh tokens have no type."""
-    asked = Introspection("gatepost", "env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect")
+    introspection = Introspection(
+        "gatepost", "env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect"
+    )
     bound = TokenRules(client_as_audience=True)
-    usual: dict[str, Any] = {"preset": "logto", "audiences": ("c1",), "introspection": asked}
+    usual: dict[str, Any] = {
+        "preset": "logto",
+        "audiences": ("c1",),
+        "introspection": introspection,
+    }
     always = {"tenant": TenantRule(value="acme"), "tenants": {}}
     opaque_gate.trust(opaque_gate.issuer("id", tokens=bound, **usual, **always))
     opaque_gate.endpoint.answer = LOGTO | {"sub": "u1"}
@@ -92,9 +98,9 @@ async def test_where_access_tokens_are_signed_an_opaque_token_is_a_refresh_token
 ) -> None:
     """Introspection confirms the signed ones; authentik describes both kinds in the same words."""
     endpoint = f"{opaque_gate.idp.base}/id/introspect"
-    asked = Introspection("gatepost", "env:S", endpoint=endpoint, when="always")
+    introspection = Introspection("gatepost", "env:S", endpoint=endpoint, when="always")
     opaque_gate.trust(
-        opaque_gate.issuer("id", preset=preset, audiences=("c1",), introspection=asked)
+        opaque_gate.issuer("id", preset=preset, audiences=("c1",), introspection=introspection)
     )
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(
         aud="c1", uid="alice", typ="Bearer", scope="openid offline_access files:write"

@@ -17,7 +17,7 @@ BARE = {"sub": None, "token_type": None, "aud": None, "iat": None}
 """The changes that leave what django-oauth-toolkit writes."""
 
 
-def asked(gate: OpaqueTokenGate, name: str = "id", **changes: Any) -> Introspection:
+def introspection_of(gate: OpaqueTokenGate, name: str = "id", **changes: Any) -> Introspection:
     usual = {
         "client_id": "gate post",
         "client_secret": "env:S",
@@ -28,7 +28,7 @@ def asked(gate: OpaqueTokenGate, name: str = "id", **changes: Any) -> Introspect
 
 def trust(gate: OpaqueTokenGate, rules: TokenRules = USERNAME, **changes: Any) -> None:
     """Trust one issuer with these rules; `asked` changes are those of introspection."""
-    settings = asked(gate, **changes.pop("asked", {}))
+    settings = introspection_of(gate, **changes.pop("asked", {}))
     gate.trust(gate.issuer("id", tokens=rules, introspection=settings, **changes))
 
 
@@ -149,7 +149,7 @@ def trust_two(gate: OpaqueTokenGate, **changes: Any) -> None:
             gate.issuer(
                 name,
                 tenants={tenant: tenant},
-                introspection=asked(
+                introspection=introspection_of(
                     gate,
                     name,
                     **{option: value[name] if isinstance(value, dict) else value
@@ -172,7 +172,7 @@ async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> 
     assert await opaque_gate.verify("c_token") is None
     opaque_gate.endpoint.answer = {"active": False}
     assert await opaque_gate.refused(token="b_unknown") == "inactive"
-    assert [one["token"] for one in opaque_gate.endpoint.asked] == ["a_token", "b_unknown"]
+    assert [request["token"] for request in opaque_gate.endpoint.asked] == ["a_token", "b_unknown"]
 
 
 async def test_a_prefix_keeps_a_token_from_the_issuer_that_the_path_names(
@@ -190,9 +190,9 @@ async def test_a_prefix_keeps_tokens_of_a_disabled_issuer_from_the_others(
 ) -> None:
     """Turning an issuer off must not show its tokens to another issuer."""
     first = opaque_gate.issuer(
-        "id", enabled=False, introspection=asked(opaque_gate, token_prefix="a_")
+        "id", enabled=False, introspection=introspection_of(opaque_gate, token_prefix="a_")
     )
-    second = opaque_gate.issuer("rival", introspection=asked(opaque_gate, "rival"))
+    second = opaque_gate.issuer("rival", introspection=introspection_of(opaque_gate, "rival"))
     opaque_gate.trust(first, second)
 
     assert await opaque_gate.verify("a_token") is None
@@ -215,8 +215,8 @@ async def test_issuers_are_asked_in_order_and_the_one_that_knew_the_token_first(
 ) -> None:
     """A token of the second costs the first one request, not one each time."""
     trust_two(opaque_gate, ask_in_turn=True)
-    known = {"rival-token": "rival"}
-    opaque_gate.endpoint.judge = lambda name, token: known.get(token) == name
+    owners = {"rival-token": "rival"}
+    opaque_gate.endpoint.judge = lambda name, token: owners.get(token) == name
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(org_id="globex")
 
     for _ in range(3):
@@ -227,7 +227,7 @@ async def test_issuers_are_asked_in_order_and_the_one_that_knew_the_token_first(
 
     assert opaque_gate.endpoint.names == ["id", "rival", "rival", "rival"]
 
-    known.clear()
+    owners.clear()
     assert await opaque_gate.refused(token="rival-token") == "inactive"
     assert opaque_gate.endpoint.names[4:] == ["rival"]
     for _ in range(5):

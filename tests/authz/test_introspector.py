@@ -86,8 +86,10 @@ async def test_tokens_in_an_outage_do_not_fill_the_log(
     opaque_gate.now += 10
     await opaque_gate.refused(IssuerUnavailable)
 
-    told = [one for one in caplog.records if "cannot be asked about tokens" in one.getMessage()]
-    assert [vars(one)["times"] for one in told] == [1, 20]
+    warnings = [
+        record for record in caplog.records if "cannot be asked about tokens" in record.getMessage()
+    ]
+    assert [vars(warning)["times"] for warning in warnings] == [1, 20]
 
 
 async def test_the_endpoint_is_discovered_and_not_searched_for_with_every_token(

@@ -53,8 +53,8 @@ class TrustedKeySets:
     async def public_key(self, issuer: TrustedIssuer, name: str = "") -> object:
         """The key that the issuer's tokens are checked with."""
         concrete = name or issuer.settings.issuer
-        found = await asyncio.wait_for(self.keys.of(concrete, issuer).wait_for("main", "RS256"), 10)
-        return found[0].public_key if found else None
+        key = await asyncio.wait_for(self.keys.of(concrete, issuer).wait_for("main", "RS256"), 10)
+        return key[0].public_key if key else None
 
 
 def trusted(issuer: str, **settings: Any) -> TrustedIssuer:
@@ -64,10 +64,10 @@ def trusted(issuer: str, **settings: Any) -> TrustedIssuer:
 
 @pytest.fixture
 async def key_sets(idp: Idp) -> AsyncIterator[TrustedKeySets]:
-    made = TrustedKeySets(idp)
-    yield made
-    await made.keys.aclose()
-    await made.fetcher.aclose()
+    key_sets = TrustedKeySets(idp)
+    yield key_sets
+    await key_sets.keys.aclose()
+    await key_sets.fetcher.aclose()
 
 
 @pytest.mark.requirement("N16")
@@ -89,7 +89,9 @@ async def test_two_issuers_with_one_jwks_uri_have_two_sets(key_sets: TrustedKeyS
     assert await key_sets.public_key(acme) == await key_sets.public_key(other)
 
     assert key_sets.idp.key_hits("acme") == 2
-    first, second = (key_sets.keys.of(one.settings.issuer, one) for one in (acme, other))
+    first, second = (
+        key_sets.keys.of(trusted.settings.issuer, trusted) for trusted in (acme, other)
+    )
     assert first is not second
     assert first.version != second.version
 
@@ -179,11 +181,11 @@ async def test_a_dead_issuer_costs_the_others_nothing(key_sets: TrustedKeySets) 
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def held(scope: Scope, receive: Receive, send: Send) -> None:
+    async def stalled(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(release.wait(), loop))
         await answer(500)(scope, receive, send)
 
-    key_sets.idp.replace("/dead/jwks", held)
+    key_sets.idp.replace("/dead/jwks", stalled)
     waiting = [asyncio.create_task(key_sets.public_key(dead)) for _ in range(500)]
 
     assert await asyncio.wait_for(key_sets.public_key(alive), 5)
@@ -216,13 +218,13 @@ class Family:
 async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKeySets) -> None:
     """And the metadata of each names the concrete issuer."""
     family = Family(key_sets)
-    one, two = family.member("one"), family.member("two")
+    first, two = family.member("one"), family.member("two")
 
-    assert await key_sets.public_key(family.trusted, one)
+    assert await key_sets.public_key(family.trusted, first)
     assert await key_sets.public_key(family.trusted, two)
 
-    assert key_sets.keys.of(one, family.trusted) is not key_sets.keys.of(two, family.trusted)
-    assert key_sets.keys.of(one, family.trusted) is key_sets.keys.of(one, family.trusted)
+    assert key_sets.keys.of(first, family.trusted) is not key_sets.keys.of(two, family.trusted)
+    assert key_sets.keys.of(first, family.trusted) is key_sets.keys.of(first, family.trusted)
 
 
 @pytest.mark.requirement("H05")
@@ -233,7 +235,7 @@ async def test_unproven_issuers_cannot_push_out_the_proven_ones_of_a_template(
     family = Family(key_sets)
     member = family.member("one")
     await key_sets.public_key(family.trusted, member)
-    known = key_sets.keys.of(member, family.trusted)
+    key_set = key_sets.keys.of(member, family.trusted)
     for number in range(UNPROVEN):
         with pytest.raises(IssuerUnavailable):
             await key_sets.public_key(family.trusted, family.unproven(number))
@@ -242,8 +244,8 @@ async def test_unproven_issuers_cannot_push_out_the_proven_ones_of_a_template(
         key_sets.keys.of(family.unproven(UNPROVEN), family.trusted)
 
     assert refusal.value.reason == "keys_too_many_issuers"
-    assert key_sets.keys.of(member, family.trusted) is known
-    assert known.find("main", "RS256")
+    assert key_sets.keys.of(member, family.trusted) is key_set
+    assert key_set.find("main", "RS256")
     await key_sets.clock.advance(5)
     assert not key_sets.keys.of(family.unproven(UNPROVEN), family.trusted).has_keys
     late = family.member("two")
@@ -263,7 +265,7 @@ async def test_made_up_issuers_do_not_fill_the_log(
             with pytest.raises(IssuerUnavailable):
                 await key_sets.public_key(family.trusted, issuer)
         # A server of another test may end meanwhile, and log what it could not fetch.
-        own = [one for one in caplog.messages if key_sets.idp.base in one]
+        own = [message for message in caplog.messages if key_sets.idp.base in message]
         assert len(own) == 2, caplog.messages
         with pytest.raises(IssuerUnavailable):
             await key_sets.public_key(trusted(f"{key_sets.idp.base}/gone"))
@@ -272,8 +274,8 @@ async def test_made_up_issuers_do_not_fill_the_log(
         with pytest.raises(IssuerUnavailable):
             await key_sets.public_key(family.trusted, family.unproven(100))
 
-    mine = [one for one in caplog.records if "absent-100" in one.getMessage()]
-    assert [vars(one)["times"] for one in mine] == [21]
+    mine = [record for record in caplog.records if "absent-100" in record.getMessage()]
+    assert [vars(record)["times"] for record in mine] == [21]
 
 
 async def test_a_peer_that_makes_issuers_up_uses_up_its_own_limit(key_sets: TrustedKeySets) -> None:
@@ -320,24 +322,26 @@ async def test_keys_are_fetched_at_the_start_without_waiting(key_sets: TrustedKe
     acme, down = key_sets.trust("acme"), key_sets.trust("down")
     key_sets.idp.replace("/down/jwks", answer(503))
     client = Introspection(client_id="g", client_secret="env:S")
-    asked, lost = (
+    introspected, lost = (
         key_sets.trust("asked", introspection=client),
         key_sets.trust("lost", introspection=client),
     )
     asks_at = {
-        "issuer": asked.settings.issuer,
+        "issuer": introspected.settings.issuer,
         "introspection_endpoint": f"{key_sets.idp.base}/ask",
     }
     path = "/.well-known/oauth-authorization-server/asked"
     key_sets.idp.replace(path, answer(200, json.dumps(asks_at).encode()))
-    every = [acme, down, asked, lost, Family(key_sets).trusted]
+    every = [acme, down, introspected, lost, Family(key_sets).trusted]
 
     key_sets.keys.warm(every)
 
-    assert [key_sets.keys.state_of(one) for one in every[:2]] == ["not_fetched"] * 2
-    await until(lambda: "not_fetched" not in [key_sets.keys.state_of(one) for one in every[:2]])
-    await until(lambda: key_sets.keys.state_of(asked) == "asked")
-    states = [key_sets.keys.state_of(one) for one in every]
+    assert [key_sets.keys.state_of(issuer) for issuer in every[:2]] == ["not_fetched"] * 2
+    await until(
+        lambda: "not_fetched" not in [key_sets.keys.state_of(issuer) for issuer in every[:2]]
+    )
+    await until(lambda: key_sets.keys.state_of(introspected) == "asked")
+    states = [key_sets.keys.state_of(issuer) for issuer in every]
     assert states == ["ready", "status", "asked", "not_fetched", "template"]
     assert key_sets.idp.key_hits("asked") == 0
 
@@ -381,7 +385,7 @@ async def test_nothing_goes_on_after_the_end(key_sets: TrustedKeySets) -> None:
     """No refresh, no fetch, no search is left behind."""
     acme = key_sets.trust("acme")
     await key_sets.public_key(acme)
-    asked = asyncio.create_task(
+    lookup = asyncio.create_task(
         key_sets.keys.of(acme.settings.issuer, acme).wait_for("new", "RS256")
     )
     await settled()
@@ -389,5 +393,5 @@ async def test_nothing_goes_on_after_the_end(key_sets: TrustedKeySets) -> None:
     await key_sets.keys.aclose()
 
     with pytest.raises(IssuerUnavailable):
-        await asked
+        await lookup
     assert [task for task in asyncio.all_tasks() if "https" in task.get_name()] == []

@@ -72,9 +72,9 @@ def test_an_issuer_is_trusted_under_exactly_one_name(name: str) -> None:
 )
 def test_a_template_leaves_one_segment_open_and_nothing_else(name: str) -> None:
     """Anchored at both ends, one segment, few characters."""
-    found = registry(templated()).find("https://login.example/acme/v2.0")
-    assert found is not None
-    assert found[1] == "acme"
+    trusted = registry(templated()).find("https://login.example/acme/v2.0")
+    assert trusted is not None
+    assert trusted[1] == "acme"
     assert registry(templated()).find(name) is None
 
 
@@ -84,10 +84,10 @@ def test_a_preset_narrows_what_the_segment_may_be() -> None:
     many = registry(templated(preset="many"))
     exact = registry(issuer(f"https://login.example/{GUID}/v2.0", preset="many"))
 
-    for known in (many, exact):
-        found = known.find(f"https://login.example/{GUID}/v2.0")
-        assert found is not None
-        assert found[1] == GUID
+    for issuers in (many, exact):
+        trusted = issuers.find(f"https://login.example/{GUID}/v2.0")
+        assert trusted is not None
+        assert trusted[1] == GUID
     assert many.find("https://login.example/acme/v2.0") is None
     assert many.find(f"https://login.example/{GUID.upper()}/v2.0") is None
 
@@ -117,10 +117,10 @@ def test_a_template_that_leaves_more_open_is_no_configuration(name: str) -> None
 def test_an_exact_name_wins_over_a_template() -> None:
     """The operator's special case for one tenant of a templated issuer."""
     special = issuer("https://login.example/acme/v2.0", audiences=("api://special",))
-    found = registry(templated(), special).find("https://login.example/acme/v2.0")
+    trusted = registry(templated(), special).find("https://login.example/acme/v2.0")
 
-    assert found is not None
-    assert found[0].audiences == {"api://special"}
+    assert trusted is not None
+    assert trusted[0].audiences == {"api://special"}
 
 
 def test_what_cannot_be_meant_is_no_configuration() -> None:
@@ -139,9 +139,9 @@ def test_no_two_registries_share_a_generation() -> None:
 
 def test_an_issuers_own_list_of_algorithms_replaces_the_presets() -> None:
     """Opt-in for longer hashes; both names of Ed25519 mean the same."""
-    found = registry(issuer(algorithms=("ES384", "Ed25519"))).find(ISSUER)
-    assert found is not None
-    assert found[0].algorithms == {"ES384", "Ed25519", "EdDSA"}
+    trusted = registry(issuer(algorithms=("ES384", "Ed25519"))).find(ISSUER)
+    assert trusted is not None
+    assert trusted[0].algorithms == {"ES384", "Ed25519", "EdDSA"}
 
 
 @each(

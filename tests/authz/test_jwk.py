@@ -186,7 +186,7 @@ def test_what_is_no_key_set_is_refused_whole(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "kept"),
+    ("member", "is_kept"),
     [
         (TENANT, True),
         ("https://login.example.com/{tenantid}/v2.0", True),
@@ -198,12 +198,12 @@ def test_what_is_no_key_set_is_refused_whole(document: dict[str, Any]) -> None:
         (7, False),
     ],
 )
-def test_a_shared_set_gives_an_issuer_only_its_own_keys(member: Any, kept: bool) -> None:
+def test_a_shared_set_gives_an_issuer_only_its_own_keys(member: Any, is_kept: bool) -> None:
     """Entra publishes keys of several issuers in one set and names the issuer beside each."""
     keys, reasons = imported(jwk(rsa_key(), issuer=member), issuer=TENANT)
 
-    assert (len(keys) == 1) is kept
-    assert reasons == ([] if kept else ["other_issuer"])
+    assert (len(keys) == 1) is is_kept
+    assert reasons == ([] if is_kept else ["other_issuer"])
 
 
 @pytest.mark.requirement("A14")

@@ -14,14 +14,14 @@ from tests.support.issuers import ec_key, jwk
 
 @pytest.fixture
 async def bench() -> AsyncIterator[KeySetBench]:
-    made = KeySetBench()
-    yield made
-    await made.keys.aclose()
+    bench = KeySetBench()
+    yield bench
+    await bench.keys.aclose()
 
 
-async def unavailable(asked: "asyncio.Task[tuple[VerificationKey, ...]]") -> str:
+async def unavailable(lookup: "asyncio.Task[tuple[VerificationKey, ...]]") -> str:
     with pytest.raises(IssuerUnavailable) as refusal:
-        await asyncio.wait_for(asked, 20)
+        await asyncio.wait_for(lookup, 20)
     assert refusal.value.retry_after == 5
     return refusal.value.reason
 
@@ -48,12 +48,12 @@ async def test_a_key_that_rotates_right_after_a_fetch_is_found_within_five_secon
     await bench.known()
     bench.publisher.keys = (key("new", "other"),)
 
-    asked = bench.ask()
+    lookup = bench.ask()
     await bench.clock.advance(4.9)
-    assert not asked.done()
+    assert not lookup.done()
     await bench.clock.advance(0.1)
 
-    assert asked.result()
+    assert lookup.result()
     assert bench.publisher.begun == [1000, 1005]
 
 
@@ -64,14 +64,14 @@ async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: KeyS
     first = bench.ask("main")
     await settled()
     bench.publisher.keys = (key("new", "other"),)
-    asked = bench.ask()
+    lookup = bench.ask()
     await settled()
     bench.publisher.open.set()
 
     assert await asyncio.wait_for(first, 20)
     await bench.clock.advance(5)
 
-    assert asked.result()
+    assert lookup.result()
 
 
 @pytest.mark.requirement("H05")
@@ -80,10 +80,10 @@ async def test_unknown_key_ids_do_not_cause_many_fetches(bench: KeySetBench) -> 
     await bench.known()
     refused = 0
     for second in range(60):
-        asked = [bench.ask(f"kid-{second}-{n}") for n in range(170)]
+        lookups = [bench.ask(f"kid-{second}-{n}") for n in range(170)]
         await bench.clock.advance(1)
-        refused += sum(task.done() and task.exception() is not None for task in asked)
-        assert sum(not task.done() for task in asked) <= 64
+        refused += sum(task.done() and task.exception() is not None for task in lookups)
+        assert sum(not task.done() for task in lookups) <= 64
         assert bench.keys.find("main", "RS256")
     await bench.clock.advance(5)
 
@@ -111,10 +111,10 @@ async def test_old_keys_keep_working_while_the_issuer_fails(bench: KeySetBench) 
     await bench.known()
     bench.publisher.fault = "status"
 
-    asked = bench.ask()
+    lookup = bench.ask()
     await bench.clock.advance(5)
 
-    assert await unavailable(asked) == "keys_status"
+    assert await unavailable(lookup) == "keys_status"
     assert bench.keys.find("main", "RS256")
 
 
@@ -262,11 +262,11 @@ async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: KeySetBen
 async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: KeySetBench) -> None:
     """It answers all of them: a restart must not refuse all callers."""
     bench.publisher.open.clear()
-    asked = [bench.ask("main") for _ in range(1000)]
+    lookups = [bench.ask("main") for _ in range(1000)]
     await settled()
     bench.publisher.open.set()
 
-    answers = await asyncio.wait_for(asyncio.gather(*asked), 10)
+    answers = await asyncio.wait_for(asyncio.gather(*lookups), 10)
 
     assert all(answers)
     assert bench.publisher.begun == [1000]
@@ -293,10 +293,10 @@ async def test_a_caller_waits_at_most_five_seconds(bench: KeySetBench) -> None:
     await bench.clock.advance(5)
     bench.publisher.open.clear()
 
-    asked = bench.ask()
+    lookup = bench.ask()
     await bench.clock.advance(5)
 
-    assert await unavailable(asked) == "keys_slow"
+    assert await unavailable(lookup) == "keys_slow"
     assert bench.keys.find("main", "RS256")
 
 
@@ -351,11 +351,11 @@ async def test_unused_keys_of_a_templated_issuer_are_dropped() -> None:
 async def test_a_closed_set_answers_at_once_and_ends_its_work(bench: KeySetBench) -> None:
     """A waiting caller is told that the token cannot be checked now."""
     await bench.known()
-    asked = bench.ask()
+    lookup = bench.ask()
     await settled()
 
     await bench.keys.aclose()
 
-    assert await unavailable(asked) == "keys_closed"
+    assert await unavailable(lookup) == "keys_closed"
     assert await unavailable(bench.ask()) == "keys_closed"
     assert not bench.keys.find("main", "RS256")

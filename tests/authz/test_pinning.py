@@ -217,9 +217,9 @@ class TunnelProxy:
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self.asked.append(head.decode().split("\r\n")[0])
-        there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        target_reader, back = await asyncio.open_connection("127.0.0.1", self.target)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(pump(reader, back), pump(there, writer))
+        await asyncio.gather(pump(reader, back), pump(target_reader, writer))
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,9 +234,9 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @pytest.fixture
 async def proxy(port: int) -> AsyncIterator[tuple[TunnelProxy, str]]:
-    made = TunnelProxy(port)
-    server = await asyncio.start_server(made, "127.0.0.1", 0)
-    yield made, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    proxy = TunnelProxy(port)
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
 
 
@@ -295,10 +295,10 @@ async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Names whose servers never answer must not stop the lookups of others, nor pile up."""
-    release, asked = threading.Event(), []
+    release, lookups = threading.Event(), []
 
     def slow(host: str, port: int, **options: Any) -> list[Any]:
-        asked.append(host)
+        lookups.append(host)
         assert host == "fast.test" or release.wait(10)
         return [(0, 0, 0, "", ("192.0.2.1", port))]
 
@@ -315,7 +315,7 @@ async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
 
     release.set()
     await asyncio.wait_for(asyncio.gather(*hanging[1:], *others), 10)
-    assert asked.count("dead.test") == 1
+    assert lookups.count("dead.test") == 1
 
 
 async def test_localhost_is_never_resolved_by_a_name_server() -> None:

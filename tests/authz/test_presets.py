@@ -132,11 +132,11 @@ async def test_a_token_that_says_too_little_needs_an_answer() -> None:
     provider = RecordedProvider("canaille")
     alone = JwtVerifier(IssuerRegistry([provider.settings]), provider.keys, VerdictCache())
     without = msgspec.structs.replace(provider.settings, introspection=None)
-    found = problems(resource=RECORDED["canaille"]["resource"], issuers=[without])
+    reported_problems = problems(resource=RECORDED["canaille"]["resource"], issuers=[without])
 
     with pytest.raises(IssuerUnavailable, match="introspection"):
         await alone.verify(provider.token("access"), provider.target)
-    assert "authz.E043" in {problem.id for problem in found}
+    assert "authz.E043" in {problem.id for problem in reported_problems}
 
 
 async def test_a_user_name_makes_no_machine() -> None:
@@ -197,9 +197,13 @@ async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
 def test_its_recorded_settings_pass_the_check(name: str) -> None:
     """The table that the provider page shows has no problem but what the page explains."""
     settings = msgspec.convert(RECORDED[name]["settings"], Issuer)
-    found = list(problems(resource=RECORDED[name]["resource"], issuers=[settings]))
+    reported_problems = list(problems(resource=RECORDED[name]["resource"], issuers=[settings]))
 
-    assert {problem.id for problem in found} <= {"authz.W004", "authz.W007", "authz.W010"}
+    assert {problem.id for problem in reported_problems} <= {
+        "authz.W004",
+        "authz.W007",
+        "authz.W010",
+    }
 
 
 @each("name", RECORDED)

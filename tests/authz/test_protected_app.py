@@ -136,7 +136,7 @@ async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "settings", "said"),
+    ("resource", "settings", "message"),
     [
         ("http://api.example.com", {}, "authz.E002"),
         ("https://api.example.com", {"algorithms": ("HS256",)}, "authz.E013"),
@@ -148,7 +148,7 @@ async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
     ],
 )
 def test_settings_with_errors_are_refused(
-    resource: str, settings: dict[str, object], said: str
+    resource: str, settings: dict[str, object], message: str
 ) -> None:
     """The application does not start; the message has every problem and what to do."""
     with pytest.raises(ValueError, match="the settings of the gate have errors") as refused:
@@ -156,4 +156,4 @@ def test_settings_with_errors_are_refused(
             nothing, resource=resource, issuers=[issuer("https://id.example.com", **settings)]
         )
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)

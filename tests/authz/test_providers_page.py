@@ -45,9 +45,9 @@ def test_the_summary_has_a_row_for_every_preset() -> None:
 def test_every_table_can_be_pasted(name: str, block: str) -> None:
     """It is read, it is of its preset, and the check finds no error in it."""
     settings = [msgspec.convert(table, Issuer) for table in tomllib.loads(block)["issuers"]]
-    found = problems(resource="https://mcp.example.com/mcp", issuers=settings)
+    reported_problems = problems(resource="https://mcp.example.com/mcp", issuers=settings)
 
-    assert [problem for problem in found if problem.level == "error"] == []
+    assert [problem for problem in reported_problems if problem.level == "error"] == []
     assert {issuer.preset for issuer in settings} == {name}
     assert IssuerRegistry(settings).issuers
 

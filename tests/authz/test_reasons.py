@@ -18,9 +18,9 @@ KINDS = {
 FAMILIES = {
     "bad_{}": {
         *Registered.__struct_fields__,
-        *(name for one in PRESETS.values() for name in one.client_claims),
-        *(name for one in PRESETS.values() for name in one.subject_claims),
-        *(name for one in PRESETS.values() for name in one.token_id_claims),
+        *(name for preset in PRESETS.values() for name in preset.client_claims),
+        *(name for preset in PRESETS.values() for name in preset.subject_claims),
+        *(name for preset in PRESETS.values() for name in preset.token_id_claims),
     },
     "keys_{}": set(FETCH_FAILURES),
     "introspection_{}": set(FETCH_FAILURES),
@@ -34,8 +34,8 @@ def written(node: ast.expr) -> set[str]:
     if isinstance(node, ast.JoinedStr):
         return {
             "".join(
-                str(getattr(one, "value", "")) if isinstance(one, ast.Constant) else "{}"
-                for one in node.values
+                str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "{}"
+                for part in node.values
             )
         }
     if isinstance(node, ast.IfExp):
@@ -45,23 +45,25 @@ def written(node: ast.expr) -> set[str]:
 
 def raised() -> set[str]:
     """Every reason in the source: what errors are made with, and the defaults of their kinds."""
-    found: set[str] = set()
+    names: set[str] = set()
     for call in calls_of({*KINDS, "line"} - {"InsufficientScope"}):
         called = dotted(call.func).rpartition(".")[2]
         if called in KINDS and call.args:
-            found |= written(call.args[0])
+            names |= written(call.args[0])
         elif called not in KINDS and len(call.args) > 1:
-            found |= {one for one in written(call.args[1]) if one.startswith("bad_")}
+            names |= {reason for reason in written(call.args[1]) if reason.startswith("bad_")}
     for name in KINDS:
         reason = inspect.signature(vars(errors)[name]).parameters["reason"].default
-        found |= {reason} if isinstance(reason, str) else set()
-    return found
+        names |= {reason} if isinstance(reason, str) else set()
+    return names
 
 
 def expanded(reasons: set[str]) -> set[str]:
     """The same with each family in place of its hole."""
-    plain = {one for one in reasons if "{}" not in one}
-    return plain.union(*({one.format(word) for word in FAMILIES[one]} for one in reasons - plain))
+    plain = {reason for reason in reasons if "{}" not in reason}
+    return plain.union(
+        *({reason.format(word) for word in FAMILIES[reason]} for reason in reasons - plain)
+    )
 
 
 def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
@@ -71,9 +73,9 @@ def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
 
 def test_every_word_of_a_failed_fetch_is_explained() -> None:
     """What keeps an issuer's document away is part of a reason."""
-    found = set[str]().union(*(written(call.args[0]) for call in calls_of({FetchError.__name__})))
+    reasons = set[str]().union(*(written(call.args[0]) for call in calls_of({FetchError.__name__})))
 
-    assert found <= set(FETCH_FAILURES)
+    assert reasons <= set(FETCH_FAILURES)
 
 
 def test_every_rule_is_a_sentence_with_advice() -> None:

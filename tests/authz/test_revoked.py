@@ -27,15 +27,15 @@ def shut(opaque_gate: OpaqueTokenGate) -> None:
 def test_verdicts_are_forgotten_by_whose_they_are() -> None:
     """The others need not be made again."""
     decisions, keys = VerdictCache(), Versions()
-    kept = msgspec.structs.replace(CALLER, subject="bob")
-    for caller in (CALLER, kept):
+    other_caller = msgspec.structs.replace(CALLER, subject="bob")
+    for caller in (CALLER, other_caller):
         key = key_of(caller.subject, RESOURCE, 1)
         decisions.put(key, verdict_on(caller, keys=keys, version=1, now=NOW))
 
     decisions.forget(lambda caller: caller.subject == "alice")
 
     assert decisions.get(key_of("alice", RESOURCE, 1), now=NOW) is None
-    assert decisions.get(key_of("bob", RESOURCE, 1), now=NOW) is kept
+    assert decisions.get(key_of("bob", RESOURCE, 1), now=NOW) is other_caller
     assert len(decisions) == 1
 
 

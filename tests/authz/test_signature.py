@@ -185,15 +185,15 @@ def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "Ed25519"])
 def test_tokens_of_an_independent_library_are_proved(algorithm: str) -> None:
     """joserfc signs, we check; its public key document is read by our importer."""
-    made = {
+    key_makers = {
         "RS256": lambda: RSAKey.generate_key(2048),
         "PS256": lambda: RSAKey.generate_key(2048),
         "ES256": lambda: ECKey.generate_key("P-256"),
         "Ed25519": lambda: OKPKey.generate_key("Ed25519"),
     }[algorithm]()
     payload = json.dumps(FORGE.claims())
-    token = jws.serialize_compact({"alg": algorithm}, payload, made, algorithms=[algorithm])
-    (public,) = import_set({"keys": [made.as_dict(private=False)]}, allowed=ALGORITHMS)
+    token = jws.serialize_compact({"alg": algorithm}, payload, key_makers, algorithms=[algorithm])
+    (public,) = import_set({"keys": [key_makers.as_dict(private=False)]}, allowed=ALGORITHMS)
 
     assert verify(split(token), public) == json.loads(payload)
 
@@ -245,11 +245,11 @@ def test_an_elliptic_signature_has_one_form(sign: Any) -> None:
 @pytest.mark.parametrize("half", [0, 1])
 def test_half_a_zero_signature_is_refused(half: int) -> None:
     """r = 0 or s = 0 alone (CVE-2022-21449)."""
-    good = signer(ec_key(), "ES256")
+    valid_signer = signer(ec_key(), "ES256")
 
     def sign(data: bytes) -> bytes:
-        made = good(data)
-        return bytes(32) + made[32:] if half == 0 else made[:32] + bytes(32)
+        signature = valid_signer(data)
+        return bytes(32) + signature[32:] if half == 0 else signature[:32] + bytes(32)
 
     assert verify(split(FORGE.token(header={"alg": "ES256"}, sign=sign)), key(ec_key())) is None
 
@@ -260,8 +260,8 @@ def test_half_a_zero_signature_is_refused(half: int) -> None:
 def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> None:
     """Cut, or padded with zeros on either side."""
     algorithm = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[jwk(private)["kty"]]
-    good = signer(private, algorithm)
-    token = FORGE.token(header={"alg": algorithm}, sign=lambda data: change(good(data)))
+    valid_signer = signer(private, algorithm)
+    token = FORGE.token(header={"alg": algorithm}, sign=lambda data: change(valid_signer(data)))
 
     assert verify(split(token), key(private)) is None
 

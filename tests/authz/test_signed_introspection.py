@@ -22,13 +22,13 @@ class ConfirmedGate:
     def __init__(self, opaque: OpaqueTokenGate, *, confirmed: bool = True, **changes: Any) -> None:
         self.endpoint = opaque.endpoint
         self.opaque = opaque
-        asked = Introspection(
+        introspection = Introspection(
             client_id="gate post",
             client_secret="env:S",
             endpoint=f"{opaque.idp.base}/id/introspect",
             when="always",
         )
-        self.settings = opaque.issuer("id", introspection=asked, **changes)
+        self.settings = opaque.issuer("id", introspection=introspection, **changes)
         self.forge = TokenFactory(self.settings.issuer, RESOURCE)
         self.verifier = JwtVerifier(
             IssuerRegistry([self.settings]),
@@ -171,10 +171,10 @@ async def test_without_an_answer_nothing_is_accepted(opaque_gate: OpaqueTokenGat
 async def test_a_bad_signature_causes_no_introspection(opaque_gate: OpaqueTokenGate) -> None:
     """A made-up token causes no request to the issuer."""
     gate = ConfirmedGate(opaque_gate)
-    good = gate.token()
+    token = gate.token()
 
     with pytest.raises(InvalidToken, match="bad_signature"):
-        await gate.verify(good[:-8] + "AAAAAAAA")
+        await gate.verify(token[:-8] + "AAAAAAAA")
 
     assert gate.endpoint.asked == []
 

@@ -32,9 +32,9 @@ def caller(
     """The caller that a token of the first issuer, changed so, speaks for."""
     registry = IssuerRegistry(issuers or (issuer(tenants={}),), presets=KNOWN_PRESETS)
     claims = {n: v for n, v in FORGE.claims(**changes).items() if v is not ABSENT}
-    found = registry.find(str(claims["iss"]))
-    assert found is not None
-    trusted, captured = found
+    configured = registry.find(str(claims["iss"]))
+    assert configured is not None
+    trusted, captured = configured
     accepted = check_claims(claims, trusted.expects(str(claims["iss"]), target), now=NOW)
     return caller_from(
         claims, accepted, trusted.rules, captured=captured, target=target, policy=policy
@@ -64,10 +64,10 @@ def test_a_value_within_the_grammar_is_the_tenant_itself(value: str) -> None:
 )
 def test_any_other_value_becomes_a_digest_of_issuer_and_value(value: str) -> None:
     """Nothing is lower-cased or cut into another tenant's id, and no value poses as a digest."""
-    made = caller(org_id=value).tenant_id
+    tenant_id = caller(org_id=value).tenant_id
 
-    assert made == hashed(value)
-    assert TENANT_ID.fullmatch(made)
+    assert tenant_id == hashed(value)
+    assert TENANT_ID.fullmatch(tenant_id)
 
 
 @given(st.text(min_size=1, max_size=70), st.text(min_size=1, max_size=70))
@@ -134,10 +134,10 @@ def test_a_table_is_closed(value: str) -> None:
 def test_unknown_tenants_are_refused_unless_they_may_be_created() -> None:
     """A new tenant is the operator's decision; those a configuration names are known."""
     settings = issuer(tenants={})
-    known = Policy(tenancy=Tenancy(known=frozenset({"acme"})))
-    assert caller(settings, policy=known, org_id="acme").tenant_id == "acme"
+    policy = Policy(tenancy=Tenancy(known=frozenset({"acme"})))
+    assert caller(settings, policy=policy, org_id="acme").tenant_id == "acme"
     with pytest.raises(InvalidToken, match="unknown_tenant"):
-        caller(settings, policy=known, org_id="globex")
+        caller(settings, policy=policy, org_id="globex")
     assert caller(issuer(), policy=Policy(), org_id="globex").tenant_id == "globex"
 
 
@@ -332,7 +332,7 @@ def test_groups_that_did_not_fit_are_unknown_rather_than_none(claims: dict[str, 
 def test_the_caller_says_who_acts_and_what_was_granted() -> None:
     """Scopes arrive with what they imply; display claims are text or left out."""
     policy = Policy(tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]}))
-    made = caller(
+    context = caller(
         issuer(),
         policy=policy,
         act={"sub": "agent", "act": {"sub": "admin"}},
@@ -341,9 +341,9 @@ def test_the_caller_says_who_acts_and_what_was_granted() -> None:
         preferred_username="a\nb",
     )
 
-    assert made.scopes == {"files:write", "files:read"}
-    assert made.actor == "agent"
-    assert dict(made.claims) == {"name": "Alice"}
-    assert made.principal_key == ("acme", ISSUER, "user", "alice")
-    assert hash(made) == hash(made)
-    assert "alice" not in repr(made)
+    assert context.scopes == {"files:write", "files:read"}
+    assert context.actor == "agent"
+    assert dict(context.claims) == {"name": "Alice"}
+    assert context.principal_key == ("acme", ISSUER, "user", "alice")
+    assert hash(context) == hash(context)
+    assert "alice" not in repr(context)

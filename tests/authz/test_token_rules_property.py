@@ -154,7 +154,7 @@ def has_a_subject(
     chosen = adjusted(PRESETS[name], rules).subject_claims
     if accepted.subject_kind == "user":
         return bool(accepted.subject == claims[chosen[0]])
-    if accepted.subject in [claims.get(one) for one in (*chosen, "sub")]:
+    if accepted.subject in [claims.get(claim) for claim in (*chosen, "sub")]:
         return True
     # The client itself: either nothing speaks of a person, or an explicit mark says machine.
     marked = rules.machine or PRESETS[name].machine
@@ -214,8 +214,8 @@ def test_no_rule_opens_it_by_introspection_either(
 ) -> None:
     """An answer without audience counts only where the operator states what binds it."""
     claims = claims_of(name, changed, removed)
-    asked = Introspection("gate", "env:S", audience="client" if stated else "token")
-    settings = msgspec.structs.replace(settings_of(name, rules), introspection=asked)
+    introspection = Introspection("gate", "env:S", audience="client" if stated else "token")
+    settings = msgspec.structs.replace(settings_of(name, rules), introspection=introspection)
     trusted = IssuerRegistry([settings]).issuers[0]
     try:
         accepted = check_claims(claims, trusted.expects_of_answer(TARGET), now=NOW)

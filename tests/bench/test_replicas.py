@@ -10,15 +10,15 @@ def test_the_report_compares_with_one_replica() -> None:
         for replicas in (1, 2, 4)
         for rate, failed in ((90, 0), (100, 1), (110, 0))
     ]
-    told = render(samples)
+    report = render(samples)
 
-    assert "4 replicas: 400 calls/s (4.0 times), p99 2.0 ms, 300 µs CPU a call" in told
-    assert told.count("1 calls failed") == 3
-    assert told.endswith("target: 3 times with 4 replicas: met")
+    assert "4 replicas: 400 calls/s (4.0 times), p99 2.0 ms, 300 µs CPU a call" in report
+    assert report.count("1 calls failed") == 3
+    assert report.endswith("target: 3 times with 4 replicas: met")
 
 
 def test_a_missed_target_is_told() -> None:
     """By how much."""
-    told = render([ProcessesSample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
+    report = render([ProcessesSample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
 
-    assert told.endswith("missed by 2.0")
+    assert report.endswith("missed by 2.0")

@@ -17,12 +17,12 @@ def sample(number: int, server: str, cpu_us: float, note: str = "") -> RoundSamp
 
 
 def results() -> RoundResults:
-    found = RoundResults()
+    results = RoundResults()
     for number, floor, ours in ((1, 20.0, 50.0), (2, 40.0, 80.0), (3, 20.0, 40.0)):
-        found.samples += [sample(number, "floor", floor), sample(number, "gatepost", ours)]
-    found.starts = [Start(1, "floor", 0.1, None, 30_000_000, 30_000_000)]
-    found.starts.append(Start(1, "gatepost", 0.6, 0.5, 60_000_000, 90_000_000))
-    return found
+        results.samples += [sample(number, "floor", floor), sample(number, "gatepost", ours)]
+    results.starts = [Start(1, "floor", 0.1, None, 30_000_000, 30_000_000)]
+    results.starts.append(Start(1, "gatepost", 0.6, 0.5, 60_000_000, 90_000_000))
+    return results
 
 
 def test_a_ratio_compares_with_the_floor_of_its_own_round() -> None:
@@ -65,9 +65,9 @@ def test_a_verdict_says_met_or_by_how_much_short(
 
 def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
     """Both the usual time and the longest, as only a part of either is ours."""
-    found = RoundResults(disk=[Disk(1, 400.0, 1_000.0)])
-    found.samples.append(RoundSample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
-    lines = [line for line in report.render(found, CONTESTANTS).splitlines() if "fsync" in line]
+    results = RoundResults(disk=[Disk(1, 400.0, 1_000.0)])
+    results.samples.append(RoundSample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
+    lines = [line for line in report.render(results, CONTESTANTS).splitlines() if "fsync" in line]
 
     assert [line.partition("< 2.5")[2].split() for line in lines] == [
         ["2.0", "met"],
@@ -77,18 +77,22 @@ def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
 
 def test_the_disk_is_measured_where_the_databases_are(tmp_path: Path) -> None:
     """And leaves nothing there."""
-    found = disk(tmp_path, 2)
+    measurement = disk(tmp_path, 2)
 
-    assert (found.round, found.p50_us > 0, found.p99_us >= found.p50_us) == (2, True, True)
+    assert (
+        measurement.round,
+        measurement.p50_us > 0,
+        measurement.p99_us >= measurement.p50_us,
+    ) == (2, True, True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_report_names_targets_figures_and_what_is_missing() -> None:
     """One look tells what was reached, what was not, and what could not be measured."""
-    found = results()
-    found.missing["fastmcp"] = "no matching distribution"
+    measured = results()
+    measured.missing["fastmcp"] = "no matching distribution"
 
-    text = report.render(found, CONTESTANTS)
+    text = report.render(measured, CONTESTANTS)
 
     aims = [line for line in text.splitlines() if line.startswith("tools/call, one token: ")]
     assert [line.split()[-3:] for line in aims] == [["0.30", "0.50", "met"]]
@@ -102,11 +106,11 @@ def test_the_report_names_targets_figures_and_what_is_missing() -> None:
 
 def test_a_sample_with_a_remark_does_not_count() -> None:
     """A flattering figure (a pool of fresh tokens that ran out) must not enter a median."""
-    found = results()
-    found.samples.append(sample(4, "gatepost", 1.0, "the pool ran out"))
+    measured = results()
+    measured.samples.append(sample(4, "gatepost", 1.0, "the pool ran out"))
 
-    assert 4 not in report.of_samples(found.samples, "gatepost", "warm", "cpu_us")
-    assert "gatepost, warm: the pool ran out" in report.render(found, CONTESTANTS)
+    assert 4 not in report.of_samples(measured.samples, "gatepost", "warm", "cpu_us")
+    assert "gatepost, warm: the pool ran out" in report.render(measured, CONTESTANTS)
 
 
 def test_every_sample_is_saved(tmp_path: Path) -> None:
@@ -130,8 +134,8 @@ main (/x/site-packages/uvicorn/server.py:12) 60
 run (/usr/lib/python3.11/threading.py:1);\
 _worker (/usr/lib/python3.11/concurrent/futures/thread.py:81) 99
 """
-    found = {spot.name: spot for spot in from_stacks(stacks, 50.0)}
+    costs = {spot.name: spot for spot in from_stacks(stacks, 50.0)}
 
-    assert sum(spot.own_us for spot in found.values()) == pytest.approx(50.0)
-    assert found["gatepost/mcp/endpoint.py call"].total_us == pytest.approx(20.0)
-    assert found["uvicorn/server.py main"].own_us == pytest.approx(30.0)
+    assert sum(spot.own_us for spot in costs.values()) == pytest.approx(50.0)
+    assert costs["gatepost/mcp/endpoint.py call"].total_us == pytest.approx(20.0)
+    assert costs["uvicorn/server.py main"].own_us == pytest.approx(30.0)

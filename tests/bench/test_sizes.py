@@ -20,8 +20,8 @@ def test_documents_have_their_size(kind: str) -> None:
 
 def test_costs_are_shown_beside_the_floor_and_for_each_kibibyte() -> None:
     """A ratio of 1 is the floor; what grows with the size has one cost for each KiB."""
-    shown = render([SizeRow("text", 64 * KIB, floor_us=200.0, off_us=800.0, on_us=1_600.0)])
+    report = render([SizeRow("text", 64 * KIB, floor_us=200.0, off_us=800.0, on_us=1_600.0)])
 
-    *_, off, off_ratio, off_each, on, on_ratio, on_each = shown.splitlines()[-1].split()
+    *_, off, off_ratio, off_each, on, on_ratio, on_each = report.splitlines()[-1].split()
     assert (off, off_ratio, off_each) == ("800", "0.25", "12.5")
     assert (on, on_ratio, on_each) == ("1,600", "0.12", "25.0")

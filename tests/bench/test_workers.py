@@ -11,17 +11,19 @@ def test_two_workers_are_compared_by_their_calls_and_by_their_cpu_time() -> None
         for workers in (1, 2)
         for rate, failed in ((90, 0), (100, workers - 1), (300, 0))
     ]
-    told = render(samples)
+    report = render(samples)
 
-    assert "workers: 1, 100 calls/s, p99 2.0 ms, 100 µs CPU a call" in told
-    assert "workers: 2, 200 calls/s" in told
-    assert "1 calls failed" in told
-    assert "2.00 times the calls, and 2.00 times as many" in told
-    assert told.endswith("target: 1.8 times by both: met")
+    assert "workers: 1, 100 calls/s, p99 2.0 ms, 100 µs CPU a call" in report
+    assert "workers: 2, 200 calls/s" in report
+    assert "1 calls failed" in report
+    assert "2.00 times the calls, and 2.00 times as many" in report
+    assert report.endswith("target: 1.8 times by both: met")
 
 
 def test_calls_that_cost_more_with_two_workers_miss_the_target() -> None:
     """Half busy workers answer as many calls, so their CPU time decides."""
-    told = render([ProcessesSample(1, 100, 2_000, 100, 0), ProcessesSample(2, 200, 2_000, 160, 0)])
+    report = render(
+        [ProcessesSample(1, 100, 2_000, 100, 0), ProcessesSample(2, 200, 2_000, 160, 0)]
+    )
 
-    assert told.endswith("target: 1.8 times by both: missed by 0.55")
+    assert report.endswith("target: 1.8 times by both: missed by 0.55")

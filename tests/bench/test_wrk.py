@@ -12,15 +12,17 @@ from bench.issuer import running
 from bench.process import Cores
 from bench.rounds import RoundResults, RoundRunner
 from bench.tokens import Mint, Purse, garbage
-from bench.workload import WORKLOADS, Place, Workload
+from bench.workload import WORKLOADS, BenchEndpoint, Workload
 
 WARM = WORKLOADS[0]
 UNPINNED = Cores(None, None)
 SHORT = {"warm", "garbage"}
 """An answer and a refusal; each run takes a second of both cores, so the others are slow tests."""
 SELECTED = [
-    pytest.param(one, id=one.name, marks=[] if one.name in SHORT else [pytest.mark.slow])
-    for one in WORKLOADS
+    pytest.param(
+        workload, id=workload.name, marks=[] if workload.name in SHORT else [pytest.mark.slow]
+    )
+    for workload in WORKLOADS
 ]
 OUTPUT = """\
 Running 1s test @ http://127.0.0.1:8000
@@ -59,12 +61,12 @@ def test_a_missing_load_generator_is_said_with_how_to_install_it(
 
 def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
     """Content-Length, the routing headers of the revision and the body must agree."""
-    script = wrk.script(WARM, Place(8000), tmp_path / "tokens.txt")
+    script = wrk.script(WARM, BenchEndpoint(8000), tmp_path / "tokens.txt")
 
     assert f"Content-Length: {len(WARM.body)}" in script
     assert "Mcp-Name: echo" in script
     assert "Authorization: Bearer" in script
-    assert "Authorization" not in wrk.script(WARM, Place(8000), None)
+    assert "Authorization" not in wrk.script(WARM, BenchEndpoint(8000), None)
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")

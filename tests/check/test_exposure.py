@@ -33,9 +33,9 @@ class ExposureCase(NamedTuple):
 def hosts(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
     """One case for each entry of `allow_hosts`."""
     return [
-        ExposureCase("[tools]", f"[network]\nallow_hosts = ['{one}']\n[tools]", id_,
+        ExposureCase("[tools]", f"[network]\nallow_hosts = ['{entry}']\n[tools]", id_,
              "network.allow_hosts[0]")
-        for one in entries
+        for entry in entries
     ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ MINE = GOOD.replace('packs = ["demo"]', 'load = ["tools/mine.py"]')
 
 
 @pytest.mark.parametrize(
-    ("place", "mode", "id_"),
+    ("location", "mode", "id_"),
     [
         ("tools/mine.py", 0o646, "config.E117"),
         ("tools", 0o777, "config.E117"),
@@ -203,34 +203,34 @@ MINE = GOOD.replace('packs = ["demo"]', 'load = ["tools/mine.py"]')
     ],
 )
 def test_a_tool_that_every_user_can_change_is_found(
-    folder: Path, place: str, mode: int, id_: str | None
+    folder: Path, location: str, mode: int, id_: str | None
 ) -> None:
     """The file, its bytecode, the folders above it, and what a link leads through."""
     for name in ("tools", "real"):
         Path(name).mkdir(mode=0o755)
     Path("real/linked.py").write_text(TOOL)
-    if place.startswith("real"):
+    if location.startswith("real"):
         Path("tools/mine.py").symlink_to("../real/linked.py")
     else:
         Path("tools/mine.py").write_text(TOOL)
     Path("tools/__pycache__").mkdir(mode=0o755)
-    Path(place).chmod(mode)
+    Path(location).chmod(mode)
 
-    problems = [(one, setting) for one, setting, _ in found(MINE)]
+    problems = [(id_, setting) for id_, setting, _ in found(MINE)]
 
-    Path(place).chmod(0o755)
+    Path(location).chmod(0o755)
     assert problems == ([(id_, "tools.load[0]")] if id_ else [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize("place", ["tools/mine.py", "tools"])
-def test_a_tool_of_another_user_is_a_warning(folder: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["tools/mine.py", "tools"])
+def test_a_tool_of_another_user_is_a_warning(folder: Path, location: str) -> None:
     """Its owner can change it whatever its mode says."""
     Path("tools").mkdir()
     Path("tools/mine.py").write_text(TOOL)
-    os.chown(place, 12345, 0)
+    os.chown(location, 12345, 0)
 
-    assert [(one, setting) for one, setting, _ in found(MINE)] == [("config.W117", "tools.load[0]")]
+    assert [(id_, setting) for id_, setting, _ in found(MINE)] == [("config.W117", "tools.load[0]")]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_client_secret_that_others_can_read_is_found(
         'introspection.client_secret = "file:secret"',
     )
 
-    problems = [(one, setting) for one, setting, _ in found(text)]
+    problems = [(id_, setting) for id_, setting, _ in found(text)]
 
     assert problems == [(id_, "issuers[0].introspection.client_secret") for id_ in ids]
 
@@ -268,7 +268,7 @@ def test_a_configuration_that_every_user_can_change_is_refused(
     Path("gatepost.toml").write_text(GOOD)
     Path("gatepost.toml").chmod(mode)
 
-    told = CliRunner().invoke(main, ["check", "--config", "gatepost.toml"])
+    result = CliRunner().invoke(main, ["check", "--config", "gatepost.toml"])
 
-    assert told.exit_code == code, told.output
-    assert ("config.E119" in told.output) == bool(code)
+    assert result.exit_code == code, result.output
+    assert ("config.E119" in result.output) == bool(code)

@@ -92,33 +92,33 @@ async def test_folders_of_tenants_are_closed_to_others(tmp_path: Path) -> None:
     spaces = Workspaces(tmp_path)
     await spaces.of("acme").write("note.txt", b"x")
     spaces.close()
-    places = [tmp_path / PRIVATE, tmp_path / PRIVATE / "acme", tmp_path / "acme"]
-    for place in places:
-        place.chmod(0o777)
+    paths = [tmp_path / PRIVATE, tmp_path / PRIVATE / "acme", tmp_path / "acme"]
+    for path in paths:
+        path.chmod(0o777)
 
     again = Workspaces(tmp_path)
     await again.of("acme").read("note.txt", limit=10)
     again.close()
 
-    assert [mode(place) for place in places] == [0o700] * 3
+    assert [mode(path) for path in paths] == [0o700] * 3
 
 
 async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> None:
     """`tenant erase alice` must not remove the folder of the user alice."""
     home = a_home(tmp_path)
-    kept = tmp_path / PRIVATE / "alice" / "memory"
-    kept.mkdir(parents=True)
-    (kept / "note").write_text("x")
+    memory = tmp_path / PRIVATE / "alice" / "memory"
+    memory.mkdir(parents=True)
+    (memory / "note").write_text("x")
     records, shared_store = await open_records("memory:"), await open_shared_store("")
-    told: list[str] = []
+    messages: list[str] = []
 
     async def pause(_: float) -> None: ...
 
-    await TenantErasure("alice", records, shared_store, tmp_path).run(told.append, pause)
+    await TenantErasure("alice", records, shared_store, tmp_path).run(messages.append, pause)
 
     assert (home / "diary.txt").read_text() == "of alice"
     assert not (tmp_path / PRIVATE / "alice").exists()
-    assert any("left the folder" in line for line in told)
+    assert any("left the folder" in line for line in messages)
     await shared_store.aclose()
     await records.aclose()
 
@@ -129,11 +129,11 @@ def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
     tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
 
-    ((id_, setting, said),) = found(GOOD)
+    ((id_, setting, message),) = found(GOOD)
 
     assert (id_, setting) == ("config.W121", "workspace.root")
-    assert "workspaces/alice was not created by Gatepost" in said
-    assert f"touch workspaces/{PRIVATE}/alice/{USAGE_FILE}" in said
+    assert "workspaces/alice was not created by Gatepost" in message
+    assert f"touch workspaces/{PRIVATE}/alice/{USAGE_FILE}" in message
 
 
 async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
@@ -146,14 +146,16 @@ async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> N
         name.touch()
         name.chmod(0o666)
 
-    with capture_logs() as said:
+    with capture_logs() as events:
         again = await open_records(f"sqlite:///{file}")
     modes = [mode(name) for name in names if name.exists()]
     await again.aclose()
 
     assert modes == [0o600] * len(modes)
     assert mode(file) == 0o600
-    assert [one["path"] for one in said if one["event"] == "closed_to_others"] == [*map(str, names)]
+    assert [event["path"] for event in events if event["event"] == "closed_to_others"] == [
+        *map(str, names)
+    ]
 
 
 def test_the_check_tells_of_an_open_database(folder: Path) -> None:
@@ -171,8 +173,8 @@ def test_a_state_folder_that_was_open_is_closed(tmp_path: Path) -> None:
     """`gatepost dev` keeps its issuer's and its dashboard's secrets there."""
     secret = tmp_path / "dashboard.secret"
     secret.write_text("x")
-    for place in (secret, tmp_path):
-        place.chmod(0o777)
+    for path in (secret, tmp_path):
+        path.chmod(0o777)
 
     make_state_folder(tmp_path)
 
@@ -211,8 +213,8 @@ async def test_what_belongs_to_another_user_is_refused(
         await again.of("acme").read("note.txt", limit=10)
     ids = {id_ for id_, _, _ in found(GOOD)}
     assert {"config.E120", "config.E007"} <= ids
-    for one in (spaces, again):
-        one.close()
+    for workspaces in (spaces, again):
+        workspaces.close()
 
 
 def test_a_ring_of_ones_own_is_loaded(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def with_metadata(**members: Any) -> Change:
     return change
 
 
-def with_introspection(given: Answer) -> Change:
+def with_introspection(answer: Answer) -> Change:
     def change(idp: Idp) -> Settings:
-        idp.replace("/main/introspect", given)
+        idp.replace("/main/introspect", answer)
         document(idp, introspection_endpoint=f"{idp.base}/main/introspect")
         client = {"client_id": "gatepost", "client_secret": "env:GATEPOST_TEST_SECRET"}
         return {"introspection": client}
@@ -54,9 +54,9 @@ def with_introspection(given: Answer) -> Change:
     return change
 
 
-def with_dashboard(given: Answer) -> Change:
+def with_dashboard(answer: Answer) -> Change:
     def change(idp: Idp) -> Settings:
-        idp.replace("/main/token", given)
+        idp.replace("/main/token", answer)
         client = {"client_id": "dashboard", "client_secret": "env:GATEPOST_TEST_SECRET"}
         return {"dashboard": client}
 
@@ -69,8 +69,8 @@ def without_keys(idp: Idp) -> Settings:
 
 
 def with_confirmation_but_no_keys(idp: Idp) -> Settings:
-    asked = with_introspection(INACTIVE)(idp)["introspection"]
-    return without_keys(idp) | {"introspection": asked | {"when": "always"}}
+    introspection = with_introspection(INACTIVE)(idp)["introspection"]
+    return without_keys(idp) | {"introspection": introspection | {"when": "always"}}
 
 
 def with_other_types(idp: Idp) -> Settings:
@@ -208,9 +208,9 @@ def test_the_command_asks_only_when_told(tmp_path: Path) -> None:
             f'issuers = [{{ issuer = "{issuer}", tenant = {{ value = "acme" }} }}]\n'
         )
         offline = CliRunner().invoke(main, ["check", "--config", str(file)])
-        asked = sum(idp.hits.values())
+        hit_count = sum(idp.hits.values())
         online = CliRunner().invoke(main, ["check", "--config", str(file), "--online"])
 
-    assert (offline.exit_code, asked) == (0, 0)
+    assert (offline.exit_code, hit_count) == (0, 0)
     assert online.exit_code == 1
     assert "config.E130 [issuers[0].issuer]" in online.stderr

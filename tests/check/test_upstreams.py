@@ -34,17 +34,17 @@ def config_of(*upstreams: dict[str, Any], **settings: Any) -> Config:
     return msgspec.convert(usual | settings, Config)
 
 
-def found(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
+def problems_of(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
     """The problems of upstreams, agents and credentials alone."""
     config = config_of(*upstreams, **settings)
     toolbox = load(config.tools, config.packs, config.network)
-    return [one for one in problems(config, toolbox) if one.id[8:10] in {"14", "15"}]
+    return [problem for problem in problems(config, toolbox) if problem.id[8:10] in {"14", "15"}]
 
 
 def test_good_tables_have_no_problem() -> None:
     """Over HTTP and as a program, with a credential and an agent."""
     assert (
-        found(
+        problems_of(
             {**GOOD, "credential": "crm", "scopes": {"*": ["crm:read"]}, "tools": ["*", "!x"]},
             {**PROGRAM, "env": {"API_KEY": "secret:KEY", "LEVEL": "debug"}},
             credentials={"crm": CLIENT},
@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_wrong_table_is_told_with_its_setting(name: str) -> None:
     """One problem for one error, and no value that may be a secret."""
     change, code, setting = WRONG[name]
-    (problem,) = found({**GOOD, **change}, credentials={"crm": CLIENT})
+    (problem,) = problems_of({**GOOD, **change}, credentials={"crm": CLIENT})
 
     assert (problem.id, problem.setting) == (code, setting)
     assert "the-key-itself" not in problem.message + problem.hint
@@ -128,7 +128,7 @@ def test_a_wrong_program_is_told(name: str) -> None:
     """The same for stdio servers."""
     change, code = PROGRAMS[name]
 
-    assert [one.id for one in found({**PROGRAM, **change})] == [code]
+    assert [problem.id for problem in problems_of({**PROGRAM, **change})] == [code]
 
 
 @pytest.mark.parametrize(
@@ -149,18 +149,23 @@ def test_a_package_without_a_version_is_warned_of(
     program = tmp_path / "npx"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    told = [one.id for one in found({**PROGRAM, "command": str(program), "args": arguments})]
+    ids = [
+        problem.id
+        for problem in problems_of({**PROGRAM, "command": str(program), "args": arguments})
+    ]
 
-    assert told == ([] if pinned else ["config.W140"])
+    assert ids == ([] if pinned else ["config.W140"])
 
 
 def test_names_are_unique_for_each_tenant() -> None:
     """Two tenants may use one name; `*` is all of them."""
     other = {**GOOD, "tenants": ["globex"]}
 
-    assert found(GOOD, other) == []
-    assert [one.id for one in found(GOOD, GOOD)] == ["config.E141"]
-    assert [one.id for one in found(GOOD, {**GOOD, "tenants": ["*"]})] == ["config.E141"]
+    assert problems_of(GOOD, other) == []
+    assert [problem.id for problem in problems_of(GOOD, GOOD)] == ["config.E141"]
+    assert [problem.id for problem in problems_of(GOOD, {**GOOD, "tenants": ["*"]})] == [
+        "config.E141"
+    ]
 
 
 AGENTS: dict[str, list[dict[str, Any]]] = {
@@ -178,7 +183,7 @@ AGENTS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_wrong_agent_is_told(name: str) -> None:
     """What it names exists, and a client id has one agent."""
-    assert [one.id for one in found(GOOD, agents=AGENTS[name])] == ["config.E149"]
+    assert [problem.id for problem in problems_of(GOOD, agents=AGENTS[name])] == ["config.E149"]
 
 
 CREDENTIALS: dict[str, dict[str, Any]] = {
@@ -198,7 +203,7 @@ CREDENTIALS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CREDENTIALS)
 def test_a_wrong_credential_is_told(name: str) -> None:
     """One problem each, without the value."""
-    (problem,) = found(credentials={"crm": CREDENTIALS[name]})
+    (problem,) = problems_of(credentials={"crm": CREDENTIALS[name]})
 
     assert problem.id == "config.E150"
     assert "the-key-itself" not in problem.message + problem.hint
@@ -234,22 +239,24 @@ def test_the_credential_of_a_packs_table_is_checked(name: str, tmp_path: Path) -
         },
         Config,
     )
-    told = [
-        one
-        for one in problems(config, Toolbox(packs=(), problems=()))
-        if one.setting.startswith("packs.openapi")
+    reported_problems = [
+        problem
+        for problem in problems(config, Toolbox(packs=(), problems=()))
+        if problem.setting.startswith("packs.openapi")
     ]
 
-    assert [one.id for one in told] == (["config.E150"] if reason else [])
-    assert all(reason in one.message for one in told)
-    assert all(one.setting == "packs.openapi.apis.pets.credential" for one in told)
+    assert [problem.id for problem in reported_problems] == (["config.E150"] if reason else [])
+    assert all(reason in problem.message for problem in reported_problems)
+    assert all(
+        problem.setting == "packs.openapi.apis.pets.credential" for problem in reported_problems
+    )
 
 
 def test_an_upstream_that_chooses_the_authorization_server_is_warned_of() -> None:
     """It could choose its own, and learn the secret."""
     without = {name: value for name, value in CLIENT.items() if name != "issuer"}
 
-    assert [one.id for one in found(credentials={"crm": without})] == ["config.W144"]
+    assert [problem.id for problem in problems_of(credentials={"crm": without})] == ["config.W144"]
 
 
 def test_each_tenant_gets_servers_of_its_own() -> None:

@@ -135,10 +135,10 @@ def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each with id and hint; the exit code is 1, and nothing is served."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
     done = finished(run(command, cwd=tmp_path))
-    told = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
+    ids = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
 
     assert code_of(done) == 1
-    assert sorted(told) == [
+    assert sorted(ids) == [
         ["authz.E002", "[resource]:"],
         ["config.E001", "[listen.wrokers]:"],
         ["config.E002", "[limits.max_body_bytes]:"],
@@ -172,15 +172,15 @@ def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
     """The file is its owner's alone, and no command prints a secret."""
-    made = finished(run("keyring", "new", cwd=tmp_path))
+    output = finished(run("keyring", "new", cwd=tmp_path))
     rotated = finished(run("keyring", "rotate", cwd=tmp_path))
     again = finished(run("keyring", "new", cwd=tmp_path))
     ring = json.loads((tmp_path / "keyring.json").read_text())
 
-    assert [code_of(done) for done in (made, rotated, again)] == [0, 0, 1]
+    assert [code_of(done) for done in (output, rotated, again)] == [0, 0, 1]
     assert len(ring["keys"]) == 2
     assert stat.S_IMODE((tmp_path / "keyring.json").stat().st_mode) == 0o600
-    for done in (made, rotated, again):
+    for done in (output, rotated, again):
         assert not any(key["secret"] in done.output for key in ring["keys"])
 
 
@@ -205,7 +205,7 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     table = finished(run("tools", cwd=tmp_path, env=environment))
     data = json.loads(finished(run("tools", "--json", cwd=tmp_path, env=environment)).stdout)
 
-    assert [(one["kind"], one["name"]) for one in data] == [
+    assert [(offer["kind"], offer["name"]) for offer in data] == [
         ("tool", "count_slowly"),
         ("tool", "delete_csv"),
         ("tool", "echo"),
@@ -218,7 +218,8 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         ("skill", "greet-visitor"),
     ]
     assert [line.split()[:2] for line in table.stdout.splitlines()[1:]] == [
-        [one.get("uri") or one.get("uriTemplate") or one["name"], one["kind"]] for one in data
+        [offer.get("uri") or offer.get("uriTemplate") or offer["name"], offer["kind"]]
+        for offer in data
     ]
     assert data[-2]["arguments"][0]["name"] == "path"
     assert data[-1]["scopes"] == ["desk:read"]

@@ -83,7 +83,7 @@ def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
     listed = signing_in("list", *for_url, folder=dev.folder)
     (file,) = (dev.folder / "gatepost/sign-ins").glob("*.json")
     first = json.loads(file.read_text())
-    told = here(dev.folder, "call", "whoami", "--json", *for_url)
+    before = here(dev.folder, "call", "whoami", "--json", *for_url)
     file.write_text(json.dumps(first | {"expires_at": 1.0}))
     after = here(dev.folder, "call", "whoami", "--json", *for_url)
     second = json.loads(file.read_text())
@@ -108,19 +108,19 @@ def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
     shared = here(dev.folder, "sign-out", *for_url)
 
     assert (file.parent.stat().st_mode & 0o777, third["url"]) == (0o700, dev.url)
-    assert "echo(text)  " in listed.stdout
-    assert "travel(region, [days])" in listed.stdout
-    callers = [json.loads(one.stdout)["structuredContent"] for one in (told, after, refused)]
-    assert [(one["tenant"], one["subject"]) for one in callers] == [("acme", "alice")] * 3
+    assert all(tool in listed.stdout for tool in ("echo(text)  ", "travel(region, [days])"))
+    calls = (before, after, refused)
+    callers = [json.loads(call.stdout)["structuredContent"] for call in calls]
+    assert [(caller["tenant"], caller["subject"]) for caller in callers] == [("acme", "alice")] * 3
     assert first["refresh_token"] != second["refresh_token"]
     assert "CSV saved to /workspace/may.csv (1 row)" in saved.stdout
     assert {*second["scopes"], "files:write"} <= {*third["scopes"]}
-    assert [one.stop() for one in (listed, saved)] == [0, 0]
+    assert [process.stop() for process in (listed, saved)] == [0, 0]
     assert "its issuer has revoked the sign-in" in out.output
     assert "No sign-in at" in again.output
     assert "did not revoke" not in shared.output
-    printed = [listed.output, saved.output, *(one.output for one in (told, after, refused, out))]
-    tokens = [one[name] for one in (first, third, fourth) for name in TOKENS]
+    printed = [command.output for command in (listed, saved, *calls, out)]
+    tokens = [sign_in[name] for sign_in in (first, third, fourth) for name in TOKENS]
     assert all(token and token not in text for token in tokens for text in printed)
 
 
@@ -131,7 +131,7 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
     """From an option or the environment; a refused one is not replaced by a sign-in."""
     token = commands.token(dev.folder, "--tenant", "globex")
     for_url = "--url", dev.url
-    told = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
+    result = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
     visited = commands.ended(
         "call", "travel", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
     )
@@ -139,7 +139,7 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
     unknown = commands.ended("call", "travl", *for_url, "--token", token)
     refused = commands.ended("call", "whoami", *for_url, "--token", "x.y.z")
 
-    assert json.loads(told[1])["structuredContent"]["tenant"] == "globex"
+    assert json.loads(result[1])["structuredContent"]["tenant"] == "globex"
     # What the server sends moves no cursor.
     assert visited[:2] == (0, "3 days in Ticino\\x1b[31m")
     assert failed[0] == 1
@@ -221,10 +221,10 @@ def servers() -> Iterator[dict[str, str]]:
         for name, app in (("modern", books()), ("session", OLD))
     }
     try:
-        yield {name: f"{one.url}/mcp" for name, one in running.items()}
+        yield {name: f"{server.url}/mcp" for name, server in running.items()}
     finally:
-        for one in running.values():
-            one.stop()
+        for server in running.values():
+            server.stop()
 
 
 def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) 
 
 def test_an_image_is_named(servers: dict[str, str], tmp_path: Path) -> None:
     """Its data are in the JSON form."""
-    shown = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
+    result = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
 
-    assert shown[1] == "[image image/png; --json prints its data]"
+    assert result[1] == "[image image/png; --json prints its data]"
 
 
 @each(
@@ -279,13 +279,13 @@ class Metadata:
             "/.well-known/oauth-protected-resource/mcp": self.resource,
             "/.well-known/oauth-authorization-server": self.issuer,
         }
-        found = documents.get(scope["path"])
+        document = documents.get(scope["path"])
         fields = [(b"content-type", b"application/json")]
-        status = 200 if found else 404
+        status = 200 if document else 404
         if scope["path"] == "/mcp":
             status, fields = 401, [*fields, (b"www-authenticate", b"Bearer")]
         await send({"type": "http.response.start", "status": status, "headers": fields})
-        await send({"type": "http.response.body", "body": json.dumps(found or {}).encode()})
+        await send({"type": "http.response.body", "body": json.dumps(document or {}).encode()})
 
 
 def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
     app = Metadata()
     server = AsgiServer(app).start()
     own, endpoint = f"{server.url}/mcp", f"{server.url}/sign-in"
-    good = {
+    metadata = {
         "issuer": server.url,
         "authorization_endpoint": endpoint,
         "token_endpoint": endpoint,
@@ -302,13 +302,13 @@ def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
     here = {"resource": own, "authorization_servers": [server.url]}
     cases: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = [
         ({}, {}, (), "publishes no resource metadata"),
-        ({**here, "resource": "https://other.example/mcp"}, good, (), "about another resource"),
-        ({**here, "authorization_servers": ["http://id.example"]}, good, (), "plain http"),
-        (here, {**good, "issuer": "https://id.example"}, (), "another issuer"),
-        (here, {**good, "token_endpoint": "https://evil.example/t"}, (), "cannot be used"),
-        (here, {**good, "code_challenge_methods_supported": ["plain"]}, (), "PKCE"),
-        (here, good, (), "pass --client-id"),
-        (here, good, ("--client-id", "https://me.example/c.json"), "no client id metadata"),
+        ({**here, "resource": "https://other.example/mcp"}, metadata, (), "about another resource"),
+        ({**here, "authorization_servers": ["http://id.example"]}, metadata, (), "plain http"),
+        (here, {**metadata, "issuer": "https://id.example"}, (), "another issuer"),
+        (here, {**metadata, "token_endpoint": "https://evil.example/t"}, (), "cannot be used"),
+        (here, {**metadata, "code_challenge_methods_supported": ["plain"]}, (), "PKCE"),
+        (here, metadata, (), "pass --client-id"),
+        (here, metadata, ("--client-id", "https://me.example/c.json"), "no client id metadata"),
     ]
     try:
         for resource, issuer, options, says in cases:

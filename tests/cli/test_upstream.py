@@ -30,9 +30,9 @@ class CommandLine:
 
     def listed(self) -> dict[str, Any]:
         """The servers of `acme` by name."""
-        shown = self("list", *ACME, "--json")
-        assert shown.exit_code == 0, shown.output
-        return {one["name"]: one for one in json.loads(shown.output)}
+        result = self("list", *ACME, "--json")
+        assert result.exit_code == 0, result.output
+        return {server["name"]: server for server in json.loads(result.output)}
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +96,9 @@ def test_a_key_is_read_from_standard_input_and_never_shown(
     url = f"http://127.0.0.1:{port}/mcp"
     added = upstream("add", "crm", *ACME, "--url", url, "--api-key", input=f"{KEY}\n")
     assert added.exit_code == 0, added.output
-    shown = upstream("list", *ACME, "--json")
+    result = upstream("list", *ACME, "--json")
 
-    assert KEY not in added.output + shown.output
+    assert KEY not in added.output + result.output
     for path in upstream.folder.glob("gatepost.db*"):
         assert KEY.encode() not in path.read_bytes()
 
@@ -183,10 +183,10 @@ def test_the_list_of_tools_says_where_the_tools_of_upstreams_are(upstream: Comma
     issuer = 'issuer = "https://id.example.com"\ntenant = { claim = "org_id" }\n'
     path.write_text(f"{path.read_text()}\n[[issuers]]\n{issuer}")
     config = ("--config", str(path))
-    shown = CliRunner().invoke(main, ["tools", *config])
+    result = CliRunner().invoke(main, ["tools", *config])
     as_json = CliRunner().invoke(main, ["tools", "--json", *config])
 
-    assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
-    assert "see `gatepost upstream list`" in shown.stderr
-    assert "upstream" not in shown.stdout
+    assert (result.exit_code, as_json.exit_code) == (0, 0), result.output
+    assert "see `gatepost upstream list`" in result.stderr
+    assert "upstream" not in result.stdout
     json.loads(as_json.stdout)

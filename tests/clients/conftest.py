@@ -1,26 +1,21 @@
 """The official Python client, and two `gatepost dev`: as it comes, and with tools of every kind."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
-from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import anyio
-import httpx2
 import pytest
 from mcp import types
 from mcp.client import Client
-from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from pydantic import AnyUrl, FileUrl
+from pydantic import FileUrl
 
 from tests.architecture.source import ROOT
 from tests.support import commands
 from tests.support.commands import Gatepost
 from tests.support.programs import BrowserUser
+from tests.support.sign_in import RecordedExchanges, Wallet, provider_for, sdk_client
 
 FIXTURES = (ROOT / "tests/mcp/fixture_tools.py", ROOT / "tests/support/client_requests.py")
 SHORT_POLLS = """
@@ -64,92 +59,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatedEndpoint]:
         yield GatedEndpoint(running.url, commands.token(folder, "--tenant", "acme"), folder)
 
 
-REDIRECT = "http://127.0.0.1:33419/callback"
-
-
 ANSWER_WITHIN_S = 60
-
-
-class Wallet:
-    """What a client must remember between connections; the SDK calls it a TokenStorage."""
-
-    tokens: OAuthToken | None = None
-    client: OAuthClientInformationFull | None = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self.tokens
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self.tokens = tokens
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self.client
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self.client = client_info
-
-
-class RecordedExchanges:
-    """Every request as it went over the wire, secrets left out."""
-
-    def __init__(self) -> None:
-        self.exchanges: list[dict[str, Any]] = []
-
-    async def record(self, response: httpx2.Response) -> None:
-        request = response.request
-        form: dict[str, str] = {}
-        if request.headers.get("content-type", "").startswith("application/x-www-form"):
-            form = dict(parse_qsl(request.content.decode()))
-        self.exchanges.append(
-            {
-                "method": request.method,
-                "url": str(request.url),
-                "status": response.status_code,
-                "grant_type": form.get("grant_type"),
-                "resource": form.get("resource"),
-                "challenge": response.headers.get("www-authenticate"),
-            }
-        )
-
-
-def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientProvider:
-    """The SDK's OAuth flow, with *person* at its browser."""
-    back: list[str] = []
-
-    async def open_browser(authorize: str) -> None:
-        back.append(await anyio.to_thread.run_sync(person.follow, authorize))
-
-    async def callback() -> AuthorizationCodeResult:
-        query = {name: values[0] for name, values in parse_qs(urlsplit(back.pop()).query).items()}
-        return AuthorizationCodeResult(
-            code=query["code"], state=query.get("state"), iss=query.get("iss")
-        )
-
-    return OAuthClientProvider(
-        url,
-        OAuthClientMetadata(
-            client_name="Gatepost's Python test client",
-            redirect_uris=[AnyUrl(REDIRECT)],
-            grant_types=["authorization_code", "refresh_token"],
-            token_endpoint_auth_method="none",
-        ),
-        wallet,
-        redirect_handler=open_browser,
-        callback_handler=callback,
-    )
-
-
-@asynccontextmanager
-async def connected(
-    url: str, auth: httpx2.Auth | None, mode: str, wire: RecordedExchanges
-) -> AsyncIterator[Client]:
-    """A client that has settled its era with the server at *url*."""
-    hooks = {"response": [wire.record]}
-    async with (
-        httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=30) as http,
-        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
-    ):
-        yield client
 
 
 async def walk_python(
@@ -159,7 +69,7 @@ async def walk_python(
     wallet, wire = Wallet(), RecordedExchanges()
     auth = provider_for(url, wallet, person)
     with anyio.fail_after(ANSWER_WITHIN_S):
-        async with connected(url, auth, mode, wire) as client:
+        async with sdk_client(url, auth, mode, wire) as client:
             report = await _use(client, csv)
             # The SDK refreshes by the clock alone: make it believe that the token has run out.
             auth.context.token_expiry_time = 1.0

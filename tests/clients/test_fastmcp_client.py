@@ -46,11 +46,11 @@ async def connected(
         client_answers.asked.append(message)
         if response_type is None:
             return ElicitResult(action="accept")
-        given = {
+        content = {
             name: FORM.get(name, name.title()) for name in params.requested_schema["properties"]
         }
         # The handler answers with an object of the class that FastMCP made of the schema.
-        return response_type(**given)
+        return response_type(**content)
 
     async def sampled(messages: Any, params: Any, context: Any) -> str:
         return "Grüß Gott"
@@ -129,7 +129,7 @@ async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str
     """One handler for both eras: requests of the server, and rounds of the call."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
-        said = [
+        texts = [
             (await client.call_tool(tool, arguments)).content[0].text
             for tool, arguments in (
                 ("test_elicitation", {"message": "Who is there?"}),
@@ -141,7 +141,7 @@ async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str
         ]
         prompt = await client.get_prompt("test_input_required_result_prompt")
 
-    assert said == [
+    assert texts == [
         "accept: username='ann' email='ann@example.com'",
         "accept",
         "The model says: Grüß Gott",
@@ -283,5 +283,5 @@ async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.M
         each.join(10)
 
     assert "acme" in str(who.structured_content)
-    (asked,) = person.asked
-    assert (asked["resource"], asked["code_challenge_method"]) == (dev.url, "S256")
+    (request,) = person.asked
+    assert (request["resource"], request["code_challenge_method"]) == (dev.url, "S256")

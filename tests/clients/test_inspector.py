@@ -64,8 +64,8 @@ class Mcpdo:
     @contextmanager
     def watching(self, connection: str, uri: str) -> Iterator[Process]:
         """Word of a document, as it is printed, until the block ends."""
-        asked = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
-        process = Process(command(MCPDO, *asked), env=self.environment)
+        words = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
+        process = Process(command(MCPDO, *words), env=self.environment)
         try:
             process.wait_for('"subscribed"')
             yield process
@@ -107,8 +107,8 @@ def connected(stage: GatedEndpoint) -> Iterator[Mcpdo]:
     """Connections by the names of their eras."""
     with mcpdo_daemon() as program:
         for era in ERAS:
-            shown = program.connect(era, stage.url, stage.bearer, era=era)
-            assert shown["protocolEra"] == era
+            output = program.connect(era, stage.url, stage.bearer, era=era)
+            assert output["protocolEra"] == era
         yield program
 
 
@@ -197,14 +197,14 @@ def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
 @pytest.mark.slow
 def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
     """Its digests, its frontmatter and its folders are as the extension wants them."""
-    listed, one, folder = inspector.each(
+    listed, skill, folder = inspector.each(
         "modern",
         ("skills/list", "--verify", "--require-digests"),
         ("skills/get", "--uri", f"{SKILL}/SKILL.md", "--verify", "--require-digests"),
         ("resources/directory/read", "--uri", SKILL),
     )
 
-    for verified in (listed, one):
+    for verified in (listed, skill):
         assert (verified.code, verified.stderr.strip()) == (
             0,
             "Verified 1 skill and 2 files: no conformance errors.",
@@ -215,9 +215,9 @@ def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
 @pytest.mark.slow
 def test_an_older_session_has_no_skills(inspector: Inspector) -> None:
     """Extensions are declared by `server/discover`; the Inspector asks for none without it."""
-    asked = inspector.ask("skills/list", era="legacy")
+    answer = inspector.ask("skills/list", era="legacy")
 
-    assert (asked.code, asked.error["code"]) == (1, "skills_unsupported")
+    assert (answer.code, answer.error["code"]) == (1, "skills_unsupported")
 
 
 def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> None:

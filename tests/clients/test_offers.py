@@ -26,10 +26,10 @@ async def test_resources_prompts_and_completions_in_each_era(dev: Gatepost, mode
             Client(streamable_http_client(dev.url, http_client=http), mode=mode) as client,
         ):
             await client.call_tool("save_csv", {"filename": name, "rows": [{"vendor": "Acme"}]})
-            listed = {str(one.uri) for one in (await client.list_resources()).resources}
+            listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
             templates = (await client.list_resource_templates()).resource_templates
             contents = (await client.read_resource(uri)).contents
-            prompts = [one.name for one in (await client.list_prompts()).prompts]
+            prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
             arguments = {"path": f"{name}.csv"}
             messages = (await client.get_prompt("check_invoice", arguments)).messages
             completed = await client.complete(
@@ -40,7 +40,7 @@ async def test_resources_prompts_and_completions_in_each_era(dev: Gatepost, mode
                 await client.read_resource("workspace://nothing.csv")
 
     assert {uri, "demo://invoice-format"} <= listed
-    assert [one.uri_template for one in templates] == ["workspace://{+path}"]
+    assert [template.uri_template for template in templates] == ["workspace://{+path}"]
     assert contents[0].text.startswith("date,amount,vendor")
     assert prompts == ["check_invoice"]
     assert messages[0].content.resource.text.endswith("Acme\r\n")

@@ -65,17 +65,19 @@ def test_the_inspectors_page_has_what_its_steps_name() -> None:
     """Labels are literals of the release that is tested; the sign-in comes back to its own page."""
     install()
     steps = PAGE.partition("### The Inspector\n")[2].partition("\n### ")[0]
-    shown = "".join(
-        one.read_text(encoding="utf-8")
-        for one in INSPECTOR_BUILDS.glob("web/dist/assets/index-*.js")
+    source = "".join(
+        path.read_text(encoding="utf-8")
+        for path in INSPECTOR_BUILDS.glob("web/dist/assets/index-*.js")
     )
     printed = (INSPECTOR_BUILDS / "web/build/index.js").read_text(encoding="utf-8")
     labels = set(re.findall(r"(?<!\w)\*([^*]+)\*(?!\w)", steps))
 
     assert {"Add Servers", "streamable-http", "Client ID"} <= labels
-    assert {one for one in labels if f"`{one}`" not in shown and f'"{one}"' not in shown} == set()
-    assert "window.location.origin" in shown
-    assert "`/oauth/callback`" in shown
+    assert {
+        label for label in labels if f"`{label}`" not in source and f'"{label}"' not in source
+    } == set()
+    assert "window.location.origin" in source
+    assert "`/oauth/callback`" in source
     assert "6274" in printed
     assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", steps)) == CALLBACKS
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -11,8 +12,13 @@ import httpx2
 import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
+from gatepost_keys.imitation import IMITATIONS
 from tests.clients.conftest import CSV, walk_python
-from tests.keys.conftest import (
+from tests.support import commands
+from tests.support.commands import Gatepost
+from tests.support.processes import free_port
+from tests.support.programs import BrowserUser, walk_typescript
+from tests.support.sign_in import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
@@ -21,10 +27,6 @@ from tests.keys.conftest import (
     TokenForm,
     authorization_server,
 )
-from tests.support import commands
-from tests.support.commands import Gatepost
-from tests.support.processes import free_port
-from tests.support.programs import BrowserUser, walk_typescript
 
 CONFIG = """
 resource = "{resource}"
@@ -79,9 +81,9 @@ def registrations(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def expect_grants(report: dict[str, Any], person: BrowserUser, resource: str) -> None:
     """PKCE with S256 and `resource` went along with everything, and a refresh token was used."""
-    for asked in person.asked:
-        assert asked["code_challenge_method"] == "S256"
-        assert asked["resource"] == resource
+    for request in person.asked:
+        assert request["code_challenge_method"] == "S256"
+        assert request["resource"] == resource
     tokens = [each for each in report["exchanges"] if each.get("grant_type")]
     assert {each["status"] for each in tokens} == {200}
     assert {each["resource"] for each in tokens} == {resource}
@@ -297,3 +299,18 @@ def test_a_token_for_another_resource_is_refused(
 
     assert answer.status_code == 401
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name, shape in IMITATIONS.items() if "registration" in shape.endpoints]
+)
+async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> None:
+    """Where the provider registers clients: discovery, registration, sign-in, calls, renewal."""
+    folder = tmp_path / name
+    folder.mkdir()
+    with commands.dev(folder, "--as", name) as gatepost:
+        report = await walk_python(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
+
+    assert "files:write" in report["granted"].split()
+    assert report["after_refresh"] == "again"

@@ -42,7 +42,9 @@ def found(text: str, environment: dict[str, str] | None = None) -> list[tuple[st
     listed = list(reading.problems)
     if reading.config is not None:
         listed += problems(reading.config, load(reading.config.tools))
-    return [(one.id, one.setting, f"{one.message} {one.hint}") for one in listed]
+    return [
+        (problem.id, problem.setting, f"{problem.message} {problem.hint}") for problem in listed
+    ]
 
 
 def config_of(text: str, environment: dict[str, str] | None = None) -> Config:
@@ -276,9 +278,11 @@ def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None
         "async def echo(ctx: CallContext) -> str:\n    '''Say it again.'''\n    return ''\n"
     )
     assert case.old in GOOD
-    listed = [one for one in found(GOOD.replace(case.old, case.new, 1)) if one[0] == case.id]
+    listed = [
+        problem for problem in found(GOOD.replace(case.old, case.new, 1)) if problem[0] == case.id
+    ]
 
-    assert [(one[0], one[1]) for one in listed] == [(case.id, case.setting)]
+    assert [(problem[0], problem[1]) for problem in listed] == [(case.id, case.setting)]
     assert case.says in listed[0][2]
 
 
@@ -297,7 +301,7 @@ def test_all_problems_are_told_at_once(folder: Path) -> None:
     suspended = ["?"]
     """
 
-    assert {one[0] for one in found(text)} >= {
+    assert {problem[0] for problem in found(text)} >= {
         "authz.E002",
         "authz.E010",
         "config.E006",
@@ -329,7 +333,7 @@ ENVIRONMENT = [
     (
         "GATEPOST_ISSUERS",
         '[{"issuer": "https://two.example"}]',
-        lambda c: [one.issuer for one in c.issuers] == ["https://two.example"],
+        lambda c: [issuer.issuer for issuer in c.issuers] == ["https://two.example"],
     ),
     ("GATEPOST_PORT", "tcp://10.0.0.1:80", lambda c: c.listen.port == 8000),
     ("GATEPOST_SERVICE_HOST", "10.0.0.1", lambda c: c.listen.host == "127.0.0.1"),
@@ -359,7 +363,7 @@ def test_a_bad_variable_is_a_problem(folder: Path, variable: str, text: str, say
     """It is named, with what was expected or the nearest known name."""
     listed = found(GOOD, {variable: text})
 
-    assert [one[0] for one in listed] == ["config.E004"]
+    assert [problem[0] for problem in listed] == ["config.E004"]
     assert variable in listed[0][2]
     assert says in listed[0][2]
 

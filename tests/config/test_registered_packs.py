@@ -11,8 +11,8 @@ import pytest
 from gatepost.config.pack_registration import registrations
 from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
-from tests.support.client import answered_text, stdio_process
 from tests.support.commands import ended
+from tests.support.connections import answered_text, stdio_process
 from tests.support.processes import Process, python_environment
 
 SECTION = (
@@ -71,18 +71,18 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Installs the distribution `acme-packs`, whose modules are given by name."""
-    place = tmp_path / "site"
-    information = place / "acme_packs-1.0.dist-info"
+    folder = tmp_path / "site"
+    information = folder / "acme_packs-1.0.dist-info"
     information.mkdir(parents=True)
-    (place / "acme_packs").mkdir()
-    monkeypatch.syspath_prepend(place)  # type: ignore[no-untyped-call]
+    (folder / "acme_packs").mkdir()
+    monkeypatch.syspath_prepend(folder)  # type: ignore[no-untyped-call]
 
     def installed(**modules: str) -> None:
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-packs\n")
         points = re.sub(r'project.entry-points\."(.*)"', r"\1", ENTRY_POINTS).replace('"', "")
         (information / "entry_points.txt").write_text(points)
         for name, code in modules.items():
-            (place / "acme_packs" / f"{name}.py").write_text(textwrap.dedent(code))
+            (folder / "acme_packs" / f"{name}.py").write_text(textwrap.dedent(code))
 
     return installed
 
@@ -148,12 +148,12 @@ def test_a_registration_that_cannot_be_used_is_told(
     install(__init__=registration, settings=SETTINGS)
     for module in ("acme_packs", "acme_packs.settings"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    found = registrations.__wrapped__()
-    (fault,) = found.faults
+    registered = registrations.__wrapped__()
+    (fault,) = registered.faults
 
     assert fault.distribution == "acme-packs"
     assert why in fault.message
-    assert found.packs == registrations().packs
+    assert registered.packs == registrations().packs
 
 
 def test_a_server_does_not_start_with_a_registration_that_cannot_be_used(

@@ -15,7 +15,7 @@ SECRET = "s3cret-of-the-server"
 ADDRESS = f"postgresql://gatepost:{SECRET}@db.example.com/gatepost"
 
 
-def found(**settings: Any) -> set[str]:
+def secrets_of(**settings: Any) -> set[str]:
     """The values that are known of a configuration."""
     tree = {
         "resource": "https://mcp.example.com/mcp",
@@ -68,7 +68,7 @@ def test_it_is_found_wherever_it_is(
     monkeypatch.setenv("OWN_ADDRESS", ADDRESS)
     (tmp_path / "address").write_text(f"{ADDRESS}\n")
 
-    assert found(**settings) == values
+    assert secrets_of(**settings) == values
 
 
 def test_the_ring_is_no_single_value(tmp_path: Path) -> None:
@@ -76,4 +76,4 @@ def test_the_ring_is_no_single_value(tmp_path: Path) -> None:
     path = tmp_path / "ring.json"
     create(path)
 
-    assert found(keys={"ring": f"file:{path}"}) == set()
+    assert secrets_of(keys={"ring": f"file:{path}"}) == set()

@@ -24,8 +24,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.keys.conftest import MACHINE, SECRET, RunningOidcProvider, authorization_server
 from tests.support.issuers import Idp, answer
+from tests.support.sign_in import MACHINE, SECRET, RunningOidcProvider, authorization_server
 
 TENANT = "acme"
 
@@ -40,7 +40,7 @@ class CredentialsReplicas:
 
     def one(self, *hosts: str) -> CredentialServices:
         """What the credentials of another process use, which may reach these hosts."""
-        network = Network(allow_hosts=tuple(urlsplit(one).netloc for one in hosts))
+        network = Network(allow_hosts=tuple(urlsplit(host).netloc for host in hosts))
         fetcher = Fetcher(development=True, network=network)
         outbound = OutboundClient(network, tls=fetcher.tls)
         for opened in (fetcher, outbound):
@@ -125,12 +125,12 @@ async def credential_of(
 async def works(idp: RunningOidcProvider, token: str) -> bool:
     """Whether the authorization server knows the token as active."""
     async with httpx2.AsyncClient() as client:
-        told = await client.post(
+        answer = await client.post(
             f"{idp.issuer}/token/introspection",
             data={"token": token.removeprefix("Bearer ")},
             auth=(MACHINE, SECRET),
         )
-    return bool(told.json()["active"])
+    return bool(answer.json()["active"])
 
 
 async def test_a_token_is_found_by_the_metadata_of_the_upstream(
@@ -143,7 +143,7 @@ async def test_a_token_is_found_by_the_metadata_of_the_upstream(
     token = signed.headers["authorization"].removeprefix("Bearer ")
 
     assert await works(idp, token)
-    assert token in replica.secrets.known(TENANT).values.values()
+    assert token in replica.secrets.known_secrets(TENANT).values.values()
     assert token not in repr(signed)
     assert await credential.headers() == signed
 
@@ -165,13 +165,15 @@ async def test_one_replica_gets_the_token_and_the_others_use_it(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
     """Also when all of them need it at the same moment."""
-    found = [
+    credentials = [
         await credential_of(replicas.one(upstream.base, idp.issuer), upstream) for _ in range(4)
     ]
-    signed = await asyncio.gather(*(one.headers() for one in found for _ in range(3)))
+    signed = await asyncio.gather(
+        *(credential.headers() for credential in credentials for _ in range(3))
+    )
 
-    assert len({one.version for one in signed}) == 1
-    assert len({one.headers["authorization"] for one in signed}) == 1
+    assert len({request.version for request in signed}) == 1
+    assert len({request.headers["authorization"] for request in signed}) == 1
 
 
 async def test_a_refused_token_is_renewed_once(
@@ -201,7 +203,10 @@ async def test_tokens_of_two_tenants_never_meet(
     first, second = await acme.headers(), await globex.headers()
 
     assert first.headers != second.headers
-    assert first.headers["authorization"][7:] not in replica.secrets.known("globex").values.values()
+    assert (
+        first.headers["authorization"][7:]
+        not in replica.secrets.known_secrets("globex").values.values()
+    )
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
@@ -286,7 +291,7 @@ async def test_key_and_headers_are_sent_and_redacted(
     signed = await credential.headers()
 
     assert signed.headers == {"authorization": f"Bearer {KEY}", "x-team": VALUE}
-    assert KEY in replica.secrets.known(TENANT).values.values()
+    assert KEY in replica.secrets.known_secrets(TENANT).values.values()
     assert KEY not in repr(signed)
 
 

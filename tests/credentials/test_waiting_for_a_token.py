@@ -75,10 +75,10 @@ async def test_it_is_woken_when_the_token_is_there(
 ) -> None:
     """And does not ask for one of its own."""
     issuer = TokenIssuer(IssuedToken("token-of-the-first-process", 300.0))
-    found = await answers(issuer, two(issuer))
+    results = await answers(issuer, two(issuer))
 
-    assert found[0] == found[1]
-    assert not isinstance(found[0], BaseException)
+    assert results[0] == results[1]
+    assert not isinstance(results[0], BaseException)
 
 
 async def test_it_is_woken_when_there_will_be_none(

@@ -69,25 +69,25 @@ def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
             for where, size, light in LOOKS:
                 page.set_viewport_size(size)
                 page.emulate_media(color_scheme=light)
-                if found := faults(page):
-                    wrong[f"{name} {where}"] = found
+                if violations := faults(page):
+                    wrong[f"{name} {where}"] = violations
 
     assert wrong == {}
 
 
 def faults(page: Page) -> list[str]:
     """What is wrong with the page as it stands."""
-    found = page.evaluate(
+    violations = page.evaluate(
         "rules => axe.run(document, rules).then(found => found.violations)", RULES
     )
-    told = [
+    lines = [
         f"{rule['id']}: {rule['nodes'][0]['html']} {rule['nodes'][0]['failureSummary']}"
-        for rule in found
+        for rule in violations
     ]
     width, room = page.evaluate(
         "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     )
-    return told if width <= room else [*told, f"it is {width} wide on {room}"]
+    return lines if width <= room else [*lines, f"it is {width} wide on {room}"]
 
 
 def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
@@ -144,18 +144,18 @@ def _upstreams(billing: BillingServer) -> None:
     upstreams, now = billing.server.services.upstreams.services, billing.now()
     actor = ManagementActor(operator="operator")
     described = {"crm": "Customers and orders", "search": "Search of the intranet"}
-    made = {}
+    by_tenant = {}
     for name, text in described.items():
         url = f"https://{name}.example.com/mcp"
         changes = ServerChanges(name=name, url=url, description=text, status="disabled")
-        made[name] = billing.server.run(upstreams.administration.add("acme", changes, actor))
-    crm = made["crm"].id
+        by_tenant[name] = billing.server.run(upstreams.administration.add("acme", changes, actor))
+    crm = by_tenant["crm"].id
     # After its registration, or it would be fetched again.
     catalogue = _catalogue(crm, fetched_at=now + 2)
     billing.server.run(upstreams.store.catalogues.put("acme", catalogue))
     active = ServerChanges(status="active")
-    billing.server.run(upstreams.administration.change(made["crm"], active, actor))
-    breaker = upstreams.calls.health.of("acme", made["search"].id)
+    billing.server.run(upstreams.administration.change(by_tenant["crm"], active, actor))
+    breaker = upstreams.calls.health.of("acme", by_tenant["search"].id)
     for _ in range(5):
         breaker.failed("unreachable", "search refused the connection.", now - 3_700)
     agent = AgentChanges(
@@ -272,8 +272,8 @@ def _lists(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
     for_hours = GrantScope(until=billing.now() + 7_150)
     for_some = GrantScope(uses=20, when="arguments.amount < 50.0")
     for subject, grant_form in (("erin", for_hours), ("carol", for_some)):
-        one = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
-        billing.decides("dave", one, grant=grant_form)
+        request = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
+        billing.decides("dave", request, grant=grant_form)
     yield "grants", dave.open("/grants")
     for name in ("Mueller", "Schmidt", "Lopez"):
         billing.call("find_customer", {"name": name})

@@ -140,14 +140,14 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     expect(page.get_by_role("status")).to_contain_text("New: send_invoice")
 
     arrived(page, "Send an invoice")
-    said = page.locator("main").inner_text()
-    assert "please find the invoice attached.\\u202e" in said
-    assert "[REDACTED:MAIL_TOKEN]" in said
+    text = page.locator("main").inner_text()
+    assert "please find the invoice attached.\\u202e" in text
+    assert "[REDACTED:MAIL_TOKEN]" in text
     assert "a-token-that-must-be-hidden" not in page.content()
-    assert "Invoices leave the company in its name." in said
-    assert "Send an invoice to a customer" in said
-    assert f"calls itself {AGENT_NAME}" in said
-    assert re.search(r"Requested\s+\d+ \w+ 20\d\d, \d\d:\d\d:\d\d GMT\+5:45", said)
+    assert "Invoices leave the company in its name." in text
+    assert "Send an invoice to a customer" in text
+    assert f"calls itself {AGENT_NAME}" in text
+    assert re.search(r"Requested\s+\d+ \w+ 20\d\d, \d\d:\d\d:\d\d GMT\+5:45", text)
 
     page.get_by_role("link", name="Edit the arguments first").click()
     page.get_by_label("to", exact=True).fill("accounts@mueller.example")

@@ -29,20 +29,20 @@ ARGUMENTS = (
 
 
 def fields(arguments: bytes = ARGUMENTS) -> dict[str, Field]:
-    return {one.name: one for one in fields_of(decoded(arguments), SCHEMA)}
+    return {field.name: field for field in fields_of(decoded(arguments), SCHEMA)}
 
 
 def edited(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the form makes of the arguments."""
-    found = filled(list(fields(arguments).values()), form)
-    assert not found.errors, found
-    value: dict[str, Any] = json.loads(found.encoded(arguments))
+    filled_form = filled(list(fields(arguments).values()), form)
+    assert not filled_form.errors, filled_form
+    value: dict[str, Any] = json.loads(filled_form.encoded(arguments))
     return value
 
 
 def test_each_argument_has_the_field_that_fits_it() -> None:
     """By its schema and its value; what no schema knows is JSON."""
-    assert {name: one.kind for name, one in fields().items()} == {
+    assert {name: field.kind for name, field in fields().items()} == {
         "name": "line",
         "count": "number",
         "price": "number",
@@ -58,15 +58,15 @@ def test_each_argument_has_the_field_that_fits_it() -> None:
 
 def unchanged() -> dict[str, str]:
     """The form as a browser sends it when nothing was touched."""
-    return {one.key: one.text.replace("\n", "\r\n") for one in fields().values()}
+    return {field.key: field.text.replace("\n", "\r\n") for field in fields().values()}
 
 
 def test_what_is_not_touched_stays_byte_for_byte() -> None:
     """A browser sends every line break as CR LF; that alone is no edit, and no number changes."""
-    found = filled(list(fields().values()), unchanged())
+    filled_form = filled(list(fields().values()), unchanged())
 
-    assert (dict(found.changed), found.removed) == ({}, frozenset())
-    assert b'"price":1.10' in found.encoded(ARGUMENTS)
+    assert (dict(filled_form.changed), filled_form.removed) == ({}, frozenset())
+    assert b'"price":1.10' in filled_form.encoded(ARGUMENTS)
 
 
 EDITS = [
@@ -81,7 +81,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "name", "text", "value"), EDITS, ids=[one[0] for one in EDITS])
+@pytest.mark.parametrize(("what", "name", "text", "value"), EDITS, ids=[case[0] for case in EDITS])
 def test_an_edit_becomes_its_value(what: str, name: str, text: str, value: object) -> None:
     """What was typed, in the argument's own type; all others stay."""
     expected = json.loads(ARGUMENTS) | {name: value}
@@ -105,11 +105,11 @@ MISTAKES = [
 def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentence: str) -> None:
     """The field keeps what was typed, and so do the others."""
     form = unchanged() | {f"argument.{name}": text, "argument.name": "Eve"}
-    found = {one.name: one for one in filled(list(fields().values()), form).fields}
+    fields_by_name = {field.name: field for field in filled(list(fields().values()), form).fields}
 
-    assert sentence in found[name].error
-    assert found[name].text == text
-    assert (found["name"].text, found["name"].error) == ("Eve", "")
+    assert sentence in fields_by_name[name].error
+    assert fields_by_name[name].text == text
+    assert (fields_by_name["name"].text, fields_by_name["name"].error) == ("Eve", "")
 
 
 def test_what_may_be_missing_can_be_left_out_or_added() -> None:
@@ -130,9 +130,9 @@ def test_what_may_be_missing_can_be_left_out_or_added() -> None:
 def test_a_secret_stays_where_it_is() -> None:
     """An approver must not put the mark of a secret in its place; the field is locked."""
     secret = b'{"name": "[REDACTED:TOKEN]", "deep": {"a": "x [REDACTED:KEY]"}}'
-    found = fields(secret)
+    secret_fields = fields(secret)
 
-    assert (found["name"].kind, found["deep"].kind) == ("locked", "locked")
+    assert (secret_fields["name"].kind, secret_fields["deep"].kind) == ("locked", "locked")
     form = {"argument.name": "x", "argument.deep": "{}", "omit.deep": "yes"}
     assert edited(form, secret) == json.loads(secret)
 
@@ -149,4 +149,4 @@ def test_a_text_that_no_browser_would_give_back_is_edited_as_json(text: str) -> 
 @pytest.mark.parametrize("schema", [{}, {"properties": 1}, {"properties": {"name": True}}])
 def test_any_schema_gives_a_form(schema: dict[str, Any]) -> None:
     """Tools bring schemas of all kinds."""
-    assert [one.name for one in fields_of({"name": "x"}, schema)] == ["name"]
+    assert [field.name for field in fields_of({"name": "x"}, schema)] == ["name"]

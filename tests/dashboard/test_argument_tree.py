@@ -70,7 +70,7 @@ BOUNDED = [
 ]
 
 
-@pytest.mark.parametrize(("what", "value"), BOUNDED, ids=[one[0] for one in BOUNDED])
+@pytest.mark.parametrize(("what", "value"), BOUNDED, ids=[case[0] for case in BOUNDED])
 def test_what_is_left_out_is_told(what: str, value: object) -> None:
     """A page has bounds, and the approver learns that it does not show all of it."""
     assert not read(json.dumps(value).encode()).is_whole

@@ -40,7 +40,7 @@ def test_a_meter_stays_between_zero_and_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "left", "since"),
+    ("seconds", "remaining_text", "since"),
     [
         (-1, "time is up", "just now"),
         (9.9, "0:09", "just now"),
@@ -49,15 +49,15 @@ def test_a_meter_stays_between_zero_and_one() -> None:
         (200_000, "2 days", "2 days ago"),
     ],
 )
-def test_times_are_said_as_people_say_them(seconds: float, left: str, since: str) -> None:
+def test_times_are_said_as_people_say_them(seconds: float, remaining_text: str, since: str) -> None:
     """What is left, and how long ago."""
-    assert (formats.span(seconds), formats.ago(seconds)) == (left, since)
+    assert (formats.span(seconds), formats.ago(seconds)) == (remaining_text, since)
 
 
 def test_amounts_have_their_plural() -> None:
     """One line, two lines, three entries."""
-    found = [formats.amount(*one) for one in ((1, "line"), (2_000, "line"), (3, "entry"))]
-    assert found == ["1 line", "2,000 lines", "3 entries"]
+    amounts = [formats.amount(*pair) for pair in ((1, "line"), (2_000, "line"), (3, "entry"))]
+    assert amounts == ["1 line", "2,000 lines", "3 entries"]
 
 
 GRANTED = [
@@ -75,10 +75,10 @@ def test_a_grant_says_until_when_how_often_and_for_what(
 ) -> None:
     """Nothing chosen is nothing granted."""
     grant_form = grant_form_of(form)
-    found = grant_form.granted(1_000)
+    text = grant_form.granted(1_000)
 
     assert not grant_form.has_errors
-    assert (None if found is None else (found.until, found.uses, found.when)) == granted
+    assert (None if text is None else (text.until, text.uses, text.when)) == granted
 
 
 @pytest.mark.parametrize(

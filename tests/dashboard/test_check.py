@@ -91,17 +91,17 @@ CASES = [
 ]
 
 
-@each(("name", "settings", "found"), CASES, ids=[one[0] for one in CASES])
-def test_each_error_has_its_id(name: str, settings: Config, found: list[str]) -> None:
+@each(("name", "settings", "ids"), CASES, ids=[case[0] for case in CASES])
+def test_each_error_has_its_id(name: str, settings: Config, ids: list[str]) -> None:
     """And what is right has none."""
-    assert [one.id for one in problems(settings)] == found
+    assert [problem.id for problem in problems(settings)] == ids
 
 
 def test_a_client_turns_the_dashboard_on() -> None:
     """Unless the configuration says otherwise; without a client there is none."""
     without = config(issuer(dashboard=None))
 
-    assert [is_on(one) for one in (config(), without)] == [True, False]
+    assert [is_on(settings) for settings in (config(), without)] == [True, False]
     assert not is_on(config(dashboard=OFF))
 
 
@@ -114,18 +114,16 @@ GATE = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "found"), GATE, ids=[one[1] for one in GATE])
-def test_a_client_is_judged_like_everything_of_an_issuer(
-    wrong: DashboardClient, found: str
-) -> None:
+@pytest.mark.parametrize(("wrong", "id_"), GATE, ids=[case[1] for case in GATE])
+def test_a_client_is_judged_like_everything_of_an_issuer(wrong: DashboardClient, id_: str) -> None:
     """A secret that is written out, endpoints without encryption, scopes that are none."""
-    told = [
-        one
-        for one in gate_problems(
+    reported_problems = [
+        problem
+        for problem in gate_problems(
             resource=RESOURCE, issuers=[issuer(dashboard=wrong)], create_on_first_use=True
         )
-        if one.setting.startswith("issuers[0].dashboard")
+        if problem.setting.startswith("issuers[0].dashboard")
     ]
 
-    assert [one.id for one in told] == [found]
-    assert "hunter2" not in str(told)
+    assert [problem.id for problem in reported_problems] == [id_]
+    assert "hunter2" not in str(reported_problems)

@@ -43,17 +43,17 @@ def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
 def newest(billing: BillingServer, kind: str) -> AuditRecord:
     """The newest record of that kind."""
     records = billing.server.services.records
-    found: list[AuditRecord] = billing.server.run(
+    seen_records: list[AuditRecord] = billing.server.run(
         search(records, "acme", AuditQuery(kind=kind, limit=1))
     )
-    return found[0]
+    return seen_records[0]
 
 
 def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
     """What the newest record of that kind says was done, by whom, and from where."""
-    one = newest(billing, kind)
-    assert one.caller is not None
-    return one.outcome, one.caller.subject, one.caller.peer
+    record = newest(billing, kind)
+    assert record.caller is not None
+    return record.outcome, record.caller.subject, record.caller.peer
 
 
 @pytest.mark.requirement("AU10")
@@ -105,14 +105,14 @@ def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: Http
     server.billing.call("find_customer", {"name": "somewhere"})
     call = newest(server.billing, "call")
     signed_in = newest(server.billing, "signin")
-    shown = [dave.get(f"/audit/{one.number}").text for one in (call, signed_in)]
-    found = dave.get(f"/audit?text={server.seen[:-1]}&kind=signin").text
+    pages = [dave.get(f"/audit/{record.number}").text for record in (call, signed_in)]
+    page = dave.get(f"/audit?text={server.seen[:-1]}&kind=signin").text
     none = dave.get("/audit?text=203.0.113.99").text
 
-    assert all("<dt>From</dt>" in page for page in shown)
-    assert f"{SOCKET}</bdi>" in shown[0]
-    assert f"{server.seen}</bdi>" in shown[1]
-    assert f"/audit/{signed_in.number}" in found
+    assert all("<dt>From</dt>" in page for page in pages)
+    assert f"{SOCKET}</bdi>" in pages[0]
+    assert f"{server.seen}</bdi>" in pages[1]
+    assert f"/audit/{signed_in.number}" in page
     assert "No matching records" in none
 
 
@@ -124,4 +124,4 @@ def test_the_address_is_in_the_audit_log_alone(
     decide(dave, request, "approve")
 
     pages = [dave.get(below).text for below in (f"/approvals/{request}", "/history", "/grants")]
-    assert not any(FAR in one for one in (*pages, dave.cookie()))
+    assert not any(FAR in page for page in (*pages, dave.cookie()))

@@ -27,10 +27,10 @@ def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path)
         ):
             with httpx2.Client(base_url=gatepost.origin, timeout=10) as http:
                 page = http.get("/dashboard/sign-in").text
-                found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
-                assert found is not None
-                asked = http.get(found[1].replace("&amp;", "&"))
-                back = BrowserUser(name).follow(asked.headers["location"])
+                match = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
+                assert match is not None
+                response = http.get(match[1].replace("&amp;", "&"))
+                back = BrowserUser(name).follow(response.headers["location"])
                 assert http.get(back).status_code == 303
                 home = http.get("/dashboard")
                 assert (home.status_code, tenant in home.text) == (status, True)
@@ -51,7 +51,7 @@ def test_the_wheel_has_what_pages_need(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     folder = ROOT / "server/gatepost/dashboard"
-    wanted = [one for kind in ("static", "templates") for one in (folder / kind).iterdir()]
+    files = [path for kind in ("static", "templates") for path in (folder / kind).iterdir()]
 
-    assert {f"gatepost/dashboard/{one.parent.name}/{one.name}" for one in wanted} <= names
+    assert {f"gatepost/dashboard/{file.parent.name}/{file.name}" for file in files} <= names
     assert {"htmx.js", "sse.js", "frame.css", "pages.css"} <= set(Assets().files)

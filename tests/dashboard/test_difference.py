@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gatepost.dashboard.difference import MAX_LINES, ComparisonLimit, difference
 
 
-def said(before: str, after: str, context: int = 3) -> list[str]:
+def lines_of(before: str, after: str, context: int = 3) -> list[str]:
     signs = {"same": " ", "gone": "-", "new": "+", "gap": "…"}
     rows = difference(before, after, context=context).rows
     return [signs[row.kind] + (row.text or str(row.count or "")) for row in rows]
@@ -17,15 +17,18 @@ def test_lines_that_change_stand_among_some_that_stay() -> None:
     before = "\n".join(f"line {at}" for at in range(12))
     after = before.replace("line 6", "line six")
 
-    assert said(before, after, 1) == ["…5", " line 5", "-line 6", "+line six", " line 7", "…4"]
-    found = difference(before, after)
-    assert (found.gone, found.new) == (1, 1)
+    assert lines_of(before, after, 1) == ["…5", " line 5", "-line 6", "+line six", " line 7", "…4"]
+    diff = difference(before, after)
+    assert (diff.gone, diff.new) == (1, 1)
 
 
 def test_a_line_ends_only_at_a_newline() -> None:
     """A comment with another sign for a line's end must not look like a line that runs."""
-    assert said("# a\u2028evil()", "# a\u2028good()") == ["-# a\u2028evil()", "+# a\u2028good()"]
-    assert said("a\rb", "a\rc") == ["-a\rb", "+a\rc"]
+    assert lines_of("# a\u2028evil()", "# a\u2028good()") == [
+        "-# a\u2028evil()",
+        "+# a\u2028good()",
+    ]
+    assert lines_of("a\rb", "a\rc") == ["-a\rb", "+a\rc"]
 
 
 def test_equal_texts_have_no_difference() -> None:
@@ -47,23 +50,23 @@ def test_many_texts_together_are_compared_no_longer_than_one() -> None:
     half, limit = MAX_LINES // 2, ComparisonLimit()
     old = "\n".join(map(str, range(half)))
     new = old.replace("\n", "x\n") + "x"
-    found = [difference(old, new, limit=limit).too_long for _ in range(6)]
-    assert found == [False] * 4 + [True] * 2
+    results = [difference(old, new, limit=limit).too_long for _ in range(6)]
+    assert results == [False] * 4 + [True] * 2
     assert not difference("a", "a\nb", limit=limit).too_long
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")), st.integers(0, 3))
 def test_both_texts_can_be_read_out_of_it(old: list[str], new: list[str], context: int) -> None:
     """Whatever changes: the numbered lines are those of the texts, and none is missing."""
-    found = difference("\n".join(old), "\n".join(new), context=context)
+    diff = difference("\n".join(old), "\n".join(new), context=context)
     before, after = "\n".join(old).split("\n"), "\n".join(new).split("\n")
     if not before[-1] and not after[-1]:
         before, after = before[:-1], after[:-1]  # behind the last line feed there is no line
-    gaps = sum(row.count for row in found.rows)
-    kept = [row for row in found.rows if row.kind == "same"]
+    gaps = sum(row.count for row in diff.rows)
+    unchanged = [row for row in diff.rows if row.kind == "same"]
 
-    for row in found.rows:
+    for row in diff.rows:
         assert not row.before or before[row.before - 1] == row.text
         assert not row.after or after[row.after - 1] == row.text
-    assert len(before) == len(kept) + found.gone + gaps
-    assert len(after) == len(kept) + found.new + gaps
+    assert len(before) == len(unchanged) + diff.gone + gaps
+    assert len(after) == len(unchanged) + diff.new + gaps

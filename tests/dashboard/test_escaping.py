@@ -29,7 +29,7 @@ ESCAPED = [
 ]
 
 
-@each(("what", "written", "seen"), ESCAPED, ids=[one[0] for one in ESCAPED])
+@each(("what", "written", "seen"), ESCAPED, ids=[case[0] for case in ESCAPED])
 def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
     """No character is invisible, and none changes the order in which others are read."""
     assert shown(written) == seen
@@ -47,9 +47,9 @@ def test_what_can_be_read_stays(text: str) -> None:
 
 def test_a_secrets_mark_is_told_from_text() -> None:
     """The place of a secret stands out, also between characters that are escaped."""
-    found = pieces("key=[REDACTED:GITHUB_TOKEN]\x00")
+    parts = pieces("key=[REDACTED:GITHUB_TOKEN]\x00")
 
-    assert [(piece.kind, piece.text) for piece in found] == [
+    assert [(piece.kind, piece.text) for piece in parts] == [
         ("plain", "key="),
         ("secret", "[REDACTED:GITHUB_TOKEN]"),
         ("escape", "\\0"),

@@ -32,9 +32,9 @@ class TlsProxy(Balancer):
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
         """See `Balancer`."""
-        kept = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
+        headers = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
         peer = scope["client"][0].encode()
-        return [*kept, *zip(FORWARDED, (b"https", peer), strict=True)]
+        return [*headers, *zip(FORWARDED, (b"https", peer), strict=True)]
 
 
 class ProductionServer:
@@ -206,12 +206,12 @@ VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
 def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
     """The issuer sends them back over https; cookies are this host's alone, and leave with them."""
     with server.user_browser() as user_browser:
-        asked, opened = user_browser.sign_in()
+        request, opened = user_browser.sign_in()
         assert server.provider.asked[-1]["redirect_uri"] == f"{server.home}/callback"
         assert server.provider.asked[-1]["resource"] == f"{server.origin}/mcp"
         assert re.fullmatch(
             rf"__Host-gatepost-sign-in={VALUE}; {FLAGS}; Max-Age=600; Secure",
-            asked.headers["set-cookie"],
+            request.headers["set-cookie"],
         )
         assert (opened.status_code, opened.headers["location"]) == (303, BASE)
         session, ended = opened.headers.get_list("set-cookie")
@@ -220,9 +220,12 @@ def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
         assert user_browser.cookies().keys() == {"__Host-gatepost-session"}
         assert user_browser.get().status_code == 200
 
-        left = user_browser.post("/sign-out", server.origin)
-        assert left.headers["location"] == f"{BASE}/signed-out"
-        assert left.headers["set-cookie"] == f"__Host-gatepost-session=; {FLAGS}; Max-Age=0; Secure"
+        response = user_browser.post("/sign-out", server.origin)
+        assert response.headers["location"] == f"{BASE}/signed-out"
+        assert (
+            response.headers["set-cookie"]
+            == f"__Host-gatepost-session=; {FLAGS}; Max-Age=0; Secure"
+        )
         assert user_browser.get().headers["location"] == f"{BASE}/sign-in"
 
 
@@ -242,10 +245,10 @@ def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
             user_browser.http.get(BASE, headers={"host": "evil.test"}),
         ]
 
-    assert [one.status_code for one in answers] == [303, 303, 200, 404, 400, 200, 421]
-    for one in answers:
-        assert one.headers["strict-transport-security"] == "max-age=31536000"
-        assert "default-src 'none'" in one.headers["content-security-policy"]
+    assert [answer.status_code for answer in answers] == [303, 303, 200, 404, 400, 200, 421]
+    for answer in answers:
+        assert answer.headers["strict-transport-security"] == "max-age=31536000"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: ProductionServer) -> None:
@@ -277,7 +280,7 @@ def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
             lines = stream.iter_lines()
             next(lines)
             assert server.rest("delete_csv", "old") == 503
-            link = next(found[1] for line in lines if (found := LINK.search(line)))
+            link = next(match[1] for line in lines if (match := LINK.search(line)))
         page = user_browser.http.get(link)
         seen = re.search(r'name="seen" value="([^"]+)"', page.text)
         assert seen is not None
@@ -369,15 +372,15 @@ def test_a_browser_signs_in_sees_a_call_arrive_and_approves_it(server: Productio
         )
         context.set_default_timeout(WITHIN_MS)
         page = context.new_page()
-        page.on("console", lambda told: complaints.append(told.text))
+        page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(server.home)
         page.get_by_role("link", name="Continue").click()
         expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
         assert page.url == server.home
-        assert [(one["name"], one["secure"], one["httpOnly"]) for one in context.cookies()] == [
-            ("__Host-gatepost-session", True, True)
-        ]
+        assert [
+            (cookie["name"], cookie["secure"], cookie["httpOnly"]) for cookie in context.cookies()
+        ] == [("__Host-gatepost-session", True, True)]
 
         assert server.rest("delete_csv", "seen") == 503
         waiting = page.locator(".request")

@@ -20,10 +20,10 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.keys.conftest import RESOURCE_SERVER, TokenForm, authorization_server
-from tests.keys.conftest import SECRET as OTHER_SECRET
 from tests.support.measuring import capture_logs
 from tests.support.programs import BrowserUser
+from tests.support.sign_in import RESOURCE_SERVER, TokenForm, authorization_server
+from tests.support.sign_in import SECRET as OTHER_SECRET
 
 
 @contextmanager
@@ -72,8 +72,8 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
     """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
     with two_issuers(tmp_path, form) as opened, opened.user_browser() as user_browser:
         offered = user_browser.get("/sign-in").text
-        issuers = [one.issuer for one in opened.config.issuers]
-        assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
+        issuers = [issuer.issuer for issuer in opened.config.issuers]
+        assert [offered.index(issuer) for issuer in issuers] == sorted(map(offered.index, issuers))
 
         back = BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         answer = user_browser.http.get(back)
@@ -90,14 +90,14 @@ def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
         opened.user_browser() as user_browser,
         opened.user_browser() as other,
     ):
-        first, second = (one.issuer for one in opened.config.issuers)
+        first, second = (issuer.issuer for issuer in opened.config.issuers)
         code = parameters(
             BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         )["code"]
-        asked = parameters(other.start(which=0).headers["location"])
+        query = parameters(other.start(which=0).headers["location"])
 
         for sender in (first, second, ""):
-            way = {"code": code, "state": asked["state"], "iss": sender}
+            way = {"code": code, "state": query["state"], "iss": sender}
             answer = other.http.get("/dashboard/callback", params=way)
             assert answer.status_code == 403
             assert other.cookie() == ""
@@ -142,7 +142,7 @@ def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServ
 def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> None:
     """Also when an attacker gives the cookie the other one's name."""
     with apart.user_browser("alice", fresh=True) as user_browser, apart.user_browser() as thief:
-        name = next(one.name for one in user_browser.http.cookies.jar)
+        name = next(cookie.name for cookie in user_browser.http.cookies.jar)
         thief.http.cookies.set(name.replace("acme", "globex"), user_browser.cookie())
 
         answer = thief.http.get("/t/globex/dashboard/test/open")
@@ -164,8 +164,8 @@ def test_two_tokens_that_name_different_people_open_nothing(
     provider: Provider = apart.provider
     with apart.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
-        kept = provider.id_token
-        provider.id_token = lambda identity, access: kept(  # type: ignore[method-assign]
+        id_token = provider.id_token
+        provider.id_token = lambda identity, access: id_token(  # type: ignore[method-assign]
             msgspec.structs.replace(
                 identity, person=msgspec.structs.replace(identity.person, username="mallory")
             ),
@@ -175,7 +175,7 @@ def test_two_tokens_that_name_different_people_open_nothing(
             with capture_logs() as logs:
                 answer = user_browser.http.get(back)
         finally:
-            provider.id_token = kept  # type: ignore[method-assign]
+            provider.id_token = id_token  # type: ignore[method-assign]
 
         assert answer.status_code == 403
         assert "another_subject" not in answer.text

@@ -58,40 +58,40 @@ def store() -> SharedApprovals:
     return SharedApprovals()
 
 
-async def told(pages: AsyncIterator[ShownPage]) -> list[str] | None:
+async def next_names(pages: AsyncIterator[ShownPage]) -> list[str] | None:
     """The names in what comes next."""
     async with asyncio.timeout(WITHIN_S):
         waiting = await anext(pages)
-    return None if waiting is None else [one.tool for one in waiting.requests]
+    return None if waiting is None else [request.tool for request in waiting.requests]
 
 
 async def test_a_change_at_another_replica_arrives(store: SharedApprovals) -> None:
     """The shared store may lose its message, or not reach us: we look anyway."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
-        assert await told(pages) == []
+        assert await next_names(pages) == []
         await store.submit("report")
-        assert await told(pages) == ["report.star"]
+        assert await next_names(pages) == ["report.star"]
 
 
 async def test_a_message_wakes_the_page_at_once(store: SharedApprovals) -> None:
     """Without waiting for the next look."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
-        assert await told(pages) == []
+        assert await next_names(pages) == []
         await store.submit("report")
         await store.shared_store.of("acme").publish("approvals", b"1")
-        assert await told(pages) == ["report.star"]
+        assert await next_names(pages) == ["report.star"]
 
 
 async def test_many_pages_are_one_look(store: SharedApprovals) -> None:
     """However many people have the page open, the store is asked once."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
-    assert [await told(one) for one in pages] == [[]] * 50
+    assert [await next_names(page) for page in pages] == [[]] * 50
     assert store.service.looks == 1
-    for one in pages:
-        await one.aclose()  # type: ignore[attr-defined]
+    for page in pages:
+        await page.aclose()  # type: ignore[attr-defined]
     assert live._tenants == {}
 
 
@@ -99,9 +99,9 @@ async def test_tenants_hear_of_their_own_only(store: SharedApprovals) -> None:
     """A request of one tenant wakes no page of another."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
-        assert (await told(ours), await told(theirs)) == ([], [])
+        assert (await next_names(ours), await next_names(theirs)) == ([], [])
         await store.submit("report")
-        assert await told(ours) == ["report.star"]
+        assert await next_names(ours) == ["report.star"]
         assert live._tenants["globex"].version == 1
 
 
@@ -109,12 +109,12 @@ async def test_an_outage_is_told_and_its_end_too(store: SharedApprovals) -> None
     """A page does not go on showing what may be long over."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
-        assert await told(pages) == []
+        assert await next_names(pages) == []
         entries = store.records.of
         store.records.of = Away.of  # type: ignore[method-assign]
-        assert await told(pages) is None
+        assert await next_names(pages) is None
         store.records.of = entries  # type: ignore[method-assign]
-        assert await told(pages) == []
+        assert await next_names(pages) == []
 
 
 class Away:

@@ -67,16 +67,16 @@ def test_an_operator_sees_all_tenants_and_processes(
     The log has who looked, because no tenant's audit log has it.
     """
     caplog.set_level("INFO", "gatepost.dashboard")
-    one, other = reporter(billing), reporter(billing, ago_s=OUTDATED_S + 1)
-    for process in (one, other):
+    current, other = reporter(billing), reporter(billing, ago_s=OUTDATED_S + 1)
+    for process in (current, other):
         billing.server.run(process.write())
     page = text_of(olga)
-    billing.server.run(one.remove())
+    billing.server.run(current.remove())
     after = text_of(olga)
     billing.server.run(other.remove())
 
-    looks = [one for one in caplog.records if one.message == "operations_shown"]
-    assert {vars(one)["subject"] for one in looks} == {"olga"}
+    looks = [record for record in caplog.records if record.message == "operations_shown"]
+    assert {vars(record)["subject"] for record in looks} == {"olga"}
     assert "`" not in page
     assert "<code>" in olga.get("/operations").text
     assert "Erin Ek acme" in page
@@ -144,7 +144,7 @@ def test_a_report_of_another_version_is_passed_over(
         billing.server.run(entries.put(key, value, now=now, expires_at=expires_at))
     billing.server.run(reporter(billing).write())
     page = text_of(olga)
-    for key in (one.key for one in billing.server.run(entries.all())):
+    for key in (entry.key for entry in billing.server.run(entries.all())):
         billing.server.run(entries.delete(key))
 
     assert page.count("9.9") == 2  # in its row and in the notification
@@ -195,19 +195,19 @@ SLOW: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] =
 ]
 
 
-@pytest.mark.parametrize(("found", "expected"), SLOW)
-def test_tools_of_all_processes_are_added_up(found: list[ToolTimes], expected: Any) -> None:
+@pytest.mark.parametrize(("times", "expected"), SLOW)
+def test_tools_of_all_processes_are_added_up(times: list[ToolTimes], expected: Any) -> None:
     """By the bound below which 95 of 100 calls ended."""
-    told = [(one.tool, one.calls, one.mean_s, one.most_s) for one in slow_tools(found)]
+    totals = [(tool.tool, tool.calls, tool.mean_s, tool.most_s) for tool in slow_tools(times)]
 
-    assert told == [
+    assert totals == [
         (tool, calls, pytest.approx(mean), most) for tool, calls, mean, most in expected
     ]
 
 
 def test_an_issuer_with_a_problem_comes_first() -> None:
     """If one process lacks its keys, or they are old."""
-    found = issuers_of(
+    issuers = issuers_of(
         [
             [ReportedKeys("https://a", "ready", 5.0), ReportedKeys("https://b", "ready", 5.0)],
             [
@@ -218,7 +218,10 @@ def test_an_issuer_with_a_problem_comes_first() -> None:
         ]
     )
 
-    assert [(one.issuer, one.good, one.total, one.oldest_s, one.is_old) for one in found] == [
+    assert [
+        (issuer.issuer, issuer.good, issuer.total, issuer.oldest_s, issuer.is_old)
+        for issuer in issuers
+    ] == [
         ("https://b", 1, 2, 5.0, False),
         ("https://a", 2, 2, 7_300.0, True),
         ("https://c", 1, 1, None, False),

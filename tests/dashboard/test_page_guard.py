@@ -59,7 +59,7 @@ PATHS = [
 ]
 
 
-@each(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
+@each(("path", "inside", "outside"), PATHS, ids=[case[0][:30] for case in PATHS])
 def test_every_answer_carries_the_security_headers(
     shared: DashboardServer, path: str, inside: int, outside: int
 ) -> None:
@@ -131,10 +131,12 @@ class Foreign(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag in {"style", "iframe", "object", "base"} or (tag == "script" and "src" not in given):
+        attributes = {name: value or "" for name, value in attrs}
+        if tag in {"style", "iframe", "object", "base"} or (
+            tag == "script" and "src" not in attributes
+        ):
             self.found.append(tag)
-        for name, value in given.items():
+        for name, value in attributes.items():
             address = name in {"src", "href", "action", "formaction", "hx-get", "hx-post"}
             if name.startswith(("on", "hx-on")) or name == "style":
                 self.found.append(f"{tag} {name}")
@@ -154,8 +156,8 @@ def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> No
 def test_the_files_of_others_are_as_they_came() -> None:
     """VENDORED.md says which versions these are, by digests; each has its licence beside it."""
     folder = resources.files("gatepost.dashboard").joinpath("static")
-    told = folder.joinpath("VENDORED.md").read_text(encoding="utf-8")
-    digests = dict(re.findall(r"^\| `([\w.]+)` \| `([0-9a-f]{64})` \|$", told, re.MULTILINE))
+    text = folder.joinpath("VENDORED.md").read_text(encoding="utf-8")
+    digests = dict(re.findall(r"^\| `([\w.]+)` \| `([0-9a-f]{64})` \|$", text, re.MULTILINE))
 
     assert set(digests) == {"htmx.js", "sse.js"}
     for name, digest in digests.items():
@@ -166,10 +168,10 @@ def test_the_files_of_others_are_as_they_came() -> None:
 def test_no_template_turns_escaping_off() -> None:
     """`safe` and `autoescape false` are how stored scripts get into pages."""
     folder = resources.files("gatepost.dashboard").joinpath("templates")
-    told = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir()}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
-    assert len(told) > 5
-    for name, text in told.items():
+    assert len(texts) > 5
+    for name, text in texts.items():
         assert not re.search(r"\|\s*safe\b|autoescape", text), name
 
 
@@ -189,7 +191,7 @@ FORGED = [
 ]
 
 
-@each(("case", "form", "headers"), FORGED, ids=[one[0] for one in FORGED])
+@each(("case", "form", "headers"), FORGED, ids=[case[0] for case in FORGED])
 def test_a_form_of_another_page_changes_nothing(
     shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
@@ -266,14 +268,14 @@ EMBEDDED = [
 ]
 
 
-@pytest.mark.parametrize(("place", "mode", "what", "status"), EMBEDDED)
+@pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDED)
 def test_no_other_page_gets_a_page_of_ours_into_itself(
-    shared: DashboardServer, place: str, mode: str, what: str, status: int
+    shared: DashboardServer, path: str, mode: str, what: str, status: int
 ) -> None:
     """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
     with shared.user_browser("alice") as user_browser:
         answer = user_browser.get(
-            "/test/echo", sec_fetch_site=place, sec_fetch_mode=mode, sec_fetch_dest=what
+            "/test/echo", sec_fetch_site=path, sec_fetch_mode=mode, sec_fetch_dest=what
         )
         assert answer.status_code == status
 
@@ -287,12 +289,12 @@ ROLES = [
 ]
 
 
-@pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[one[0] for one in ROLES])
+@pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[case[0] for case in ROLES])
 def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]) -> None:
     """A user who lacks a page's roles is told so, and can at least sign out."""
     with shared.user_browser(who, fresh=who == "eve") as user_browser:
         answers = [user_browser.get(f"/test/{page}") for page in ("echo", "open", "admin")]
-        assert [one.status_code for one in answers] == statuses
+        assert [answer.status_code for answer in answers] == statuses
         if who == "eve":
             assert "no role" in answers[0].text
             assert 'action="/dashboard/sign-out"' in answers[0].text
@@ -312,11 +314,11 @@ def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
 def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
     """HttpOnly and Lax, for the whole host (which `__Host-` asks for), gone with the browser."""
     with shared.user_browser() as user_browser:
-        asked = user_browser.start().headers["set-cookie"]
+        cookie = user_browser.start().headers["set-cookie"]
         opened = user_browser.sign_in("alice").headers.get_list("set-cookie")
 
     assert re.fullmatch(
-        r"gatepost\d+-sign-in=[\w.-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", asked
+        r"gatepost\d+-sign-in=[\w.-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", cookie
     )
     assert re.fullmatch(r"gatepost\d+-session=[\w.-]+; Path=/; HttpOnly; SameSite=Lax", opened[0])
     assert re.fullmatch(
@@ -327,11 +329,12 @@ def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
 def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
     """A part of a page that asks after the session ended moves the whole page, and back later."""
     with shared.user_browser() as user_browser:
-        shown = f"{shared.home}/history?page=2"
-        answer = user_browser.get("/live", hx_request="true", hx_current_url=shown)
+        url = f"{shared.home}/history?page=2"
+        answer = user_browser.get("/live", hx_request="true", hx_current_url=url)
         hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
         others = [
-            user_browser.get("/live", hx_request="true", hx_current_url=one) for one in hostile
+            user_browser.get("/live", hx_request="true", hx_current_url=address)
+            for address in hostile
         ]
 
     assert answer.status_code == 401

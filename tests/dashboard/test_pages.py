@@ -49,8 +49,8 @@ def bob(billing: BillingServer) -> Iterator[HttpBrowser]:
 
 def fields_of(page: str) -> dict[str, str]:
     """The hidden fields of a page's forms."""
-    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
-    return {name: unescape(value) for name, value in found}
+    pairs = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
+    return {name: unescape(value) for name, value in pairs}
 
 
 def decide(user_browser: HttpBrowser, request: str, verb: str, **form: str) -> int:
@@ -128,40 +128,42 @@ NAMES: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "told"), NAMES)
+@pytest.mark.parametrize(("client_name", "label"), NAMES)
 def test_a_clients_own_name_is_told_as_its_own(
-    billing: BillingServer, dave: HttpBrowser, said: Any, told: str
+    billing: BillingServer, dave: HttpBrowser, client_name: Any, label: str
 ) -> None:
     """Short and without secrets, beside the id that the token proves; never in its place."""
     request = billing.asks_as(
-        said, "refund", {"customer": f"{len(str(said))} {said}"[:40], "amount": 5}
+        client_name,
+        "refund",
+        {"customer": f"{len(str(client_name))} {client_name}"[:40], "amount": 5},
     )
     page, inbox = (
         re.sub(r"<[^>]*>", "", dave.get(below).text) for below in (f"/approvals/{request}", "")
     )
     (stored,) = [
-        one
-        for one in billing.server.run(billing.server.services.approvals.waiting("acme"))
-        if one.id == request
+        waiting
+        for waiting in billing.server.run(billing.server.services.approvals.waiting("acme"))
+        if waiting.id == request
     ]
     assert decide(dave, request, "reject") == 303
 
-    assert stored.caller.client_name == told
+    assert stored.caller.client_name == label
     assert str(stored.caller.client_id) in page
-    assert (f"calls itself {told}" in page) is (f"calls itself {told}" in inbox) is bool(told)
+    assert (f"calls itself {label}" in page) is (f"calls itself {label}" in inbox) is bool(label)
 
 
 def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: HttpBrowser) -> None:
     """A secret argument of the agent is never shown, edited or not."""
     request = billing.asks("send_invoice", INVOICE)
-    told = [
+    pages = [
         dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
     ]
     assert decide(dave, request, "edit", **{"argument.to": "x@y.example"}) == 303
-    told += [dave.get(f"/approvals/{request}").text, dave.get("/audit").text]
+    pages += [dave.get(f"/approvals/{request}").text, dave.get("/audit").text]
 
-    assert not any(str(INVOICE["mail_token"]) in one for one in told)
-    assert json.loads(told[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
+    assert not any(str(INVOICE["mail_token"]) in page for page in pages)
+    assert json.loads(pages[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
 
 
 def test_what_a_file_would_become_is_shown(billing: BillingServer, dave: HttpBrowser) -> None:
@@ -195,15 +197,15 @@ def test_the_arguments_of_a_third_party_tool_are_shown(
 ) -> None:
     """It says itself where the file lies and what becomes of it, and why it does not."""
     billing.write("letters/first.txt", "Dear Ada,")
-    shown, refused = (
+    page, refused = (
         dave.get(
-            f"/approvals/{billing.asks('extend_letter', {'name': 'first.txt', 'paragraph': one})}"
+            f"/approvals/{billing.asks('extend_letter', {'name': 'first.txt', 'paragraph': text})}"
         ).text
-        for one in ("Yours, Erin", "rubbish")
+        for text in ("Yours, Erin", "rubbish")
     )
 
-    assert "Dear Ada," in shown
-    assert re.search(r'class="new".*?Yours, Erin', shown, re.DOTALL)
+    assert "Dear Ada," in page
+    assert re.search(r'class="new".*?Yours, Erin', page, re.DOTALL)
     assert "That is no paragraph." in refused
 
 
@@ -214,8 +216,8 @@ def test_the_history_is_filtered_and_paged(billing: BillingServer, dave: HttpBro
         billing.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
         billing.forget_limits()
     first = dave.get("/history?state=rejected&person=carol%20chen&tool=REFUND").text
-    found = re.findall(r"reason-(\d+)", first)
-    assert found == [str(at) for at in range(25, 0, -2)]
+    reasons = re.findall(r"reason-(\d+)", first)
+    assert reasons == [str(at) for at in range(25, 0, -2)]
 
     every = dave.get("/history?state=rejected&tool=refund").text
     (older,) = re.findall(r'<a href="/dashboard(/history\?[^"]+before=[^"]+)">', every)
@@ -266,14 +268,14 @@ def test_a_search_for_what_is_rare_goes_back_step_by_step(
             dave.get("/audit")
     whole = re.findall(r'href="/dashboard/audit/(\d+)"', dave.get("/audit?text=rare+").text)
     monkeypatch.setattr("gatepost.dashboard.audit.READ_SEGMENTS", 1)
-    page, found, steps = dave.get("/audit?text=rare+").text, list[str](), 0
+    page, matches, steps = dave.get("/audit?text=rare+").text, list[str](), 0
     while older := re.findall(r'href="/dashboard(/audit\?[^"]*before=[^"]*)"', page):
         assert "have not been searched yet" in page
-        found += re.findall(r'href="/dashboard/audit/(\d+)"', page)
+        matches += re.findall(r'href="/dashboard/audit/(\d+)"', page)
         page, steps = dave.get(unescape(older[-1])).text, steps + 1
 
     assert len(whole) == 5
-    assert found + re.findall(r'href="/dashboard/audit/(\d+)"', page) == whole
+    assert matches + re.findall(r'href="/dashboard/audit/(\d+)"', page) == whole
     assert steps > 5
     assert "have not been searched yet" not in page
 
@@ -339,13 +341,13 @@ def test_a_call_that_has_begun_is_told_of_in_plain_words(
     )
     assert billing.server.run(claims.begin(runs, now=1.0)) is None
 
-    told = dave.get(f"/approvals/{request}").text
-    assert "The call is being made with this approval." in told
-    assert "can make this call" not in told
+    page = dave.get(f"/approvals/{request}").text
+    assert "The call is being made with this approval." in page
+    assert "can make this call" not in page
     billing.server.run(claims.renew(name, "h", 1.0))
-    told = dave.get(f"/approvals/{request}").text
-    assert "The call had begun, and its outcome is unknown" in told
-    assert "The call ran" not in told
+    page = dave.get(f"/approvals/{request}").text
+    assert "The call had begun, and its outcome is unknown" in page
+    assert "The call ran" not in page
     assert "outcome unknown" in dave.get("/history?tool=refund").text
     trail = dave.get("/audit?kind=approval&tool=refund").text
     assert "unknown" in trail

@@ -106,8 +106,8 @@ def pair(
     with postgres_server.database(like=postgres_template) as database:
         if request.param == "pgbouncer":
             database = request.getfixturevalue("pgbouncer").url(database)
-        with pair_on(root, database, valkey_server.url()) as made:
-            yield made
+        with pair_on(root, database, valkey_server.url()) as pair:
+            yield pair
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +150,12 @@ def test_what_limits_refused_is_counted_everywhere(
     """Each call, however many are one record, and by which limit; also after a restart."""
     answers = asyncio.run(flood(pair.billing, 40))
     assert answers.count(429) == 38
-    told = "38 by the tool limit"
+    text = "38 by the tool limit"
     # Refusals are gathered before they are on record.
-    eventually(lambda: told in pair.page(dave, "/usage"), within=30)
-    assert told in unescape(dave.get("/usage").text)
+    eventually(lambda: text in pair.page(dave, "/usage"), within=30)
+    assert text in unescape(dave.get("/usage").text)
     with replica(pair.billing) as later:
-        assert told in later.page(dave, "/usage?span=week")
+        assert text in later.page(dave, "/usage?span=week")
         assert "no calls" in later.page(bob, "/usage")
         assert PROCESSES not in later.page(dave, "/usage")
 
@@ -229,8 +229,8 @@ def test_operators_see_every_replica_at_any_of_them(pair: TwoReplicas) -> None:
     with pair.billing.server.user_browser("olga") as olga:
         both = pair.page(olga, "/operations")
         servers[0].run(reporters[0][1].remove())
-        one = pair.page(olga, "/operations")
+        page = pair.page(olga, "/operations")
     servers[1].run(reporters[1][1].remove())
 
     row = 'data-label="Health"'
-    assert (both.count(row), one.count(row)) == (2, 1)
+    assert (both.count(row), page.count(row)) == (2, 1)

@@ -45,10 +45,10 @@ def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -
 
     assert SCRIPT.file not in inbox
     assert below in history
-    for told in (history, page):
-        assert "Alice Archer" in told
-        assert REASON in unescape(told)
-        assert REASON not in told
+    for text in (history, page):
+        assert "Alice Archer" in text
+        assert REASON in unescape(text)
+        assert REASON not in text
     assert "Gatepost does not submit the same content for approval again" in page
     assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text

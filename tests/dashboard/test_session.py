@@ -90,9 +90,9 @@ async def test_a_session_is_as_old_as_its_token(
     Or as its sign-in, where the token does not say: such tokens are refused for as long as one
     could live, which may be shorter than the use of a page.
     """
-    known = msgspec.structs.replace(CALLER, issued_at=999_000)
+    caller = msgspec.structs.replace(CALLER, issued_at=999_000)
 
-    assert replicas[0].sessions.start(known).caller.issued_at == 999_000
+    assert replicas[0].sessions.start(caller).caller.issued_at == 999_000
     assert replicas[0].sessions.start(CALLER).caller.issued_at == 1_000_000
 
 
@@ -116,20 +116,20 @@ async def test_a_session_gets_old_and_idle(
 ) -> None:
     """Page requests keep it for its time and no longer; without requests it ends sooner."""
     first, _ = replicas
-    held = cookie(first)
+    session_cookie = cookie(first)
     for _ in range(15):
         clock.now += 1799
-        session = await first.sessions.find(held, TARGET)
+        session = await first.sessions.find(session_cookie, TARGET)
         assert session is not None
         renewed = first.sessions.renewed(session)
         assert renewed is not None
-        idle, held = held, first.sessions.sealed(renewed, TARGET)
+        idle, session_cookie = session_cookie, first.sessions.sealed(renewed, TARGET)
     assert await first.sessions.find(idle, TARGET) is not None
 
     clock.now += 1800
-    assert await first.sessions.find(held, TARGET) is None
+    assert await first.sessions.find(session_cookie, TARGET) is None
     clock.now -= 1800 - 60
-    late = await first.sessions.find(held, TARGET)
+    late = await first.sessions.find(session_cookie, TARGET)
     assert late is not None
     clock.now = late.caller.expires_at
     assert await first.sessions.find(first.sessions.sealed(late, TARGET), TARGET) is None
@@ -151,11 +151,11 @@ async def test_a_session_ends_when_its_issuer_means_something_else(
     replicas: tuple[SessionReplica, SessionReplica], meaning: bytes | None
 ) -> None:
     """After an issuer is removed, revoked, or read by other rules, all users sign in anew."""
-    held = cookie(replicas[0])
+    session_cookie = cookie(replicas[0])
     replicas[0].meaning = meaning
 
-    assert await replicas[0].sessions.find(held, TARGET) is None
-    assert await replicas[1].sessions.find(held, TARGET) is not None
+    assert await replicas[0].sessions.find(session_cookie, TARGET) is None
+    assert await replicas[1].sessions.find(session_cookie, TARGET) is not None
 
 
 FORGERIES: list[tuple[str, Callable[[str], str]]] = [
@@ -170,7 +170,7 @@ FORGERIES: list[tuple[str, Callable[[str], str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "forge"), FORGERIES, ids=[one[0] for one in FORGERIES])
+@pytest.mark.parametrize(("name", "forge"), FORGERIES, ids=[case[0] for case in FORGERIES])
 async def test_a_made_up_cookie_gives_no_session(
     replicas: tuple[SessionReplica, SessionReplica], name: str, forge: Callable[[str], str]
 ) -> None:
@@ -214,14 +214,14 @@ def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(
     create(path)
     records = MemoryRecords()
     before = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
-    held = cookie(before)
+    session_cookie = cookie(before)
     rotate(path, keep=1)
     after = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
     rotate(path, keep=0)
     lost = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
 
-    assert after.sessions.read(held, TARGET) is not None
-    assert lost.sessions.read(held, TARGET) is None
+    assert after.sessions.read(session_cookie, TARGET) is not None
+    assert lost.sessions.read(session_cookie, TARGET) is None
 
 
 def test_what_does_not_fit_a_cookie_is_said(
@@ -237,10 +237,10 @@ def test_what_does_not_fit_a_cookie_is_said(
 def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
     """A user is refused for the time of a block, as soon as the server reads it."""
     now = time.time()
-    one = RevocationRecord(
+    revocation = RevocationRecord(
         id="cut-1", subject=subject, before=now + 1, created_at=now, created_by="test"
     )
-    server.run(server.services.records.revocations.put(one))
+    server.run(server.services.records.revocations.put(revocation))
     try:
         yield
     finally:
@@ -268,7 +268,9 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> No
             ("Origin", shared.origin),
             (
                 "Cookie",
-                "; ".join(f"{one.name}={one.value}" for one in user_browser.http.cookies.jar),
+                "; ".join(
+                    f"{cookie.name}={cookie.value}" for cookie in user_browser.http.cookies.jar
+                ),
             ),
             ("Content-Type", "application/x-www-form-urlencoded"),
             ("Content-Length", str(len(body))),

@@ -52,8 +52,8 @@ class ChangeableProvider(ProductionProvider):
             status, error = self.refuses
             await respond(send, status, json.dumps({"error": error}).encode())
         elif scope["path"] == "/main/authorize" and self.declines:
-            asked = dict(parse_qsl(scope["query_string"].decode()))
-            back = f"{asked['redirect_uri']}?error={self.declines}&state={asked['state']}"
+            query = dict(parse_qsl(scope["query_string"].decode()))
+            back = f"{query['redirect_uri']}?error={self.declines}&state={query['state']}"
             await respond(send, 303, b"", ((b"location", back.encode()),))
         else:
             await super()._answer(scope, receive, send)
@@ -81,7 +81,9 @@ def changeable_provider(
             dashboard=DashboardClient(client_id=CLIENT, client_secret=secret, **client),
         )
         (folder / "secret").write_text(SECRET)
-        changed = open_dashboard_server(folder, change=lambda one: replace(one, issuers=(issuer,)))
+        changed = open_dashboard_server(
+            folder, change=lambda settings: replace(settings, issuers=(issuer,))
+        )
         with changed as server:
             yield server, provider
 
@@ -122,14 +124,14 @@ def test_signing_out_leads_to_the_issuers_own_sign_out(
     with server.user_browser() as user_browser:
         signed_in(user_browser)
         assert user_browser.get().status_code == 200
-        left = user_browser.post("/sign-out")
-        address = left.headers["location"]
+        response = user_browser.post("/sign-out")
+        address = response.headers["location"]
 
         assert address.startswith(f"{provider.issuer('main')}/end?")
-        asked = parameters(address)
-        assert asked["client_id"] == CLIENT
-        assert asked["post_logout_redirect_uri"] == f"{server.home}/signed-out"
-        assert asked["id_token_hint"].count(".") == 2
+        query = parameters(address)
+        assert query["client_id"] == CLIENT
+        assert query["post_logout_redirect_uri"] == f"{server.home}/signed-out"
+        assert query["id_token_hint"].count(".") == 2
         assert not list(user_browser.http.cookies.jar)
         assert user_browser.get().headers["location"] == "/dashboard/sign-in"
 
@@ -155,10 +157,10 @@ def test_the_next_sign_in_asks_for_the_account(
         assert again is not None
         link = re.search(r'href="([^"]*/start\?[^"]+)"', user_browser.http.get(again[1]).text)
         assert link is not None
-        asked = user_browser.http.get(link[1].replace("&amp;", "&")).headers["location"]
+        location = user_browser.http.get(link[1].replace("&amp;", "&")).headers["location"]
 
     assert "prompt" not in provider.asked[-1]
-    assert parameters(asked)["prompt"] == "select_account"
+    assert parameters(location)["prompt"] == "select_account"
 
 
 def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> None:
@@ -171,10 +173,10 @@ def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> 
         assert {cookie.name.rpartition("-")[2] for cookie in user_browser.http.cookies.jar} == {
             "session"
         }
-        left = user_browser.post("/sign-out")
+        response = user_browser.post("/sign-out")
 
-    assert left.headers["location"] == "/dashboard/signed-out"
-    assert left.headers["content-security-policy"].endswith("; form-action 'self'")
+    assert response.headers["location"] == "/dashboard/signed-out"
+    assert response.headers["content-security-policy"].endswith("; form-action 'self'")
 
 
 def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
@@ -183,9 +185,9 @@ def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
         signed_in(user_browser)
         provider.metadata = {"end_session_endpoint": "https://elsewhere.example/end"}
         server.run(forget(server))
-        left = user_browser.post("/sign-out")
+        response = user_browser.post("/sign-out")
 
-        assert left.headers["location"] == "/dashboard/signed-out"
+        assert response.headers["location"] == "/dashboard/signed-out"
         assert user_browser.get().status_code == 303
 
 

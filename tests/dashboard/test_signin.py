@@ -29,12 +29,12 @@ from tests.support.programs import BrowserUser
 def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
     """From a page to the issuer and back to that page, and out again for good."""
     with shared.user_browser() as user_browser:
-        asked = user_browser.get("/test/echo/seven?q=1")
-        assert asked.status_code == 303
-        assert asked.headers["location"] == "/dashboard/sign-in?next=/test/echo/seven%3Fq%3D1"
+        response = user_browser.get("/test/echo/seven?q=1")
+        assert response.status_code == 303
+        assert response.headers["location"] == "/dashboard/sign-in?next=/test/echo/seven%3Fq%3D1"
         assert (
             'href="/dashboard/sign-in/start?'
-            in user_browser.http.get(asked.headers["location"]).text
+            in user_browser.http.get(response.headers["location"]).text
         )
 
         back = user_browser.sign_in("alice", "/test/echo/seven?q=1")
@@ -45,8 +45,8 @@ def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
         )
 
         stolen = user_browser.cookie()
-        left = user_browser.post("/sign-out")
-        assert left.headers["location"] == "/dashboard/signed-out"
+        texts = user_browser.post("/sign-out")
+        assert texts.headers["location"] == "/dashboard/signed-out"
         assert "signed out" in user_browser.get("/signed-out").text
         assert user_browser.cookie() == ""
         user_browser.http.cookies.set(session_name(shared), stolen)
@@ -84,10 +84,10 @@ def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> No
     with shared.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
-        told = [user_browser.get("").text, str(answer.headers), shared.log()]
+        texts = [user_browser.get("").text, str(answer.headers), shared.log()]
 
-    assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", one) for one in told)
-    assert parameters(back)["code"] not in "".join(told)
+    assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", text) for text in texts)
+    assert parameters(back)["code"] not in "".join(texts)
 
 
 def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
@@ -97,8 +97,8 @@ def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
 def altered(back: str, **changes: str | None) -> str:
     """The way back with other parameters; None leaves one out."""
     values = parameters(back) | changes
-    kept = {name: value for name, value in values.items() if value is not None}
-    return f"{back.partition('?')[0]}?{urlencode(kept)}"
+    present = {name: value for name, value in values.items() if value is not None}
+    return f"{back.partition('?')[0]}?{urlencode(present)}"
 
 
 REFUSED_RETURNS = [
@@ -169,7 +169,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
         finish(attacker, altered(own, code=stolen))
 
     events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
-    [event] = [one for one in events if one["event"] == "token_refused"]
+    [event] = [event for event in events if event["event"] == "token_refused"]
     assert (event["at"], event["reason"]) == ("sign_in", "bad_code")
     assert event["issuer"] == shared.services._config.issuers[0].issuer
     assert stolen not in json.dumps(event)
@@ -231,25 +231,25 @@ HOSTILE = [
 ]
 
 
-@each("wanted", HOSTILE, ids=ascii)
-def test_a_link_does_not_lead_to_another_site(wanted: str) -> None:
+@each("path", HOSTILE, ids=ascii)
+def test_a_link_does_not_lead_to_another_site(path: str) -> None:
     """Open redirects: whatever is not plainly a path of ours leads to the first page."""
-    assert below(wanted) == ""
+    assert below(path) == ""
 
 
-@pytest.mark.parametrize("wanted", ["", "/requests/7", "/audit?q=a%20b&page=2", "/a/b-c_d.e~f"])
-def test_links_to_our_own_pages_lead_there(wanted: str) -> None:
+@pytest.mark.parametrize("path", ["", "/requests/7", "/audit?q=a%20b&page=2", "/a/b-c_d.e~f"])
+def test_links_to_our_own_pages_lead_there(path: str) -> None:
     """The paths that our pages have."""
-    assert below(wanted) == wanted
+    assert below(path) == path
 
 
-@pytest.mark.parametrize("wanted", HOSTILE[:8], ids=ascii)
-def test_the_whole_way_ends_at_home(shared: DashboardServer, wanted: str) -> None:
+@pytest.mark.parametrize("path", HOSTILE[:8], ids=ascii)
+def test_the_whole_way_ends_at_home(shared: DashboardServer, path: str) -> None:
     """The same through a sign-in: the last redirect is to the dashboard itself."""
     with shared.user_browser() as user_browser:
-        page = user_browser.http.get("/dashboard/sign-in", params={"next": wanted})
+        page = user_browser.http.get("/dashboard/sign-in", params={"next": path})
         assert "evil" not in page.text
-        assert user_browser.sign_in("alice", wanted).headers["location"] == "/dashboard"
+        assert user_browser.sign_in("alice", path).headers["location"] == "/dashboard"
 
 
 def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardServer) -> None:
@@ -258,21 +258,21 @@ def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardS
         assert user_browser.post("/test/onward", {"to": "/history"}).headers["location"] == (
             "/dashboard/history"
         )
-        for wanted in HOSTILE[:8]:
-            answer = user_browser.post("/test/onward", {"to": wanted})
+        for path in HOSTILE[:8]:
+            answer = user_browser.post("/test/onward", {"to": path})
             assert answer.headers["location"] == "/dashboard"
 
 
 def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
     """Each causes a request to the issuer: after so many a second the peer has to wait."""
     few = LimitsSettings(failures_per_second=3)
-    changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, limits=few))
+    changed = open_dashboard_server(tmp_path, change=lambda settings: replace(settings, limits=few))
     with changed as opened, opened.user_browser() as user_browser:
         state = parameters(user_browser.start().headers["location"])["state"]
         way = {"code": "made-up", "state": state, "iss": opened.config.issuers[0].issuer}
         answers = [user_browser.http.get("/dashboard/callback", params=way) for _ in range(5)]
 
-    assert [one.status_code for one in answers] == [403, 403, 403, 429, 429]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 429, 429]
     assert int(answers[-1].headers["retry-after"]) >= 1
     assert "text/html" in answers[-1].headers["content-type"]
 
@@ -285,11 +285,13 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
         tenant=TenantRule(claim="org_id"),
         dashboard=client,
     )
-    changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, issuers=(away,)))
+    changed = open_dashboard_server(
+        tmp_path, change=lambda settings: replace(settings, issuers=(away,))
+    )
     with changed as opened, opened.user_browser() as user_browser:
         answers = [user_browser.start() for _ in range(2)]
 
-    assert [one.status_code for one in answers] == [503, 503]
+    assert [answer.status_code for answer in answers] == [503, 503]
     assert "could not be reached" in answers[0].text
 
 

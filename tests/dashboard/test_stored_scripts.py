@@ -139,11 +139,11 @@ def test_every_page_shows_it_as_text_and_runs_nothing(
     assert len(below) >= 6
     for location in [*below, f"/approvals/{identity}"]:
         look(dave, location)
-    shown = look(dave, f"/approvals/{identity}").locator("main").inner_text()
+    content = look(dave, f"/approvals/{identity}").locator("main").inner_text()
 
-    assert "onerror" in shown
-    assert "{{ 7777 * 7777 }}" in shown
-    assert str(7777 * 7777) not in shown
+    assert "onerror" in content
+    assert "{{ 7777 * 7777 }}" in content
+    assert str(7777 * 7777) not in content
     assert NAME in dave.page.locator(".who").inner_text()
 
 

@@ -83,13 +83,13 @@ STANDINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", STANDINGS)
 def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
     """By the runner itself: the page and a call of the same caller never disagree."""
-    tool, known, level, sentence = STANDINGS[name]
+    tool, claims, level, sentence = STANDINGS[name]
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
-    caller = a_caller(**{"scopes": frozenset({"base"}), **known})
-    found = access(registry.tools[tool], caller, runner, {}, baseline=frozenset({"base"}))
+    caller = a_caller(**{"scopes": frozenset({"base"}), **claims})
+    verdict = access(registry.tools[tool], caller, runner, {}, baseline=frozenset({"base"}))
 
-    assert (found.level, found.sentence) == (level, sentence)
+    assert (verdict.level, verdict.sentence) == (level, sentence)
 
 
 def never(call: Call) -> CallContext:
@@ -108,16 +108,16 @@ MACHINES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "known", "level"), MACHINES)
+@pytest.mark.parametrize(("settings", "claims", "level"), MACHINES)
 def test_a_machine_whose_calls_have_no_approver_is_told_so(
-    settings: dict[str, Any], known: dict[str, Any], level: str
+    settings: dict[str, Any], claims: dict[str, Any], level: str
 ) -> None:
     """As the call would be: refused at once, or waiting for a person."""
     registry = Registry(pack.offers)
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
-    asked = msgspec.convert({"require": ["peek"], **settings}, ApprovalsSettings)
-    plan = plan_of(asked, registry.tools.values())
-    caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **known)
+    approvals = msgspec.convert({"require": ["peek"], **settings}, ApprovalsSettings)
+    plan = plan_of(approvals, registry.tools.values())
+    caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **claims)
 
     assert access(registry.tools["peek"], caller, runner, plan).level == level
 
@@ -131,10 +131,10 @@ async def test_an_agent_without_the_capability_is_told_so() -> None:
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
     caller = a_caller(client_id="agent")
     await registry.ready(caller)
-    found = access(tool, caller, runner, {})
+    verdict = access(tool, caller, runner, {})
 
-    assert found.level == "may_not"
-    assert found.sentence == f"The agent of this client lacks the capability {crm.capability}."
+    assert verdict.level == "may_not"
+    assert verdict.sentence == f"The agent of this client lacks the capability {crm.capability}."
 
 
 def test_the_page_shows_the_tools_of_the_users_tenant(tmp_path: Path) -> None:

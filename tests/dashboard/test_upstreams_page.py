@@ -62,8 +62,8 @@ def added(dashboard: DashboardServer, name: str, tenant: str = "acme") -> Upstre
         )
         return server
 
-    found: UpstreamServer = dashboard.run(work())
-    return found
+    server: UpstreamServer = dashboard.run(work())
+    return server
 
 
 def test_an_administrator_sees_what_fails_what_is_left_out_and_what_waits(
@@ -93,7 +93,7 @@ def test_an_approver_who_is_no_administrator_sees_nothing(dashboard: DashboardSe
         ]
         home = dave.get("")
 
-    assert [one.status_code for one in answers] == [403] * 3
+    assert [answer.status_code for answer in answers] == [403] * 3
     assert "not an administrator" in answers[0].text
     assert "/upstreams" not in home.text
 
@@ -135,10 +135,10 @@ def test_what_a_refresh_brings_meanwhile_is_not_accepted(
         assert seen is not None
         answer = alice.post(f"/upstreams/{server.id}/accept", {"seen": seen[1]})
 
-    left = dashboard.run(store.get("acme", server.id))
+    stored = dashboard.run(store.get("acme", server.id))
     pins, _ = dashboard.run(store.pins("acme", server.id))
     assert answer.status_code == 303
-    assert [one.key for one in left.changes] == ["pay"]
+    assert [change.key for change in stored.changes] == ["pay"]
     assert pins.get("tools", "pay") is None
     assert pins.get("tools", "delete_all") is not None
 
@@ -173,13 +173,13 @@ def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServ
         enabled = alice.post(f"/upstreams/{server.id}/status", {"status": "active"})
         page = alice.get("/upstreams").text
         disabled = alice.post(f"/upstreams/{server.id}/status", {"status": "disabled"})
-        odd = alice.post(f"/upstreams/{server.id}/status", {"status": "gone"})
+        invalid = alice.post(f"/upstreams/{server.id}/status", {"status": "gone"})
         missing = alice.post("/upstreams/none/status", {"status": "disabled"})
         trail = alice.get("/audit").text
 
     assert 'aria-label="Enable switched"' in before
     assert 'aria-label="Disable switched"' in page
-    statuses = [one.status_code for one in (enabled, disabled, odd, missing)]
+    statuses = [response.status_code for response in (enabled, disabled, invalid, missing)]
     assert statuses == [303, 303, 400, 404]
     assert re.search(r"enabled", trail)
     assert re.search(r"disabled", trail)

@@ -77,8 +77,8 @@ def test_both_distributions_have_one_version_and_licence() -> None:
     assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     projects = (ROOT / "pyproject.toml", FOLDER / "pyproject.toml")
     versions = {
-        re.findall(r'^version = "(.+)"$', one.read_text(encoding="utf-8"), re.M)[0]
-        for one in projects
+        re.findall(r'^version = "(.+)"$', project.read_text(encoding="utf-8"), re.M)[0]
+        for project in projects
     }
 
     assert len(versions) == 1
@@ -128,11 +128,11 @@ def test_an_example_lets_in_a_good_call_and_no_bad_one(
         ]
         url = resource if PROTOCOLS[name] == "mcp" else f"{resource}/invoices"
         refused = [httpx2.post(url)]
-        refused += [httpx2.post(url, headers={"Authorization": f"Bearer {one}"}) for one in bad]
+        refused += [httpx2.post(url, headers={"Authorization": f"Bearer {token}"}) for token in bad]
         answer = good_call(url, factory.token(**claims), PROTOCOLS[name])
 
-    assert [one.status_code for one in refused] == [401, 401, 401]
-    assert all("resource_metadata=" in one.headers["www-authenticate"] for one in refused)
+    assert [response.status_code for response in refused] == [401, 401, 401]
+    assert all("resource_metadata=" in response.headers["www-authenticate"] for response in refused)
     assert "acme" in answer
 
 

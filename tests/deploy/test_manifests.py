@@ -52,9 +52,13 @@ def rendered() -> str:
 
 def documents() -> dict[str, dict[str, Any]]:
     """The manifests by kind."""
-    found = [one for one in yaml.safe_load_all(MANIFESTS.read_text(encoding="utf-8")) if one]
-    assert len({one["kind"] for one in found}) == len(found)
-    return {one["kind"]: one for one in found}
+    documents = [
+        document
+        for document in yaml.safe_load_all(MANIFESTS.read_text(encoding="utf-8"))
+        if document
+    ]
+    assert len({document["kind"] for document in documents}) == len(documents)
+    return {document["kind"]: document for document in documents}
 
 
 def test_the_manifests_are_the_chart() -> None:
@@ -91,8 +95,8 @@ def test_check_finds_no_error(tmp_path: Path, name: str) -> None:
     for secret in ("database-url", "shared-url"):
         (tmp_path / secret).chmod(0o440)
     text = CONFIGURATIONS[name]()
-    for place in ("/etc/gatepost/secrets", "/run/credentials/gatepost.service"):
-        text = text.replace(place, str(tmp_path))
+    for path in ("/etc/gatepost/secrets", "/run/credentials/gatepost.service"):
+        text = text.replace(path, str(tmp_path))
     text = text.replace("/var/lib/gatepost", str(tmp_path))
     text = text.replace('ca_bundle = "/etc/gatepost/ca.crt"\n', "")
     (tmp_path / "gatepost.toml").write_text(text)
@@ -114,7 +118,7 @@ def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
     config = tomllib.loads(manifest_config())
     pod = documents()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     listen = config["listen"]
     probe = container["readinessProbe"]
 
@@ -137,7 +141,7 @@ def test_every_pod_runs_with_the_fewest_rights() -> None:
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsUser"] == 65532
         assert pod["securityContext"]["fsGroup"] == 65532
-        secret = next(one["secret"] for one in pod["volumes"] if one["name"] == "secrets")
+        secret = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secrets")
         assert secret["defaultMode"] == 0o440
         for container in pod["containers"]:
             context = container["securityContext"]
@@ -159,9 +163,9 @@ def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
     script = tmp_path / "prepare.sh"
     script.write_text((DEPLOY / "compose/prepare.sh").read_text())
     subprocess.run(["sh", str(script)], check=True, timeout=60, capture_output=True)
-    made = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines())
+    variables = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RING", made["KEY_RING"].strip("'"))
+        patch.setenv("RING", variables["KEY_RING"].strip("'"))
         assert KeyRing.load("env:RING").current.id
     verified = ["openssl", "verify", "-CAfile", "tls/ca.crt", "tls/tls.crt"]
     subprocess.run(verified, check=True, timeout=60, capture_output=True, cwd=tmp_path)

@@ -149,8 +149,8 @@ def addresses(deployment: Deployment) -> list[str]:
         ring = KeyRing.load(f"file:{deployment.folder}/keyring.json")
         records.audit.attach(RingLinker(ring))  # the server may not have merged
         try:
-            found = await search(records, "acme", AuditQuery())
-            return [record.caller.peer for record in found if record.caller]
+            read_records = await search(records, "acme", AuditQuery())
+            return [record.caller.peer for record in read_records if record.caller]
         finally:
             await records.aclose()
 
@@ -184,8 +184,8 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required(
 ) -> None:
     """The lines that each file has switched off."""
     with deployment.behind(proxied.name, tmp_path, with_client_certificates) as port:
-        known = deployment.client(port, certificate=deployment.agent)
-        assert result(known.call(proxied.token, "whoami"))["structuredContent"]["tenant"]
+        trusted = deployment.client(port, certificate=deployment.agent)
+        assert result(trusted.call(proxied.token, "whoami"))["structuredContent"]["tenant"]
 
         stranger = deployment.client(port)
         try:

@@ -22,7 +22,7 @@ NAME = re.compile(r"gatepost[:-](\d+\.\d+\.\d+)|^\W*(?:version|appVersion)\W+(\d
 def test_a_release_has_one_version(tmp_path: Path) -> None:
     """In both distributions, the chart, the manifests, the README and the changelog; and a tag."""
     files = tomllib.loads((ROOT / SETTINGS).read_text(encoding="utf-8"))["tool"]["bumpversion"]
-    names = [one.get("filename") or one["glob"] for one in files["files"]]
+    names = [file.get("filename") or file["glob"] for file in files["files"]]
     for name in (SETTINGS, *names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -40,7 +40,7 @@ def test_a_release_has_one_version(tmp_path: Path) -> None:
             today = datetime.now(UTC).date()
             assert f"## Unreleased\n\n## {VERSION} - {today}\n" in text
         else:
-            found = {one for pair in NAME.findall(text) for one in pair if one}
-            assert found == {VERSION}, (name, found)
+            release_names = {name for pair in NAME.findall(text) for name in pair if name}
+            assert release_names == {VERSION}, (name, release_names)
     assert printed("git", "tag", cwd=tmp_path, env=env).split() == [f"v{VERSION}"]
     assert printed("git", "status", "--short", cwd=tmp_path, env=env) == ""

@@ -307,9 +307,9 @@ def test_rolling_restarts_lose_no_request(
         pairs = [stack.enter_context(two_replicas()) for _ in RESTARTS[name]]
         # Most of a restart is the time in which the proxy notices it: the pairs take it at once.
         with ThreadPoolExecutor(len(pairs)) as pool:
-            found = [*pool.map(lost_of, pairs, RESTARTS[name])]
+            lost_requests = [*pool.map(lost_of, pairs, RESTARTS[name])]
 
-    assert found == [[]] * len(pairs)
+    assert lost_requests == [[]] * len(pairs)
 
 
 def lost(deployment: Deployment, port: int, restarts: int) -> list[str]:

@@ -41,4 +41,4 @@ def test_it_names_this_release_and_a_command_that_exists() -> None:
     assert package["identifier"] == PROJECT["name"]
     assert re.findall(r"mcp-name: (\S+)", readme) == [SERVER["name"]]
     assert command["value"] == stdio.name
-    assert option["name"] in [name for one in stdio.params for name in one.opts]
+    assert option["name"] in [name for param in stdio.params for name in param.opts]

@@ -61,8 +61,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
     printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
-    (made,) = folder.glob("gatepost-*.whl")
-    return made
+    (wheel,) = folder.glob("gatepost-*.whl")
+    return wheel
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -136,11 +136,11 @@ print(sum(name.startswith("gatepost") for name in sys.modules))
 
 def interpreter(version: str) -> Path:
     """An installed Python of that version."""
-    found = [path for path in [shutil.which(f"python{version}")] if path]
+    paths = [path for path in [shutil.which(f"python{version}")] if path]
     for folder, pattern in PLACES:
-        found += map(str, sorted(folder.glob(pattern.format(version=version))))
+        paths += map(str, sorted(folder.glob(pattern.format(version=version))))
     says = "import sys; print('{}.{}'.format(*sys.version_info))"
-    for path in found:
+    for path in paths:
         # pyenv's own programs are there for versions that it does not have.
         ran = subprocess.run([path, "-c", says], capture_output=True, text=True, check=False)
         if ran.stdout.strip() == version:
@@ -198,12 +198,12 @@ def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
             cwd=folder,
             env=environment | {"GATEPOST_DOCTOR_TOKEN": token},
         )
-    told = printed(gatepost, "--version", cwd=folder, env=environment)
+    output = printed(gatepost, "--version", cwd=folder, env=environment)
     install_extras(programs, wheel)
     counted = printed(programs / "python", "-c", IMPORT_ALL, cwd=folder)
 
     assert printed(programs / "python", "-V", cwd=folder).startswith(f"Python {version}.")
-    assert PROJECT["version"] in told
+    assert PROJECT["version"] in output
     assert challenge.status == 401
     assert (challenge.field("www-authenticate") or "").startswith("Bearer ")
     assert '"text":"tea for alice"' in ordered

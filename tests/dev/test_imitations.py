@@ -25,9 +25,10 @@ from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
-from tests.keys.conftest import APP_CALLBACK, RESOURCE, TOOL_SCOPES, Imitated, query_of
+from tests.dev.test_other_servers import APP_CALLBACK, TOOL_SCOPES, Imitated
 from tests.support.issuers import unb64
 from tests.support.measuring import each
+from tests.support.sign_in import RESOURCE, query_of
 
 NAMES = list(IMITATIONS)
 SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
@@ -47,9 +48,9 @@ def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
     """The issuer that imitates a provider, with a signed-out browser."""
 
     def fresh(name: str) -> Imitated:
-        one = started(name)
-        one.walk.http.cookies.clear()
-        return one
+        provider = started(name)
+        provider.walk.http.cookies.clear()
+        return provider
 
     return fresh
 
@@ -59,16 +60,16 @@ async def test_a_person_is_accepted_by_the_printed_table(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """Code flow with PKCE, then the gate: the tenant, a person, and the client that signed in."""
-    one = imitated(name)
-    answer = await one.sign_in()
+    provider = imitated(name)
+    answer = await provider.sign_in()
     assert answer.status_code == 200, answer.text
-    caller = await one.verify(answer.json()["access_token"])
+    caller = await provider.verify(answer.json()["access_token"])
 
     assert (caller.tenant_id, caller.subject_kind) == ("acme", "user")
-    assert caller.client_id == one.walk.client_id
+    assert caller.client_id == provider.walk.client_id
     # The issuers of a template cannot make anyone an operator.
-    roles = {"approver", "admin"} | ({"operator"} if "{" not in one.shape.issuer else set())
-    assert caller.roles == (roles if one.shape.roles_claim else set())
+    roles = {"approver", "admin"} | ({"operator"} if "{" not in provider.shape.issuer else set())
+    assert caller.roles == (roles if provider.shape.roles_claim else set())
     # Zitadel's signed tokens list no scopes (https://zitadel.com/docs/apis/openidoauth/claims).
     assert (caller.scopes >= TOOL_SCOPES) == (name != "zitadel")
 
@@ -76,12 +77,12 @@ async def test_a_person_is_accepted_by_the_printed_table(
 @each("name", SIGNED)
 async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], name: str) -> None:
     """Ids differ from person to person, and stay the same from one sign-in to the next."""
-    one = imitated(name)
-    first = (await one.sign_in("alice")).json()["access_token"]
-    again = (await one.sign_in("alice")).json()["access_token"]
-    one.walk.http.cookies.clear()
-    other = (await one.sign_in("dave")).json()["access_token"]
-    callers = [await one.verify(token) for token in (first, again, other)]
+    provider = imitated(name)
+    first = (await provider.sign_in("alice")).json()["access_token"]
+    again = (await provider.sign_in("alice")).json()["access_token"]
+    provider.walk.http.cookies.clear()
+    other = (await provider.sign_in("dave")).json()["access_token"]
+    callers = [await provider.verify(token) for token in (first, again, other)]
 
     assert callers[0].principal_key == callers[1].principal_key != callers[2].principal_key
 
@@ -91,8 +92,8 @@ async def test_a_person_of_another_tenant_has_that_tenant(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """Tenants are spelled as the provider does, and the printed table maps them."""
-    one = imitated(name)
-    caller = await one.verify((await one.sign_in("bob")).json()["access_token"])
+    provider = imitated(name)
+    caller = await provider.verify((await provider.sign_in("bob")).json()["access_token"])
 
     assert caller.tenant_id == "globex"
 
@@ -102,10 +103,10 @@ async def test_a_provider_without_tenants_knows_one(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """A person of another tenant cannot sign in, because the token could not say so."""
-    one = imitated(name)
-    page = await one.walk.authorize(scope=one.scope, redirect_uri=APP_CALLBACK)
+    provider = imitated(name)
+    page = await provider.walk.authorize(scope=provider.scope, redirect_uri=APP_CALLBACK)
 
-    assert [person.username for person in one.walk.issuer.settings.people] == ["alice", "dave"]
+    assert [person.username for person in provider.walk.issuer.settings.people] == ["alice", "dave"]
     assert "Alice Archer" in page.text
     assert "Bob Bright" not in page.text
 
@@ -113,13 +114,13 @@ async def test_a_provider_without_tenants_knows_one(
 @each("name", WITH_MACHINES)
 async def test_a_machine_is_accepted_as_one(imitated: Callable[[str], Imitated], name: str) -> None:
     """Client credentials: the printed table accepts the token, and says that it is a client's."""
-    one = imitated(name)
-    answer = await one.machine()
+    provider = imitated(name)
+    answer = await provider.machine()
     assert answer.status_code == 200, answer.text
-    caller = await one.verify(answer.json()["access_token"])
+    caller = await provider.verify(answer.json()["access_token"])
 
     assert caller.tenant_id == "acme"
-    assert caller.client_id == client_id(one.shape, MACHINE_CLIENT)
+    assert caller.client_id == client_id(provider.shape, MACHINE_CLIENT)
     assert caller.subject_kind == ("user" if name in TREATED_AS_PEOPLE else "client")
     assert "refresh_token" not in answer.json()
 
@@ -128,12 +129,12 @@ async def test_a_machine_that_the_table_names_is_one(
     imitated: Callable[[str], Imitated],
 ) -> None:
     """Zitadel: the login name of a service user is its client id, which no application has."""
-    one = imitated("zitadel")
-    named = CallerMark(claim="client_id", value=client_id(one.shape, MACHINE_CLIENT))
+    provider = imitated("zitadel")
+    named = CallerMark(claim="client_id", value=client_id(provider.shape, MACHINE_CLIENT))
     rules = TokenRules(machine=(CallerMark(subject_is_client=True), named))
-    table = msgspec.structs.replace(one.config.issuers[0], tokens=rules)
-    machine = await one.verify((await one.machine()).json()["access_token"], table=table)
-    person = await one.verify((await one.sign_in()).json()["access_token"], table=table)
+    table = msgspec.structs.replace(provider.config.issuers[0], tokens=rules)
+    machine = await provider.verify((await provider.machine()).json()["access_token"], table=table)
+    person = await provider.verify((await provider.sign_in()).json()["access_token"], table=table)
 
     assert (machine.subject_kind, person.subject_kind) == ("client", "user")
 
@@ -152,11 +153,11 @@ async def test_a_provider_without_machines_refuses_them(
 @each("name", NAMES)
 async def test_an_id_token_opens_nothing(imitated: Callable[[str], Imitated], name: str) -> None:
     """It comes from the same keys, with the claims and the header that the provider gives it."""
-    one = imitated(name)
-    token = (await one.sign_in()).json()["id_token"]
+    provider = imitated(name)
+    token = (await provider.sign_in()).json()["id_token"]
 
     with pytest.raises(InvalidToken):
-        await one.verify(token)
+        await provider.verify(token)
 
 
 @each("name", SIGNED)
@@ -164,12 +165,12 @@ async def test_a_token_for_another_audience_is_refused(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """The same token at a server that the printed audiences do not name."""
-    one = imitated(name)
-    token = (await one.sign_in()).json()["access_token"]
-    elsewhere = msgspec.structs.replace(one.config.issuers[0], audiences=("another",))
+    provider = imitated(name)
+    token = (await provider.sign_in()).json()["access_token"]
+    elsewhere = msgspec.structs.replace(provider.config.issuers[0], audiences=("another",))
 
     with pytest.raises(WrongAudience):
-        await one.verify(token, table=elsewhere, resource="http://127.0.0.1:8000/other")
+        await provider.verify(token, table=elsewhere, resource="http://127.0.0.1:8000/other")
 
 
 @each("name", SIGNED)
@@ -177,48 +178,48 @@ async def test_generic_refuses_where_the_provider_differs(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """The preset is needed: with RFC 9068 alone the token is refused, but where it follows it."""
-    one = imitated(name)
-    token = (await one.sign_in()).json()["access_token"]
-    table = msgspec.structs.replace(one.config.issuers[0], preset="generic")
+    provider = imitated(name)
+    token = (await provider.sign_in()).json()["access_token"]
+    table = msgspec.structs.replace(provider.config.issuers[0], preset="generic")
     follows = {"logto": True, "oidc-provider": True}.get(name, False)
     if follows:
         # Logto signs with ES384, which RFC 9068 leaves open.
         table = msgspec.structs.replace(table, algorithms=("ES384",) if name == "logto" else ())
-        assert (await one.verify(token, table=table)).tenant_id == "acme"
+        assert (await provider.verify(token, table=table)).tenant_id == "acme"
         return
 
     with pytest.raises(InvalidToken):
-        await one.verify(token, table=table)
+        await provider.verify(token, table=table)
 
 
 @each("name", SIGNED)
 async def test_keys_rotate_and_retire(imitated: Callable[[str], Imitated], name: str) -> None:
     """A token of the next key is accepted; one of a removed key is refused."""
-    one = imitated(name)
-    cli = (CLI_CLIENT, one.walk.issuer.settings.cli_secret)
-    before = (await one.sign_in()).json()["access_token"]
-    one.walk.issuer.rotate()
-    after = (await one.sign_in()).json()["access_token"]
+    provider = imitated(name)
+    cli = (CLI_CLIENT, provider.walk.issuer.settings.cli_secret)
+    before = (await provider.sign_in()).json()["access_token"]
+    provider.walk.issuer.rotate()
+    after = (await provider.sign_in()).json()["access_token"]
 
     assert key_of(before) != key_of(after)
-    assert (await one.verify(before)).tenant_id == "acme"
-    assert (await one.verify(after)).tenant_id == "acme"
-    rotated = await one.walk.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=cli)
+    assert (await provider.verify(before)).tenant_id == "acme"
+    assert (await provider.verify(after)).tenant_id == "acme"
+    rotated = await provider.walk.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=cli)
     assert rotated.status_code == 200
     with pytest.raises(InvalidToken):
-        await one.verify(before)
+        await provider.verify(before)
 
 
 async def test_keys_rotate_by_the_clock(tmp_path: Path) -> None:
     """After so many seconds, and not before; Logto's keys are made quickly."""
-    one = Imitated("logto", tmp_path, rotate_keys_every_s=100)
-    found = []
+    provider = Imitated("logto", tmp_path, rotate_keys_every_s=100)
+    key_ids = []
     for wait in (0, 99, 1, 100):
-        one.walk.clock.now += wait
-        found.append(key_of((await one.sign_in()).json()["access_token"]))
+        provider.walk.clock.now += wait
+        key_ids.append(key_of((await provider.sign_in()).json()["access_token"]))
 
-    assert found[0] == found[1]
-    assert len(set(found)) == 3
+    assert key_ids[0] == key_ids[1]
+    assert len(set(key_ids)) == 3
 
 
 @each("name", ["okta", "auth0"])
@@ -226,12 +227,12 @@ async def test_the_next_key_is_published_ahead(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """A gate that fetched the keys before the rotation knows the key that signs after it."""
-    one = imitated(name)
-    path = one.walk.path("jwks")
-    before = {key["kid"] for key in (await one.walk.http.get(path)).json()["keys"]}
-    one.walk.issuer.rotate()
+    provider = imitated(name)
+    path = provider.walk.path("jwks")
+    before = {key["kid"] for key in (await provider.walk.http.get(path)).json()["keys"]}
+    provider.walk.issuer.rotate()
 
-    assert key_of((await one.sign_in()).json()["access_token"]) in before
+    assert key_of((await provider.sign_in()).json()["access_token"]) in before
 
 
 async def test_cognito_signs_its_two_tokens_with_two_keys(
@@ -248,16 +249,16 @@ async def test_a_refresh_gives_what_the_provider_gives(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """A new access token; a new refresh token only where the provider rotates them."""
-    one = imitated(name)
-    first = (await one.sign_in()).json()
-    answer = await one.walk.refresh(
-        first["refresh_token"], **({"client_secret": one.secret} if one.secret else {})
+    provider = imitated(name)
+    first = (await provider.sign_in()).json()
+    answer = await provider.walk.refresh(
+        first["refresh_token"], **({"client_secret": provider.secret} if provider.secret else {})
     )
 
     assert answer.status_code == 200, answer.text
-    assert ("refresh_token" in answer.json()) == one.shape.refresh_rotates
+    assert ("refresh_token" in answer.json()) == provider.shape.refresh_rotates
     if name in SIGNED:
-        assert (await one.verify(answer.json()["access_token"])).tenant_id == "acme"
+        assert (await provider.verify(answer.json()["access_token"])).tenant_id == "acme"
 
 
 @each("name", [name for name in NAMES if IMITATIONS[name].refresh == "offline_access"])
@@ -265,25 +266,25 @@ async def test_a_client_gets_no_unrequested_refresh_token(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """Without `offline_access` there is none."""
-    one = imitated(name)
-    scope = one.scope.replace("offline_access ", "")
+    provider = imitated(name)
+    scope = provider.scope.replace("offline_access ", "")
 
-    assert "refresh_token" not in (await one.sign_in(scope=scope)).json()
+    assert "refresh_token" not in (await provider.sign_in(scope=scope)).json()
 
 
 @each("name", NAMES)
 def test_what_is_printed_is_what_is_used(imitated: Callable[[str], Imitated], name: str) -> None:
     """The printed lines are TOML, and read back they are the tables of the running server."""
-    one = imitated(name)
-    written = tomllib.loads("\n".join(tables(one.config)))
+    provider = imitated(name)
+    written = tomllib.loads("\n".join(tables(provider.config)))
 
-    assert msgspec.convert(written["issuers"], tuple[Issuer, ...]) == one.config.issuers
+    assert msgspec.convert(written["issuers"], tuple[Issuer, ...]) == provider.config.issuers
     assert written.get("scopes", {}) == {
         name: json.loads(json.dumps(value))
-        for name, value in msgspec.to_builtins(one.config.scopes).items()
+        for name, value in msgspec.to_builtins(provider.config.scopes).items()
         if name in written.get("scopes", {})
     }
-    assert one.config.issuers[0].preset in PRESETS
+    assert provider.config.issuers[0].preset in PRESETS
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
@@ -330,13 +331,13 @@ async def test_a_token_without_audience_is_the_clients_at_cognito(
     imitated: Callable[[str], Imitated],
 ) -> None:
     """Without `resource` there is no `aud`, and the client id among `audiences` decides."""
-    one = imitated("cognito")
-    token = (await one.sign_in(resource=None)).json()["access_token"]
-    assert (await one.verify(token)).client_id == one.walk.client_id
+    provider = imitated("cognito")
+    token = (await provider.sign_in(resource=None)).json()["access_token"]
+    assert (await provider.verify(token)).client_id == provider.walk.client_id
 
-    stranger = msgspec.structs.replace(one.config.issuers[0], audiences=("another",))
+    stranger = msgspec.structs.replace(provider.config.issuers[0], audiences=("another",))
     with pytest.raises(WrongAudience, match="no_audience"):
-        await one.verify(token, table=stranger)
+        await provider.verify(token, table=stranger)
 
 
 @each("name", ["auth0", "logto"])
@@ -351,26 +352,26 @@ async def test_entra_wants_the_resource_and_the_scopes_to_match(
     imitated: Callable[[str], Imitated],
 ) -> None:
     """AADSTS9010010 goes back to the client in the redirect, without a sign-in."""
-    one = imitated("entra-v2")
-    answer = await one.walk.authorize(
-        scope=one.scope, redirect_uri=APP_CALLBACK, resource=f"{RESOURCE}/"
+    provider = imitated("entra-v2")
+    answer = await provider.walk.authorize(
+        scope=provider.scope, redirect_uri=APP_CALLBACK, resource=f"{RESOURCE}/"
     )
-    found = query_of(answer)
+    query = query_of(answer)
 
-    assert found["error"] == "invalid_target"
-    assert found["error_description"].startswith("AADSTS9010010: ")
-    assert "iss" not in found
+    assert query["error"] == "invalid_target"
+    assert query["error_description"].startswith("AADSTS9010010: ")
+    assert "iss" not in query
 
 
 async def test_a_token_without_scope_of_ours_is_for_graph(
     imitated: Callable[[str], Imitated],
 ) -> None:
     """Entra then issues a token for Microsoft Graph, which the gate refuses."""
-    one = imitated("entra-v2")
-    token = (await one.sign_in(scope="openid offline_access", resource=None)).json()
+    provider = imitated("entra-v2")
+    token = (await provider.sign_in(scope="openid offline_access", resource=None)).json()
 
     with pytest.raises(WrongAudience):
-        await one.verify(token["access_token"])
+        await provider.verify(token["access_token"])
 
 
 def key_of(token: str) -> str:

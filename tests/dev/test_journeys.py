@@ -13,12 +13,11 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
-from tests.clients.conftest import CSV, walk_python
-from tests.keys.conftest import challenge_of
 from tests.support.commands import Gatepost, dev, ended, run, token
 from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.programs import BrowserUser
+from tests.support.sign_in import challenge_of
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +43,12 @@ class Journey(NamedTuple):
         """The metadata of the first authorization server that the resource names."""
         with httpx2.Client(timeout=60) as http:
             challenge = http.post(self.gatepost.url, json={}).headers["www-authenticate"]
-            found = re.search(r'resource_metadata="([^"]+)"', challenge)
-            assert found is not None, challenge
-            issuer = http.get(found[1]).json()["authorization_servers"][0]
-            place = f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
-            answer = http.get(place)
-        assert answer.status_code == 200, place
+            match = re.search(r'resource_metadata="([^"]+)"', challenge)
+            assert match is not None, challenge
+            issuer = http.get(match[1]).json()["authorization_servers"][0]
+            url = f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
+            answer = http.get(url)
+        assert answer.status_code == 200, url
         document: dict[str, Any] = answer.json()
         assert document["issuer"] == issuer
         return document
@@ -57,26 +56,26 @@ class Journey(NamedTuple):
     def scope(self) -> str:
         """The scopes of the printed configuration, and those that every client has to ask for."""
         extra = EXTRA.search(self.gatepost.output)
-        wanted = ["openid", *([extra[1]] if extra else [])]
+        scopes = ["openid", *([extra[1]] if extra else [])]
         written = self.tables().get("scopes", {})
         full = [name for name in written.get("implied", {}) if "/" in name]
         tools = [] if written or self.name in NO_SCOPES else ["files:write"]
-        return " ".join([*wanted, *written.get("baseline", []), *full, *tools])
+        return " ".join([*scopes, *written.get("baseline", []), *full, *tools])
 
     def tables(self) -> dict[str, Any]:
         """The printed configuration."""
-        found = TABLES.search(self.gatepost.output)
-        assert found is not None, self.gatepost.output
-        return tomllib.loads(found[1])
+        match = TABLES.search(self.gatepost.output)
+        assert match is not None, self.gatepost.output
+        return tomllib.loads(match[1])
 
     def sign_in(self, user: str = "alice", **changes: str) -> dict[str, str]:
         """What the token endpoint answers to the code of a person with a browser."""
-        found = APP.search(self.gatepost.output)
-        assert found is not None, self.gatepost.output
+        match = APP.search(self.gatepost.output)
+        assert match is not None, self.gatepost.output
         document, verifier = self.metadata, secrets.token_urlsafe(48)
-        asked = {
+        parameters = {
             "response_type": "code",
-            "client_id": found[1],
+            "client_id": match[1],
             "redirect_uri": CALLBACK,
             "scope": self.scope(),
             "state": "s-1",
@@ -84,19 +83,21 @@ class Journey(NamedTuple):
             "code_challenge_method": "S256",
             "resource": self.gatepost.url,
         } | changes
-        back = BrowserUser(user).follow(f"{document['authorization_endpoint']}?{urlencode(asked)}")
+        back = BrowserUser(user).follow(
+            f"{document['authorization_endpoint']}?{urlencode(parameters)}"
+        )
         query = parse_qs(urlsplit(back).query)
         assert "code" in query, back
         form = {
             "grant_type": "authorization_code",
             "code": query["code"][0],
             "redirect_uri": CALLBACK,
-            "client_id": found[1],
+            "client_id": match[1],
             "code_verifier": verifier,
             "resource": self.gatepost.url,
         }
-        if found[2]:
-            form["client_secret"] = (self.folder / found[2]).read_text(encoding="utf-8").strip()
+        if match[2]:
+            form["client_secret"] = (self.folder / match[2]).read_text(encoding="utf-8").strip()
         answer = httpx2.post(document["token_endpoint"], data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         tokens: dict[str, str] = answer.json()
@@ -104,18 +105,18 @@ class Journey(NamedTuple):
 
     def machine(self) -> str:
         """The access token of the program that the output names."""
-        found = MACHINE.search(self.gatepost.output)
-        assert found is not None, self.gatepost.output
+        match = MACHINE.search(self.gatepost.output)
+        assert match is not None, self.gatepost.output
         shape = IMITATIONS[self.name]
         scope = shape.machine_scope.format(resource=self.gatepost.url) or self.scope()
         form = {
             "grant_type": "client_credentials",
-            "client_id": found[1],
-            "client_secret": (self.folder / found[2]).read_text(encoding="utf-8").strip(),
+            "client_id": match[1],
+            "client_secret": (self.folder / match[2]).read_text(encoding="utf-8").strip(),
             "scope": scope.removeprefix("openid").strip(),
             "audience" if shape.audience == "audience" else "resource": self.gatepost.url,
         }
-        answer = httpx2.post(found[3], data=form, timeout=60)
+        answer = httpx2.post(match[3], data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["access_token"])
 
@@ -204,10 +205,12 @@ def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
     with dev(folder, "--as", name) as gatepost, httpx2.Client(timeout=60) as http:
         http.base_url = gatepost.origin
         page = http.get("/dashboard/sign-in").text
-        found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
-        assert found is not None, page
-        asked = http.get(found[1].replace("&amp;", "&"))
-        assert http.get(BrowserUser("alice").follow(asked.headers["location"])).status_code == 303
+        match = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
+        assert match is not None, page
+        response = http.get(match[1].replace("&amp;", "&"))
+        assert (
+            http.get(BrowserUser("alice").follow(response.headers["location"])).status_code == 303
+        )
         home = http.get("/dashboard")
         assert (home.status_code, "acme" in home.text) == (200, True)
 
@@ -231,18 +234,6 @@ def test_keys_rotate_while_it_runs(tmp_path: Path, name: str) -> None:
 def key_of(access_token: str) -> str:
     """The `kid` of a signed token."""
     return str(json.loads(unb64(access_token.partition(".")[0]))["kid"])
-
-
-@each("name", [name for name, shape in IMITATIONS.items() if "registration" in shape.endpoints])
-async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> None:
-    """Where the provider registers clients: discovery, registration, sign-in, calls, renewal."""
-    folder = tmp_path / name
-    folder.mkdir()
-    with dev(folder, "--as", name) as gatepost:
-        report = await walk_python(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
-
-    assert "files:write" in report["granted"].split()
-    assert report["after_refresh"] == "again"
 
 
 def test_a_wrong_name_ends_with_the_right_one(tmp_path: Path) -> None:

@@ -11,23 +11,141 @@ import httpx2
 import msgspec
 import pytest
 
-from gatepost.dev.imitating import API_CLIENT, client_id, members
-from gatepost_keys.imitation import IMITATIONS
-from tests.keys.conftest import (
-    APP_CALLBACK,
-    MACHINE,
-    RESOURCE,
-    RESOURCE_SERVER,
-    SECRET,
-    Imitated,
-    RunningOidcProvider,
-    authorization_server,
+from gatepost.config.settings import Config
+from gatepost.dev.composition import IssuerOptions, dev_config, dev_issuer
+from gatepost.dev.imitating import (
+    API_CLIENT,
+    APP_CLIENT,
+    MACHINE_CLIENT,
+    SECRET_FILES,
+    client_id,
+    members,
+    scopes_of,
+    sign_in_scopes,
 )
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Issuer, Resource
+from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwk import VerificationKey, import_set
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier, Verifiers
+from gatepost_keys.imitation import IMITATIONS
+from gatepost_keys.imitation.facts import api_of
 from tests.support import programs
 from tests.support.commands import HURRIED, serve
 from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port
+from tests.support.sign_in import (
+    MACHINE,
+    RESOURCE,
+    RESOURCE_SERVER,
+    SECRET,
+    CodeFlow,
+    RunningOidcProvider,
+    authorization_server,
+)
+
+TOOL_SCOPES = frozenset({"files:read", "files:write"})
+
+
+APP_CALLBACK = "http://localhost:8123/callback"
+
+
+class PublishedSet:
+    """The issuer's published keys as the gate sees them: fetched anew for every token."""
+
+    version = 1
+
+    def __init__(self, walk: CodeFlow) -> None:
+        self.walk = walk
+        self.known: tuple[VerificationKey, ...] = ()
+
+    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "PublishedSet":
+        lacks = self.walk.issuer.settings.imitation.key_lacks
+        published = self.walk.issuer.keys.document(lacks)
+        self.known = tuple(import_set(published, allowed=trusted.algorithms))
+        return self
+
+    def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        return tuple(one for one in self.known if one.kid == kid and algorithm in one.algorithms)
+
+    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        return self.find(kid, algorithm)
+
+    async def after_bad_signature(self) -> bool:
+        return False
+
+
+class Imitated:
+    """One imitation: a client that walks through its flows, and a gate that trusts it."""
+
+    def __init__(self, name: str, state: Path, **habits: Any) -> None:
+        self.shape = IMITATIONS[name]
+        made = IssuerOptions(imitation=self.shape, **habits)
+        config = dev_config(8000, tools=(), state=state, issuer_options=made)
+        secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
+        plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)
+        self.walk = CodeFlow(plan)
+        self.walk.client_id = client_id(self.shape, APP_CLIENT)
+        self.secrets = secrets
+        self.config: Config = msgspec.structs.replace(config, scopes=scopes_of(plan))
+        self.api = api_of(self.shape, RESOURCE)
+
+    @property
+    def scope(self) -> str:
+        """The scopes of a client that needs all there is."""
+        wanted = sign_in_scopes(self.shape, self.api)
+        return " ".join(["openid", "offline_access", *self.walk.issuer.settings.offered, *wanted])
+
+    async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
+        """The answer of the token endpoint to a person's code."""
+        ask = {
+            "scope": self.scope,
+            "redirect_uri": APP_CALLBACK,
+            "audience": RESOURCE if self.shape.audience == "audience" else None,
+            "access_type": "offline" if self.shape.refresh == "access_type" else None,
+            "nonce": "n-1",
+        } | changes
+        code = await self.walk.code(user, **ask)
+        return await self.walk.exchange(code, redirect_uri=APP_CALLBACK, client_secret=self.secret)
+
+    @property
+    def secret(self) -> str | None:
+        """The secret of the client on a person's computer, if it has one."""
+        return None if self.shape.public_clients else self.secrets[APP_CLIENT]
+
+    async def machine(self, **changes: str) -> httpx2.Response:
+        """The answer of the token endpoint to a program."""
+        resource = self.walk.issuer.settings.resources[0]
+        scope = self.shape.machine_scope.format(resource=resource) or self.scope
+        known = {"openid", "offline_access"} if not self.shape.machine_scope else set()
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": client_id(self.shape, MACHINE_CLIENT),
+            "client_secret": self.secrets[MACHINE_CLIENT],
+            "scope": " ".join(name for name in scope.split() if name not in known),
+        }
+        rule = self.shape.audience
+        named = {"audience": {"audience": RESOURCE}, "resource": {"resource": RESOURCE}}.get(rule)
+        return await self.walk.token(**(form | (named or {}) | changes))
+
+    async def verify(
+        self, token: str, *, table: Issuer | None = None, resource: str = RESOURCE
+    ) -> TenantContext:
+        """The caller that a gate with the printed table makes of *token*."""
+        registry = IssuerRegistry([table or self.config.issuers[0]])
+        policy = Policy(
+            tenancy=Tenancy(known=frozenset(self.config.tenancy.tenants)),
+            implications=Implications(self.config.scopes.implied),
+            development=True,
+        )
+        keys = PublishedSet(self.walk)
+        verifier = JwtVerifier(registry, keys, VerdictCache(), policy=policy, clock=self.walk.clock)
+        return await Verifiers([verifier]).verify(token, Resource(resource).of_tenant(""))
+
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +179,8 @@ def call(url: str, token: str) -> httpx2.Response:
 
 async def claims_of(name: str, folder: Path, resource: str) -> dict[str, Any]:
     """The header and claims that the imitation gives a person's token for *resource*."""
-    one = Imitated(name, folder)
-    head, claims = parts_of((await one.sign_in()).json()["access_token"])
+    provider = Imitated(name, folder)
+    head, claims = parts_of((await provider.sign_in()).json()["access_token"])
     # What marks it as ours: the claim, and the id of the key.
     written = json.loads(json.dumps(claims).replace(RESOURCE, resource))
     times = {key: value for key, value in written.items() if key in {"iat", "nbf", "exp"}}
@@ -81,11 +199,11 @@ async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path:
     """
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
-    wanted = {}
+    payloads = {}
     for name in SIGNED:
-        one = await claims_of(name, tmp_path / name, resource)
-        wanted[name] = one
-    with mock_issuers(in_time(wanted)) as issuers:
+        payload = await claims_of(name, tmp_path / name, resource)
+        payloads[name] = payload
+    with mock_issuers(in_time(payloads)) as issuers:
         for name, issuer in issuers.items():
             printed = Imitated(name, tmp_path / name).config.issuers[0]
             table = msgspec.structs.replace(printed, issuer=issuer, dashboard=None)
@@ -101,19 +219,19 @@ async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path:
                 answer = call(gatepost.url, signed)
                 assert answer.status_code == 200, (name, answer.text, gatepost.output)
                 assert "acme" in answer.text
-            assert parts_of(signed)[0].get("typ") == wanted[name]["header"]["typ"], name
+            assert parts_of(signed)[0].get("typ") == payloads[name]["header"]["typ"], name
 
 
-def in_time(wanted: dict[str, Any]) -> dict[str, Any]:
+def in_time(payloads: dict[str, Any]) -> dict[str, Any]:
     """Move the tokens' times, which the clock of the imitation wrote, to the present."""
 
     now = int(time.time())
-    for one in wanted.values():
-        claims = one["claims"]
+    for payload in payloads.values():
+        claims = payload["claims"]
         start = claims.get("iat", claims["exp"] - 600)
         for key in {"iat", "nbf", "exp", "auth_time"} & claims.keys():
             claims[key] += now - start
-    return wanted
+    return payloads
 
 
 @contextmanager
@@ -153,7 +271,7 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
     """Of a program's token: no `sub` and no `jti`."""
     ours = Imitated("oidc-provider", tmp_path, opaque=True)
     with oidc_provider() as theirs:
-        told = httpx2.post(
+        answer = httpx2.post(
             f"{theirs.issuer}/token/introspection",
             data={"token": theirs.machine_token(OPAQUE, ["files:read"])},
             auth=(RESOURCE_SERVER, SECRET),
@@ -164,9 +282,9 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
         auth=(client_id(ours.shape, API_CLIENT), ours.secrets[API_CLIENT]),
     )
 
-    assert own_told.json().keys() - told.keys() == {"dev"}
-    assert told.keys() <= own_told.json().keys()
-    assert told["token_type"] == own_told.json()["token_type"]
+    assert own_told.json().keys() - answer.keys() == {"dev"}
+    assert answer.keys() <= own_told.json().keys()
+    assert answer["token_type"] == own_told.json()["token_type"]
 
 
 async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
@@ -182,28 +300,31 @@ async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
         await ours.machine(grant_type="made:up"),
     ]
     with oidc_provider() as theirs:
-        place, right = f"{theirs.issuer}/token", (MACHINE, SECRET)
-        found = [
-            httpx2.post(place, data=machine, auth=(MACHINE, "wrong")),
-            httpx2.post(place, data=stray, auth=right),
-            httpx2.post(place, data=code | {"client_id": PUBLIC, "code_verifier": "v" * 43}),
-            httpx2.post(place, data={"grant_type": "made:up"}, auth=right),
+        url, right = f"{theirs.issuer}/token", (MACHINE, SECRET)
+        errors = [
+            httpx2.post(url, data=machine, auth=(MACHINE, "wrong")),
+            httpx2.post(url, data=stray, auth=right),
+            httpx2.post(url, data=code | {"client_id": PUBLIC, "code_verifier": "v" * 43}),
+            httpx2.post(url, data={"grant_type": "made:up"}, auth=right),
         ]
 
-    assert [(one.status_code, one.json()) for one in own] == [
-        (one.status_code, one.json()) for one in found
+    assert [(response.status_code, response.json()) for response in own] == [
+        (error.status_code, error.json()) for error in errors
     ]
 
 
-@each("place", ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"])
+@each(
+    "endpoint_path",
+    ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"],
+)
 async def test_oidc_provider_has_its_metadata_where_the_imitation_has_them(
-    tmp_path: Path, place: str
+    tmp_path: Path, endpoint_path: str
 ) -> None:
     """Both addresses, and no member of the imitation's that the real one lacks but ours alone."""
     ours = Imitated("oidc-provider", tmp_path)
-    own = (await ours.walk.http.get(f"/dev-as{place}")).json()
+    own = (await ours.walk.http.get(f"/dev-as{endpoint_path}")).json()
     with authorization_server({RESOURCE: "jwt"}, scopes=["files:read"], tenants={}) as theirs:
-        document = httpx2.get(f"{theirs.issuer}{place}").json()
+        document = httpx2.get(f"{theirs.issuer}{endpoint_path}").json()
     endpoints = {name for name in own if name.endswith(("_endpoint", "_uri"))}
 
     assert endpoints <= document.keys()

@@ -59,7 +59,7 @@ def reloading(tmp_path: Path) -> Iterator[Gatepost]:
         yield running
 
 
-def told(running: Gatepost, folder: Path, *scopes: str) -> str:
+def tool_text(running: Gatepost, folder: Path, *scopes: str) -> str:
     """What the tool answers."""
     token = commands.token(folder, "--tenant", "acme", *scopes)
     return str(result(ResourceClient(running.url).call(token, "price"))["content"][0]["text"])
@@ -69,19 +69,19 @@ def test_a_change_of_a_file_is_served_without_a_restart(
     reloading: Gatepost, tmp_path: Path
 ) -> None:
     """An imported module, the tool itself with a new scope; what is broken changes nothing."""
-    assert told(reloading, tmp_path) == "five"
+    assert tool_text(reloading, tmp_path) == "five"
 
     (tmp_path / "prices.py").write_text("OF_ALL = 'six hundred'\n")
-    eventually(lambda: told(reloading, tmp_path) == "six hundred", within=20)
+    eventually(lambda: tool_text(reloading, tmp_path) == "six hundred", within=20)
 
     (tmp_path / "shop.py").write_text(SHOP.format(options="aproval=True"))
     reloading.wait_for("there is no option 'aproval'; did you mean 'approval'")
-    assert told(reloading, tmp_path) == "six hundred"
+    assert tool_text(reloading, tmp_path) == "six hundred"
 
     shop(tmp_path, options="scopes={'shop:read'}", price="seven thousand")
     token = commands.token(tmp_path, "--tenant", "acme")
     eventually(lambda: ResourceClient(reloading.url).call(token, "price").status == 403, within=20)
-    assert told(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
+    assert tool_text(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
 
 
 def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path) -> None:
@@ -133,19 +133,19 @@ def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
     yes = given_settings(None, honoured, resource)
     misspelt = given_settings(None, {"GATEPOST_LIMITS__BRUST": "1"}, resource)
     assert yes.config is not None
-    made = dev_config(8000, tools=(), state=tmp_path, given=yes.config)
+    config = dev_config(8000, tools=(), state=tmp_path, user_config=yes.config)
 
-    assert {one.message.split(" ")[0] for one in no.problems} == set(refused)
-    assert all("has no effect on `gatepost dev`" in one.message for one in no.problems)
+    assert {problem.message.split(" ")[0] for problem in no.problems} == set(refused)
+    assert all("has no effect on `gatepost dev`" in problem.message for problem in no.problems)
     assert yes.problems == ()
-    assert (made.listen.leave_s, made.listen.host, made.listen.port) == (3, "127.0.0.1", 8000)
-    assert made.listen.workers == Listen().workers
-    assert made.workspace.quota_files == 7
-    assert made.workspace.root == str(tmp_path / "workspaces")
-    assert made.approvals.destructive == "run"
-    assert made.approvals.timeout_s == 1_800.0
-    assert made.tools.packs == ("demo", "memory")
-    assert [one.id for one in misspelt.problems] == ["config.E004"]
+    assert (config.listen.leave_s, config.listen.host, config.listen.port) == (3, "127.0.0.1", 8000)
+    assert config.listen.workers == Listen().workers
+    assert config.workspace.quota_files == 7
+    assert config.workspace.root == str(tmp_path / "workspaces")
+    assert config.approvals.destructive == "run"
+    assert config.approvals.timeout_s == 1_800.0
+    assert config.tools.packs == ("demo", "memory")
+    assert [problem.id for problem in misspelt.problems] == ["config.E004"]
 
 
 def test_a_refused_variable_keeps_dev_from_starting(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_the_map_names_every_package_and_every_module_beside_them() -> None:
     """Who looks for something begins there, so nothing may be missing."""
     words = set(re.findall(r"\w+", PAGE.split("```")[1]))
     folder = ROOT / "server/gatepost"
-    packages = {one.parent.name for one in folder.glob("*/**/__init__.py")} - {"versions"}
-    modules = {one.stem for one in folder.glob("*.py")}
+    packages = {path.parent.name for path in folder.glob("*/**/__init__.py")} - {"versions"}
+    modules = {path.stem for path in folder.glob("*.py")}
 
     assert packages | modules <= words
 
@@ -80,8 +80,8 @@ def test_every_folder_of_tests_that_the_page_names_exists() -> None:
     """Who changes a package finds its tests there."""
     paragraph = PAGE.partition("The folders of `tests/`")[2].partition("\n")[0]
     named = set(re.findall(r"`([\w/]+)`", paragraph))
-    folders = {one.name for one in (ROOT / "tests").iterdir() if one.is_dir()} - {"__pycache__"}
-    packages = {one.stem for one in (ROOT / "server/gatepost").iterdir()} | {
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"__pycache__"}
+    packages = {path.stem for path in (ROOT / "server/gatepost").iterdir()} | {
         "authz",
         "keys",
         "packs",
@@ -102,7 +102,11 @@ def test_every_module_that_a_decision_names_exists() -> None:
     ]
 
     assert named
-    assert [one for one in named if not any(file.endswith(f"/{one[1]}") for file in files)] == []
+    assert [
+        reference
+        for reference in named
+        if not any(file.endswith(f"/{reference[1]}") for file in files)
+    ] == []
 
 
 def test_every_module_the_page_names_exists() -> None:

@@ -11,12 +11,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 
 async def test_its_query_finds_what_it_says(tmp_path: Path) -> None:
     """With nothing but SQLite: which calls did not succeed, and whose they were."""
-    found = re.search(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    async with audit_log(f"sqlite:///{tmp_path}/records.db") as one:
-        await one.fill()
+    match = re.search(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert match is not None
+    async with audit_log(f"sqlite:///{tmp_path}/records.db") as log:
+        await log.fill()
     connection = sqlite3.connect(tmp_path / "records.db")
-    rows = connection.execute(found[1]).fetchall()
+    rows = connection.execute(match[1]).fetchall()
     connection.close()
 
     assert [row[:2] for row in rows] == [(1, number) for number in range(12, 0, -1)]

@@ -31,7 +31,7 @@ def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
 def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
     """A reader who searches for an error message finds it here."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in source_files())
-    gate = {one.code for one in vars(errors).values() if getattr(one, "code", None)}
+    gate = {error.code for error in vars(errors).values() if getattr(error, "code", None)}
     tools = {word for _, word in TABLE.values()}
 
     assert headings() == {*PROBLEM.findall(text), *gate, *refusal_codes(), *tools, *BESIDE_REFUSALS}

@@ -27,13 +27,13 @@ PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
 
 def test_the_page_names_every_example() -> None:
     """Each file and folder beside it, and nothing that is gone."""
-    there = {
+    existing = {
         path.name + "/" * path.is_dir()
         for path in (ROOT / "examples").iterdir()
         if path.name != "README.md" and not path.name.startswith(("_", "."))
     }
 
-    assert set(re.findall(r"^\| \[(\S+?)\]", PAGE, re.MULTILINE)) == there
+    assert set(re.findall(r"^\| \[(\S+?)\]", PAGE, re.MULTILINE)) == existing
 
 
 async def test_a_function_is_a_tool() -> None:
@@ -54,9 +54,9 @@ def said_by(result: dict[str, object]) -> str:
 
 @pytest.fixture
 def client(tmp_path: Path) -> EndpointClient:
-    made = EndpointClient(pack.pack.offers, workspaces=Workspaces(tmp_path))
-    made.caller = a_caller(scopes=frozenset({"expenses:read", "expenses:write"}))
-    return made
+    client = EndpointClient(pack.pack.offers, workspaces=Workspaces(tmp_path))
+    client.caller = a_caller(scopes=frozenset({"expenses:read", "expenses:write"}))
+    return client
 
 
 async def test_a_pack_keeps_and_finds(client: EndpointClient) -> None:
@@ -73,18 +73,21 @@ async def test_a_pack_keeps_and_finds(client: EndpointClient) -> None:
     assert before["isError"] is True
     assert "add_expense" in said_by(before)
     assert largest["structuredContent"]["vendor"] == "Globex"
-    assert [one["vendor"] for one in json.loads(read["contents"][0]["text"])] == ["Acme", "Globex"]
+    assert [expense["vendor"] for expense in json.loads(read["contents"][0]["text"])] == [
+        "Acme",
+        "Globex",
+    ]
     assert "May" in messages[0]["content"]["text"]
 
 
 async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
     """A no leaves everything; a yes to so many deletes them."""
     await client.call("add_expense", {"vendor": "Acme", "amount": 1, "category": "travel"})
-    asked = await ask_again(client, "clear_expenses")
-    declined = await go_on(client, "clear_expenses", asked, {"question-1": {"action": "decline"}})
-    done = await go_on(client, "clear_expenses", asked, {"question-1": accept(sure=True)})
+    request = await ask_again(client, "clear_expenses")
+    declined = await go_on(client, "clear_expenses", request, {"question-1": {"action": "decline"}})
+    done = await go_on(client, "clear_expenses", request, {"question-1": accept(sure=True)})
 
-    assert input_requests_of(asked)["question-1"]["params"]["message"] == "Delete 1 receipts?"
+    assert input_requests_of(request)["question-1"]["params"]["message"] == "Delete 1 receipts?"
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 1 receipts."
 
@@ -95,12 +98,14 @@ def test_the_configuration_of_microsoft_learn_has_its_server_and_its_agent() -> 
     reading = read(ROOT / "examples/microsoft_learn.toml", {})
     config = reading.config
     assert config is not None
-    found = problems(config, load(config.tools, config.packs, config.network))
+    reported_problems = problems(config, load(config.tools, config.packs, config.network))
     upstreams = ConfiguredUpstreams(config)
     (server,) = upstreams.servers("acme")
     (agent,) = upstreams.agents("acme")
 
-    assert {one.id for one in found if one.level == "error"} == {"config.E007"}
+    assert {problem.id for problem in reported_problems if problem.level == "error"} == {
+        "config.E007"
+    }
     assert (server.name, server.url) == ("microsoft_learn", "https://learn.microsoft.com/api/mcp")
     assert (agent.name, agent.capabilities) == ("Microsoft Learn Assistant", (f"mcp:{server.id}",))
     assert upstreams.servers("globex") == upstreams.agents("globex") == ()
@@ -126,12 +131,16 @@ def test_the_customer_register_starts_with_its_configuration(
 ) -> None:
     """As `gatepost dev --config` reads it: the rule for refunds holds."""
     monkeypatch.chdir(ROOT)
-    given = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
-    config = dev_config(8000, tools=(), state=tmp_path, given=given.config)
+    settings = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
+    config = dev_config(8000, tools=(), state=tmp_path, user_config=settings.config)
     toolbox = load(config.tools, config.packs, config.network)
 
-    assert given.problems == ()
+    assert settings.problems == ()
     # The server makes the secret of its own dashboard when it starts.
-    found = [one for one in problems(config, toolbox) if one.level == "error"]
-    assert {one.setting for one in found} <= {"issuers[0].dashboard.client_secret"}
+    reported_problems = [
+        problem for problem in problems(config, toolbox) if problem.level == "error"
+    ]
+    assert {problem.setting for problem in reported_problems} <= {
+        "issuers[0].dashboard.client_secret"
+    }
     assert plan_of(config.approvals, toolbox.offers)["refund"].frequency() == "sometimes"

@@ -17,9 +17,9 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 def block(language: str, holding: str) -> str:
     """The one code block of that language that holds the text."""
-    found = [text for kind, text in BLOCKS if kind == language and holding in text]
-    assert len(found) == 1, f"{len(found)} blocks of {language} hold {holding!r}"
-    return found[0]
+    texts = [text for kind, text in BLOCKS if kind == language and holding in text]
+    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
+    return texts[0]
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) 
     lines = block("sh", "delete_csv")
     saved, pending = map(json.loads, paste(lines, *running).strip().splitlines())
     command = "gatepost approvals %s --tenant acme --config state/dev.toml"
-    shown = paste(
+    output = paste(
         f"{command % 'show'} {re.search('[0-9a-f]{24}', pending['message'])[0]}", *running
     )
-    approve = re.search(r"^gatepost approvals approve .*$", shown, re.MULTILINE)
-    assert approve is not None, shown
+    approve = re.search(r"^gatepost approvals approve .*$", output, re.MULTILINE)
+    assert approve is not None, output
     paste(f"{approve[0]} --config state/dev.toml", *running)
     _, deleted = map(json.loads, paste(lines, *running).strip().splitlines())
 
@@ -82,9 +82,9 @@ def test_the_readmes_own_function_runs_behind_the_gate(running: tuple[Gatepost, 
 def test_the_doctor_finds_nothing_wrong(running: tuple[Gatepost, Path]) -> None:
     """The command that the README recommends says so in its last line."""
     process, folder = running
-    said = paste(".venv/bin/gatepost doctor http://127.0.0.1:8000/mcp", process, folder)
+    output = paste(".venv/bin/gatepost doctor http://127.0.0.1:8000/mcp", process, folder)
 
-    assert said.strip().splitlines()[-1] == (f"No problems found at {process.url}.")
+    assert output.strip().splitlines()[-1] == (f"No problems found at {process.url}.")
 
 
 def test_the_readmes_configuration_has_no_problem(tmp_path: Path) -> None:

@@ -20,18 +20,21 @@ ROWS = re.findall(r"^\| [^|]+ \| (\d{3}) `(\w+)` \| ([^|]*)\|$", PAGE, re.MULTIL
 @pytest.mark.parametrize(("resource", "tools"), PLACES)
 def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
     """For each kind of resource that it lists."""
-    place = Resource(resource)
+    location = Resource(resource)
 
-    assert place.origin + SiblingPaths(place).base.replace("{tenant}", "acme") + "/tools" == tools
+    assert (
+        location.origin + SiblingPaths(location).base.replace("{tenant}", "acme") + "/tools"
+        == tools
+    )
 
 
 def test_the_failures_are_those_of_the_table() -> None:
     """Each kind has its row, and says so where it tells when to come back."""
-    told = {(int(status), word): third for status, word, third in ROWS}
+    documented = {(int(status), word): third for status, word, third in ROWS}
 
     assert PLACES
     for kind, row in TABLE.items():
-        assert ("`retry_after`" in told[row]) == (kind in RETRY_AFTER_S)
+        assert ("`retry_after`" in documented[row]) == (kind in RETRY_AFTER_S)
 
 
 def test_the_pasted_lines_work(tmp_path: Path) -> None:

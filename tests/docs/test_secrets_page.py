@@ -24,8 +24,8 @@ def test_the_example_is_a_tool_that_takes_a_secret() -> None:
 def test_every_command_and_limit_is_on_the_page() -> None:
     """And none that does not exist."""
     assert isinstance(secrets, Group)
-    told = set(re.findall(r"gatepost secrets (\w+)", PAGE))
+    documented = set(re.findall(r"gatepost secrets (\w+)", PAGE))
 
-    assert told == set(secrets.commands)
+    assert documented == set(secrets.commands)
     assert f"of {MIN_CHARACTERS} characters to {MAX_BYTES // 1024} KiB" in PAGE
     assert f"at most {MAX_SECRETS:,} secrets" in PAGE

@@ -66,32 +66,32 @@ def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     definition = tree.body[0]
     assert isinstance(definition, ast.ClassDef)
-    told = {}
+    meanings = {}
     for field, after in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
             assert isinstance(field.target, ast.Name)
             assert isinstance(after.value, ast.Constant)
-            told[field.target.id] = " ".join(str(after.value.value).split())
-    return told
+            meanings[field.target.id] = " ".join(str(after.value.value).split())
+    return meanings
 
 
 def struct_in(kind: Any) -> type[msgspec.Struct] | None:
     """The struct that a type is, or holds as item, value or alternative."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
-    return next((found for one in get_args(kind) if (found := struct_in(one))), None)
+    return next((struct for argument in get_args(kind) if (struct := struct_in(argument))), None)
 
 
 def settings(
     struct: type[msgspec.Struct] = Config, prefix: str = ""
 ) -> Iterator[tuple[str, str, str]]:
     """Name, meaning and default of every setting; tables by their members."""
-    told = meanings(struct)
+    meaning_of = meanings(struct)
     kinds = get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
         name = f"{prefix}{field.name}"
-        if field.name in told:
-            yield name, told[field.name], default_of(field)
+        if field.name in meaning_of:
+            yield name, meaning_of[field.name], default_of(field)
         inner = struct_in(kinds[field.name])
         if inner is not None:
             yield from settings(inner, f"{name}.")
@@ -158,7 +158,7 @@ def test_every_setting_says_what_it_means() -> None:
 def test_every_plain_setting_has_a_variable() -> None:
     """`listen.port` is GATEPOST_LISTEN__PORT, for each that is no member of a list or a table."""
     every = names()
-    plain = {name for name in every if not any(name.startswith(f"{one}.") for one in every)}
+    plain = {name for name in every if not any(name.startswith(f"{setting}.") for setting in every)}
 
     assert {f"GATEPOST_{name}".replace(".", "__").upper() for name in plain} == set(variables())
 

@@ -20,14 +20,14 @@ BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 def labels_of(family: MetricFamily) -> str:
     """The labels, with their values where these are known beforehand and few."""
-    told = []
+    bodies = []
     for label in family.labels:
         values = (
             label.values if isinstance(label, FixedLabel) and 1 < label.size <= MAX_SHOWN else ()
         )
-        shown = " ".join(f"`{value}`" for value in values)
-        told.append(f"`{label.name}`: {shown}" if shown else f"`{label.name}`")
-    return "; ".join(told)
+        labels = " ".join(f"`{value}`" for value in values)
+        bodies.append(f"`{label.name}`: {labels}" if labels else f"`{label.name}`")
+    return "; ".join(bodies)
 
 
 def table() -> str:
@@ -56,12 +56,12 @@ def test_the_table_is_what_is_told() -> None:
 
 def test_the_registry_tells_these_families_and_no_others() -> None:
     """The page lists every metric of a scrape."""
-    told = {
+    families = {
         metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
         for metric in registry_of(SharedMetrics(), version="1").collect()
     }
 
-    assert told == NAMED
+    assert families == NAMED
 
 
 def test_the_alerts_are_about_metrics_that_exist() -> None:

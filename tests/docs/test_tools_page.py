@@ -18,7 +18,7 @@ from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT, contents
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
-from tests.support.endpoint_streams import listening
+from tests.support.endpoint_clients import listening
 from tests.support.measuring import each
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
@@ -40,14 +40,14 @@ def test_every_tool_has_a_heading_and_every_heading_a_tool() -> None:
 def test_every_resource_and_prompt_has_a_heading() -> None:
     """By URI and by name, with the scopes it needs."""
     packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
-    offers = [one for pack in packs for one in pack.offers if not isinstance(one, Tool)]
+    offers = [offer for pack in packs for offer in pack.offers if not isinstance(offer, Tool)]
     sections = dict(
         re.findall(r"^### (?:Resource|Prompt) `([^`]+)`$(.*?)(?=^##|\Z)", PAGE, re.M | re.DOTALL)
     )
 
-    assert sorted(OTHERS) == sorted(one.key for one in offers)
-    for one in offers:
-        assert all(f"`{scope}`" in sections[one.key] for scope in one.scopes)
+    assert sorted(OTHERS) == sorted(offer.key for offer in offers)
+    for offer in offers:
+        assert all(f"`{scope}`" in sections[offer.key] for scope in offer.scopes)
 
 
 @each("name", HEADINGS)
@@ -125,10 +125,10 @@ async def test_the_example_of_a_tool_works() -> None:
     client = EndpointClient(example(0).offers)
     client.caller = a_caller(scopes=frozenset({"invoices:read"}))
 
-    found = (await client.call("find_invoice", {"number": "2024-001"})).json["result"]
+    result = (await client.call("find_invoice", {"number": "2024-001"})).json["result"]
     missing = (await client.call("find_invoice", {"number": "x"})).json["result"]
 
-    assert found["structuredContent"] == {"number": "2024-001", "total": 1250.0}
+    assert result["structuredContent"] == {"number": "2024-001", "total": 1250.0}
     assert missing["isError"] is True
 
 
@@ -146,8 +146,10 @@ async def test_the_example_of_dependencies_works() -> None:
 async def test_the_example_of_existing_tools_works() -> None:
     """A FastAPI app and a FastMCP server in this process, and a description."""
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[2]
-    made = names_of(code)
-    async with serving(made["status"], made["greetings"], made["abacus"]) as server:
+    defined_names = names_of(code)
+    async with serving(
+        defined_names["status"], defined_names["greetings"], defined_names["abacus"]
+    ) as server:
         client = server.client(scopes={"greetings:read", "abacus:use", "status:read"})
         greeted = await client.call("greet")
         call = asyncio.create_task(client.call("add", a=1, b=2))
@@ -183,7 +185,7 @@ async def test_the_example_of_a_resource_works() -> None:
     }
     completed = (await client.ask("completion/complete", params)).json["result"]["completion"]
 
-    assert [one["uri"] for one in listed] == ["report://2025/q1", "report://2025/q2"]
+    assert [resource["uri"] for resource in listed] == ["report://2025/q1", "report://2025/q2"]
     assert read["contents"][0]["text"] == "vendor,amount\nacme,1250.0\n"
     assert completed["values"] == ["q1", "q2"]
 
@@ -231,13 +233,13 @@ async def test_the_examples_that_take_long_work() -> None:
 async def test_the_example_that_tells_of_changes_works() -> None:
     """A subscriber of the note is notified, and of the list when there is a new one."""
     client = EndpointClient(example(8).offers)
-    wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
-    async with listening(client, wanted) as stream:
-        assert await stream.acknowledged() == wanted
+    filters = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
+    async with listening(client, filters) as stream:
+        assert await stream.acknowledged() == filters
         await client.call("write_note", {"title": "second", "text": "Water the plants."})
-        told = [(await stream.next())["method"] for _ in range(2)]
+        methods = [(await stream.next())["method"] for _ in range(2)]
 
-    assert told == ["notifications/resources/updated", "notifications/resources/list_changed"]
+    assert methods == ["notifications/resources/updated", "notifications/resources/list_changed"]
 
 
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,9 +44,9 @@ def approved(gate: Gatepost) -> None:
 
     eventually(lambda: len(waiting()) == 1, within=60)
     where = "--tenant acme --config .gatepost/dev.toml"
-    shown = pasted(f"gatepost approvals show {waiting()[0]} {where}", gate.folder)
-    command = re.findall(r"^gatepost approvals approve .*$", shown, re.M)
-    assert command, shown
+    output = pasted(f"gatepost approvals show {waiting()[0]} {where}", gate.folder)
+    command = re.findall(r"^gatepost approvals approve .*$", output, re.M)
+    assert command, output
     assert "is approved" in pasted(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
 
 
@@ -64,6 +64,6 @@ def test_every_block_prints_what_the_page_says(gate: Gatepost) -> None:
             printed.append(pasted(lines, gate.folder))
 
     assert len(SHELL) == 8
-    assert [one for one, (_, text) in zip(printed, SHELL, strict=True) if text] == [
+    assert [output for output, (_, text) in zip(printed, SHELL, strict=True) if text] == [
         text for _, text in SHELL if text
     ]

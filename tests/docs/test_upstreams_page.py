@@ -33,9 +33,9 @@ mcp.run(show_banner=False)
 
 def block(language: str, holding: str) -> str:
     """The one code block of that language that holds the text."""
-    found = [text for kind, text in BLOCKS if kind == language and holding in text]
-    assert len(found) == 1, f"{len(found)} blocks of {language} hold {holding!r}"
-    return found[0]
+    texts = [text for kind, text in BLOCKS if kind == language and holding in text]
+    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
+    return texts[0]
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def started(line: str, url: str) -> tuple[str, ...]:
 
 def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -> None:
     """Tested, called, approved and called again, and listed over REST."""
-    place, url = folder
+    root, url = folder
     lines = block("sh", "gatepost upstream test crm")
-    with commands.dev(place, *started(block("sh", "gatepost dev --upstream "), url)) as gate:
+    with commands.dev(root, *started(block("sh", "gatepost dev --upstream "), url)) as gate:
         calls = "\n".join(lines.splitlines()[1:])
         eventually(lambda: "approval_pending" in paste(calls, gate), within=30)
         tested = paste(lines.splitlines()[0], gate)
@@ -80,14 +80,14 @@ def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -
     assert tested.splitlines()[-1] == "crm can be used."
     assert "is approved" in approve
     assert answer == json.loads(block("json", "customer 17"))
-    assert [one["name"] for one in servers["data"]] == ["crm"]
+    assert [server["name"] for server in servers["data"]] == ["crm"]
 
 
 def approval(pending: str, gate: Gatepost) -> str:
     """What the approval of the call that waits prints."""
-    found = re.search("[0-9a-f]{24}", pending)
-    assert found is not None, pending
-    command = f"gatepost approvals show {found[0]} --tenant acme --config state/dev.toml"
+    match = re.search("[0-9a-f]{24}", pending)
+    assert match is not None, pending
+    command = f"gatepost approvals show {match[0]} --tenant acme --config state/dev.toml"
     approve = re.search(r"^gatepost approvals approve .*$", paste(command, gate), re.MULTILINE)
     assert approve is not None
     return paste(f"{approve[0]} --config state/dev.toml", gate)
@@ -95,14 +95,14 @@ def approval(pending: str, gate: Gatepost) -> str:
 
 def test_the_servers_of_an_mcpservers_file_are_behind_the_gate(folder: tuple[Path, str]) -> None:
     """A server over HTTP and a program, each listed and tested."""
-    place, url = folder
-    script = place / "notes.py"
+    root, url = folder
+    script = root / "notes.py"
     script.write_text(NOTES, encoding="utf-8")
     file = block("json", "mcpServers").replace("http://127.0.0.1:9100/mcp", url)
     file = file.replace("/srv/notes/.venv/bin/python", sys.executable)
-    (place / "mcp.json").write_text(file.replace("/srv/notes/notes.py", str(script)))
+    (root / "mcp.json").write_text(file.replace("/srv/notes/notes.py", str(script)))
     lines = block("sh", "gatepost upstream test notes").splitlines()
-    with commands.dev(place, *started(block("sh", "gatepost dev --upstreams "), url)) as gate:
+    with commands.dev(root, *started(block("sh", "gatepost dev --upstreams "), url)) as gate:
         listed = paste(lines[0], gate)
         tested = paste(lines[1], gate)
 

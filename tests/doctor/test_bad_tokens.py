@@ -77,15 +77,15 @@ def rows() -> dict[str, tuple[str, str, str]]:
 def test_the_page_says_what_the_operator_reads(server: ServerProcess, token: str) -> None:
     """The log of the running server and `gatepost doctor --config` agree with the table."""
     reason, rule, setting = rows()[token]
-    made = TOKENS[token](TokenFactory(server.idp.issuer("main"), server.client.resource))
+    encoded = TOKENS[token](TokenFactory(server.idp.issuer("main"), server.client.resource))
     config = str(server.folder / "gatepost.toml")
 
-    said = CliRunner().invoke(command, ["--config", config, "--token", made])
+    result = CliRunner().invoke(command, ["--config", config, "--token", encoded])
     peer = ("X-Forwarded-For", f"192.0.2.{list(TOKENS).index(token)}")
-    answer = server.client.call(made, "whoami", fields=[peer])
+    answer = server.client.call(encoded, "whoami", fields=[peer])
 
-    assert said.exit_code == 1
-    printed = dict(re.findall(r"^(\w+): +(.*)$", said.output, re.MULTILINE))
+    assert result.exit_code == 1
+    printed = dict(re.findall(r"^(\w+): +(.*)$", result.output, re.MULTILINE))
     assert (printed["reason"], printed["rule"], printed.get("setting", "")) == (
         reason,
         rule,
@@ -101,7 +101,7 @@ def test_the_page_says_what_the_operator_reads(server: ServerProcess, token: str
         if event["event"] == "token_refused"
     ]
     assert (event["reason"], event["rule"], event.get("setting", "")) == (reason, rule, setting)
-    assert made not in server.process.output
+    assert encoded not in server.process.output
 
 
 def test_the_page_has_a_row_for_each() -> None:
@@ -123,7 +123,7 @@ def test_doctor_says_when_no_tool_wants_a_scope_of_the_token(server: ServerProce
     finally:
         server.write({"scopes": {"baseline": ["files:write"]}})
 
-    assert [one.exit_code for one in outputs] == [0, 0]
+    assert [output.exit_code for output in outputs] == [0, 0]
     assert "The token has no scope that a tool needs" in outputs[0].output
     assert "files:write" in outputs[0].output.rpartition("one of:")[2]
     assert "no scope" not in outputs[1].output

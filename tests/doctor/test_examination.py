@@ -311,31 +311,33 @@ async def test_a_healthy_server_is_called_fine() -> None:
     assert report.sentence == f"No problems found at {report.url}."
 
 
-@each(("change", "said", "side"), BROKEN.values(), ids=BROKEN)
-async def test_the_last_sentence_names_the_culprit(change: Change, said: str, side: str) -> None:
+@each(("change", "sentence", "side"), BROKEN.values(), ids=BROKEN)
+async def test_the_last_sentence_names_the_culprit(
+    change: Change, sentence: str, side: str
+) -> None:
     """Whatever stops every client is a failure, and the sentence says where to change what."""
     report = await examined(change)
 
     assert not report.healthy
-    assert said in report.sentence
+    assert sentence in report.sentence
     assert f": at {side}" in report.sentence or f": at the {side}" in report.sentence
 
 
-@pytest.mark.parametrize(("change", "said", "side"), WORRYING.values(), ids=WORRYING)
+@pytest.mark.parametrize(("change", "sentence", "side"), WORRYING.values(), ids=WORRYING)
 async def test_what_stops_some_clients_is_said_but_is_no_failure(
-    change: Change, said: str, side: str
+    change: Change, sentence: str, side: str
 ) -> None:
     """A server that works for most clients is healthy, and the sentence says for whom it is not."""
     report = await examined(change)
 
     assert report.healthy
     assert report.sentence.startswith("Clients can connect, but ")
-    assert said in report.sentence
+    assert sentence in report.sentence
     assert side in report.sentence
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "sentence"),
     [
         ("http://mcp.example.com/mcp", "plain http"),
         ("mcp.example.com", "not an absolute"),
@@ -344,12 +346,12 @@ async def test_what_stops_some_clients_is_said_but_is_no_failure(
         ("http://127.0.0.1:9/mcp", "cannot be reached"),
     ],
 )
-async def test_an_address_that_no_client_would_use_is_said_at_once(url: str, said: str) -> None:
+async def test_an_address_that_no_client_would_use_is_said_at_once(url: str, sentence: str) -> None:
     """Neither a mistyped URL nor a closed port ends in a traceback."""
     report = await examine(url)
 
     assert not report.healthy
-    assert said in report.sentence
+    assert sentence in report.sentence
 
 
 async def test_nothing_of_a_foreign_server_reaches_the_terminal_raw() -> None:

@@ -40,8 +40,8 @@ def probe(idp: Idp, resource: str = RESOURCE, *, typ: Any = "at+jwt", **claims: 
     """The probe's result for a token that differs from RFC 9068 in these claims and `typ`."""
     factory = TokenFactory(idp.issuer("main"), resource)
     token = factory.token(header={"typ": typ}, **claims)
-    asked = ProbeRequest(url=idp.issuer("main"), resource=resource, token=token)
-    return asyncio.run(probe_issuer(asked))
+    request = ProbeRequest(url=idp.issuer("main"), resource=resource, token=token)
+    return asyncio.run(probe_issuer(request))
 
 
 def table_of(result: ProbeResult) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def test_a_machine_without_subject_leaves_the_marks_of_the_preset(idp: Idp) -> N
     realm = idp.issuer("realms/main", [jwk(rsa_key())])
     claims = {"sub": ABSENT, "azp": "agent", "typ": "Bearer", "organization": ["acme"]}
     token = TokenFactory(realm, RESOURCE).token(header={"typ": "JWT"}, **claims)
-    asked = ProbeRequest(url=realm, resource=RESOURCE, token=token)
-    result = asyncio.run(probe_issuer(asked))
+    request = ProbeRequest(url=realm, resource=RESOURCE, token=token)
+    result = asyncio.run(probe_issuer(request))
 
     assert result.works, result.findings
     assert table_of(result)["preset"] == "keycloak"
@@ -213,10 +213,10 @@ def introspecting(idp: Idp, basic: str, answered: dict[str, Any]) -> None:
         body = (await receive()).get("body", b"")
         headers = dict(scope["headers"])
         sent = headers.get(b"authorization", b"").decode()
-        known = sent == basic if basic else not sent and form in body
+        is_known = sent == basic if basic else not sent and form in body
         known_token = b"token=opaque" in body
         reply = {"active": True, **answered} if known_token else {"active": False}
-        await respond(send, 200 if known else 401, json.dumps(reply).encode())
+        await respond(send, 200 if is_known else 401, json.dumps(reply).encode())
 
     idp.replace("/main/introspect", introspect)
     metadata = idp._document(METADATA) or {}
@@ -319,8 +319,8 @@ def test_a_forged_token_changes_nothing(idp: Idp) -> None:
     """Its claims are proposals from an untrusted server."""
     factory = TokenFactory(idp.issuer("main"), RESOURCE)
     token = factory.token(sign=signer(rsa_key("stranger"), "RS256"))
-    asked = ProbeRequest(url=idp.issuer("main"), resource=RESOURCE, token=token)
-    result = asyncio.run(probe_issuer(asked))
+    request = ProbeRequest(url=idp.issuer("main"), resource=RESOURCE, token=token)
+    result = asyncio.run(probe_issuer(request))
 
     assert not result.works
     assert "The signature must match" in " ".join(result.findings)

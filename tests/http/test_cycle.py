@@ -7,7 +7,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.connections import WITHIN_S, WireConnection, connected, port, serving, wire
+
+__all__ = ["port", "wire"]  # fixtures
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -59,9 +61,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
     elif scope["path"] == "/scope":
-        there = scope.get(WHOLE_BODY, b"nothing")
+        whole_body = scope.get(WHOLE_BODY, b"nothing")
         first = await receive()
-        data = there + b" " + first["body"]
+        data = whole_body + b" " + first["body"]
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
     elif scope["path"] == "/refused":
@@ -69,9 +71,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(body(b"no"))
         await receive()
     elif scope["path"].startswith("/told"):
-        told = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
-        await send(start((b"content-length", b"%d" % len(told))))
-        await send(body(told))
+        text = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
+        await send(start((b"content-length", b"%d" % len(text))))
+        await send(body(text))
     else:
         for message in ANSWERS[scope["path"]]:
             await send(message)
@@ -164,7 +166,7 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
     began = loop.time()
 
     assert await wire.rest() == b""
-    assert 0.8 < loop.time() - began < SOON
+    assert 0.8 < loop.time() - began < WITHIN_S
 
 
 @pytest.mark.parametrize(

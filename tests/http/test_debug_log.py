@@ -11,7 +11,7 @@ import pytest
 
 from gatepost.storage.backends import open_records
 from gatepost.telemetry.logs import OWN_LOGGERS, configure
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -51,26 +51,28 @@ def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: s
     with capture_logs() as events:
         server.client.call(token, tool, arguments)
 
-    told = [one for one in events if one["event"] in ("request_received", "response_made")]
-    assert [(one["event"], one["method"], one["tool"]) for one in told] == [
+    lines = [event for event in events if event["event"] in ("request_received", "response_made")]
+    assert [(event["event"], event["method"], event["tool"]) for event in lines] == [
         ("request_received", "tools/call", tool),
         ("response_made", "tools/call", tool),
     ]
-    assert told[0]["id"] == told[1]["id"] != ""
-    assert told[1]["outcome"] == outcome
-    assert told[1]["duration_ms"] >= 0
-    calls = [one for one in events if one["event"] == "call_completed"]
-    assert [(one["offer"], one["outcome"]) for one in calls] == ([(tool, ended)] if ended else [])
+    assert lines[0]["id"] == lines[1]["id"] != ""
+    assert lines[1]["outcome"] == outcome
+    assert lines[1]["duration_ms"] >= 0
+    calls = [event for event in events if event["event"] == "call_completed"]
+    assert [(call["offer"], call["outcome"]) for call in calls] == (
+        [(tool, ended)] if ended else []
+    )
     assert token not in json.dumps(events, default=str)
 
 
 def test_a_call_by_rest_is_told_too(server: Server) -> None:
     """With what it is part of."""
-    octopus = Octopus(server, server.token(org_id="acme"))
+    rest_client = RestClient(server, server.token(org_id="acme"))
     with capture_logs() as events:
-        octopus.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
+        rest_client.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
 
-    [call] = [one for one in events if one["event"] == "call_completed"]
+    [call] = [event for event in events if event["event"] == "call_completed"]
     assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")
     assert call["duration_ms"] >= 0
     assert PRIVATE not in json.dumps(events, default=str)
@@ -80,14 +82,17 @@ def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
     """Also of a tool that does not exist, which is no secret of the tenant; never arguments."""
     token = server.token(org_id="acme", scope="files:read")
     answers = [server.client.call(token, name, {"text": PRIVATE}) for name in ("echo", "ecko")]
-    wanted = [answer.field("x-request-id") for answer in answers]
+    request_ids = [answer.field("x-request-id") for answer in answers]
 
     def lines() -> dict[str, Any]:
         written = [json.loads(line) for line in server.log().splitlines() if '"request"' in line]
         return {line["request_id"]: line for line in written}
 
-    eventually(lambda: set(wanted) <= set(lines()), within=20)
-    assert [(lines()[one]["rpc_method"], lines()[one]["name"]) for one in wanted] == [
+    eventually(lambda: set(request_ids) <= set(lines()), within=20)
+    assert [
+        (lines()[request_id]["rpc_method"], lines()[request_id]["name"])
+        for request_id in request_ids
+    ] == [
         ("tools/call", "echo"),
         ("tools/call", "ecko"),
     ]
@@ -103,21 +108,21 @@ def test_nothing_is_logged_without_the_debug_level() -> None:
     ):
         quiet.client.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
 
-    told = {"request_received", "response_made", "call_completed"}
-    assert [one for one in events if one["event"] in told] == []
+    names = {"request_received", "response_made", "call_completed"}
+    assert [event for event in events if event["event"] in names] == []
 
 
 @contextmanager
 def levels_restored() -> Iterator[None]:
     """Put the handlers and levels back that the test's process had."""
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
-    before = [(one, one.level, one.handlers) for one in loggers]
+    before = [(logger, logger.level, logger.handlers) for logger in loggers]
     try:
         yield
     finally:
-        for one, level, handlers in before:
-            one.setLevel(level)
-            one.handlers = handlers
+        for logger, level, handlers in before:
+            logger.setLevel(level)
+            logger.handlers = handlers
 
 
 async def test_debug_shows_no_statement_of_the_database_driver(

@@ -90,13 +90,13 @@ PEERS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "same"), PEERS)
+@pytest.mark.parametrize(("address", "other", "same"), PEERS)
 def test_a_network_of_addresses_is_one_peer(
-    flood: Clocked, one: str, other: str, same: bool
+    flood: Clocked, address: str, other: str, same: bool
 ) -> None:
     """The owner of an IPv6 /64 has more addresses than we have memory."""
     for _ in range(2):
-        flood.failed(peer_scope(one), InvalidToken("bad_signature"))
+        flood.failed(peer_scope(address), InvalidToken("bad_signature"))
 
     assert (flood.waits(other) is not None) is same
 

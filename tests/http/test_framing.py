@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.connections import WITHIN_S, WireConnection, connected, serving
 from tests.support.measuring import each
 
 END = b'"end":1}'
@@ -31,11 +31,11 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         while message.get("more_body"):
             message = await receive()
             body += message.get("body", b"")
-    told = {name: scope[name] for name in ("method", "path", "http_version")}
-    told |= {name: scope[name].decode() for name in ("raw_path", "query_string")}
-    told["headers"] = [[n.decode(), v.decode("latin-1")] for n, v in scope["headers"]]
-    told |= {"body": body.decode(), "end": 1}
-    data = json.dumps(told, separators=(",", ":")).encode()
+    fields = {name: scope[name] for name in ("method", "path", "http_version")}
+    fields |= {name: scope[name].decode() for name in ("raw_path", "query_string")}
+    fields["headers"] = [[n.decode(), v.decode("latin-1")] for n, v in scope["headers"]]
+    fields |= {"body": body.decode(), "end": 1}
+    data = json.dumps(fields, separators=(",", ":")).encode()
     start = {"type": "http.response.start", "status": 200}
     await send({**start, "headers": [(b"content-length", b"%d" % len(data))]})
     await send({"type": "http.response.body", "body": data})
@@ -50,8 +50,8 @@ async def port() -> AsyncIterator[int]:
 async def told(wire: WireConnection) -> dict[str, Any]:
     """What the application says of the next request."""
     answer = await wire.until(END)
-    said: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return said
+    fields: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return fields
 
 
 async def warmed(wire: WireConnection) -> None:
@@ -115,9 +115,9 @@ async def test_each_request_has_its_own_length(port: int) -> None:
         await warmed(wire)
         for body in (b"a", b"first", b"a longer one", b"a"):
             await wire.send(post(body))
-            found = await told(wire)
-            assert found["body"] == body.decode()
-            assert ["content-length", str(len(body))] in found["headers"]
+            request = await told(wire)
+            assert request["body"] == body.decode()
+            assert ["content-length", str(len(body))] in request["headers"]
 
 
 FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
@@ -187,4 +187,4 @@ async def test_a_connection_is_idle_only_between_requests(port: int) -> None:
     async with connected(port) as wire:
         await warmed(wire)
         assert await wire.rest() == b""
-    assert SOON > 1
+    assert WITHIN_S > 1

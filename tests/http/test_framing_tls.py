@@ -9,7 +9,6 @@ import pytest
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import tls_context
-from tests.http.conftest import WireConnection, connected, serving
 from tests.http.test_framing import (
     FRAMINGS,
     PACKETS,
@@ -20,6 +19,7 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
+from tests.support.connections import WireConnection, connected, serving
 from tests.support.proxies import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
@@ -121,9 +121,9 @@ async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[Wi
 
 async def test_fields_are_the_connections_own(port: int, trusting: ssl.SSLContext) -> None:
     """Two at once, with heads of the same length: neither ever has the other's fields."""
-    async with warm(port, trusting, b"first") as one, warm(port, trusting, b"other") as other:
+    async with warm(port, trusting, b"first") as first, warm(port, trusting, b"other") as other:
         for _ in range(3):
-            for wire, token in ((one, "first"), (other, "other")):
+            for wire, token in ((first, "first"), (other, "other")):
                 await wire.send(post(b"x").replace(b"token", token.encode()))
-                found = await told(wire)
-                assert ["authorization", f"Bearer {token}"] in found["headers"]
+                request = await told(wire)
+                assert ["authorization", f"Bearer {token}"] in request["headers"]

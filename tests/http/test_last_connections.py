@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import respond
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
-from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
+from tests.http.test_tls import NEVER_S, rest_of
+from tests.support.connections import WITHIN_S
 from tests.support.proxies import CertificateAuthority
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -65,13 +66,13 @@ async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
     sock = bind("127.0.0.1", 0)
     server = await started(sock, tls_context(*authority.certify("localhost")))
 
-    def asked(client: socket.socket) -> bytes:
+    def exchange(client: socket.socket) -> bytes:
         with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:
             encrypted.sendall(GET)
             return rest_of(encrypted)
 
     with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:
-        waiting = asyncio.create_task(asyncio.to_thread(asked, client))
+        waiting = asyncio.create_task(asyncio.to_thread(exchange, client))
         await server.shutdown([sock])
 
         assert (await waiting).startswith(b"HTTP/1.1 200")

@@ -59,12 +59,12 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
             "gatepost.edge", logging.ERROR, __file__, 1, "request_error", None, sys.exc_info()
         )
     record.request_id = "ab12-9"
-    told = formatter.format(record)
+    text = formatter.format(record)
 
-    assert "KeyError" in told
-    assert "test_logs.py" in told
-    assert "ab12-9" in told
-    assert TOKEN not in told
+    assert "KeyError" in text
+    assert "test_logs.py" in text
+    assert "ab12-9" in text
+    assert TOKEN not in text
 
 
 def test_a_client_cannot_write_lines_of_its_own() -> None:
@@ -95,7 +95,7 @@ ACTING = "\x7f\x85\x9b\u061c\u200b\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041
 """Controls of terminals, marks of direction, ends of lines and letters that are not seen."""
 
 
-def said(formatter: logging.Formatter, text: str) -> str:
+def formatted(formatter: logging.Formatter, text: str) -> str:
     """One event whose sentence, detail and traceback hold the text."""
     try:
         raise ValueError(text)
@@ -124,13 +124,13 @@ def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
         (text, text, UNSET),
     )
     written = (
-        said(JsonFormatter(), text),
-        said(ConsoleFormatter(), text),
+        formatted(JsonFormatter(), text),
+        formatted(ConsoleFormatter(), text),
         as_json([row]).decode(),
         as_text([row]).decode(),
     )
 
-    assert not any(letter in one for one in written)
+    assert not any(letter in line for line in written)
     event = json.loads(written[0])
     assert (event["event"], event["detail"]) == (text, text)
     assert json.loads(written[2])["path"] == f"/{text}"
@@ -139,6 +139,6 @@ def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
 
 def test_half_a_character_does_not_cost_the_event() -> None:
     """Names of files may hold bytes that are no text."""
-    event = json.loads(said(JsonFormatter(), "file a\udc80b"))
+    event = json.loads(formatted(JsonFormatter(), "file a\udc80b"))
 
     assert event["detail"] == "file a\\udc80b"

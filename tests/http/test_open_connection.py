@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import PAGE, WITHIN_S, PersistentConnection
+from tests.http.test_tls import PersistentConnection
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
 from tests.support.commands import REFUSED, ServerProcess, ended, server_process
+from tests.support.connections import PAGE, WITHIN_S
 from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.processes import free_port
@@ -47,11 +48,13 @@ class Secure:
     @contextmanager
     def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
         """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
-        one = PersistentConnection(self.process, self.tls, token or self.process.token(), **fields)
+        connection = PersistentConnection(
+            self.process, self.tls, token or self.process.token(), **fields
+        )
         try:
-            yield one
+            yield connection
         finally:
-            one.close()
+            connection.close()
 
     @contextmanager
     def changed(self, changes: Mapping[str, Any]) -> Iterator[None]:
@@ -65,9 +68,9 @@ class Secure:
 
     def order(self, *words: str) -> str:
         """Have an operator run a command of `gatepost`; what it says."""
-        code, told, complaints = ended(*words, cwd=self.process.folder)
+        code, output, complaints = ended(*words, cwd=self.process.folder)
         assert code == 0, complaints
-        return told
+        return output
 
 
 @contextmanager
@@ -114,7 +117,7 @@ def listen(server: Secure, **changes: Any) -> dict[str, Any]:
     return {"listen": server.process.configured["listen"] | changes}
 
 
-def said(answer: RawAnswer) -> tuple[int, str | int]:
+def status_and_error(answer: RawAnswer) -> tuple[int, str | int]:
     """Status, and the challenge's error or the failure's code."""
     challenge = answer.field("www-authenticate") or ""
     error = challenge.partition('error="')[2].partition('"')[0]
@@ -183,23 +186,23 @@ CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
 def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, case: str) -> None:
     """Refused on the open connection, and served again once it may be."""
     changes, expected = CHANGED[case]
-    with server.kept(x_fill="x" * 1024) as kept:
-        kept.warm()
+    with server.kept(x_fill="x" * 1024) as connection:
+        connection.warm()
         with server.changed(changes(server)):
-            assert said(kept.ask()) == expected
-            assert said(kept.ask()) == expected
-        assert kept.said() == "acme"
+            assert status_and_error(connection.ask()) == expected
+            assert status_and_error(connection.ask()) == expected
+        assert connection.said() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
     """The very bytes that were one tenant's request are another's."""
-    with server.kept() as kept:
-        kept.warm()
+    with server.kept() as connection:
+        connection.warm()
         renamed = {"issuers": [main(server.process.idp, tenants={"acme": "renamed"})]}
         with server.changed(renamed):
-            assert [kept.said(), kept.said()] == ["renamed", "renamed"]
-        assert kept.said() == "acme"
+            assert [connection.said(), connection.said()] == ["renamed", "renamed"]
+        assert connection.said() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -207,26 +210,26 @@ def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
     """Nothing of the tool that the connection called before is kept."""
     path = server.process.folder / "again.py"
     text = path.read_text(encoding="utf-8")
-    with server.kept() as kept:
-        kept.warm()
+    with server.kept() as connection:
+        connection.warm()
         path.write_text(text.replace('return f"', 'return f"new '), encoding="utf-8")
         server.process.hang_up()
-        assert kept.said() == "new acme"
+        assert connection.said() == "new acme"
         path.write_text(text, encoding="utf-8")
         server.process.hang_up()
-        assert kept.said() == "acme"
+        assert connection.said() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> None:
     """Two are let through, and the third is refused like any other."""
     rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
-    with server.kept() as kept:
-        kept.warm()
+    with server.kept() as connection:
+        connection.warm()
         with server.changed({"limits": rate}):
-            assert [kept.said(), kept.said()] == ["acme", "acme"]
-            assert said(kept.ask()) == (200, -32000)
-        assert kept.said() == "acme"
+            assert [connection.said(), connection.said()] == ["acme", "acme"]
+            assert status_and_error(connection.ask()) == (200, -32000)
+        assert connection.said() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -234,28 +237,28 @@ def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure
     """The address that the log has is the connection's, once there is no such proxy."""
     line = r'"peer":"{}".*"correlation":"proxied"'
     fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
-    with server.kept(**fields) as kept:
-        kept.warm()
+    with server.kept(**fields) as connection:
+        connection.warm()
         server.process.process.wait_for(line.format(r"203\.0\.113\.9"))
         with server.changed(listen(server, trusted_proxies=[])):
-            assert kept.ask().status == 200
+            assert connection.ask().status == 200
             server.process.process.wait_for(line.format(r"127\.0\.0\.1"))
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure) -> None:
     """Pipelined, in a single record or a byte a record: none is served by what was in force."""
-    with server.kept() as kept:
-        kept.warm()
+    with server.kept() as connection:
+        connection.warm()
         with server.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
-            kept.socket.sendall(kept.message() * 3)
-            assert [said(kept.answer()) for _ in range(3)] == [(200, -31001)] * 3
-            for byte in kept.message():
-                kept.socket.sendall(bytes([byte]))
-            assert said(kept.answer()) == (200, -31001)
-        kept.socket.sendall(kept.message("x") + kept.message("longer"))
-        assert [kept.answer().status, kept.answer().status] == [200, 200]
-        assert kept.said() == "acme"
+            connection.socket.sendall(connection.message() * 3)
+            assert [status_and_error(connection.answer()) for _ in range(3)] == [(200, -31001)] * 3
+            for byte in connection.message():
+                connection.socket.sendall(bytes([byte]))
+            assert status_and_error(connection.answer()) == (200, -31001)
+        connection.socket.sendall(connection.message("x") + connection.message("longer"))
+        assert [connection.answer().status, connection.answer().status] == [200, 200]
+        assert connection.said() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -264,10 +267,10 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
     for life_s in (2, 5, 15, 45):
         # The first of these that this machine is fast enough for.
         token = server.process.token(exp=int(time.time()) + life_s)
-        with server.kept(token) as kept:
-            if [kept.ask().status for _ in range(3)] == [200] * 3:
-                kept.until(401, b"")
-                assert said(kept.ask()) == (401, "invalid_token")
+        with server.kept(token) as connection:
+            if [connection.ask().status for _ in range(3)] == [200] * 3:
+                connection.until(401, b"")
+                assert status_and_error(connection.ask()) == (401, "invalid_token")
                 return
     raise AssertionError("no token was ever accepted")
 
@@ -275,26 +278,26 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
 @pytest.mark.requirement("P3", "N18")
 def test_a_revoked_token_is_refused(server: Secure) -> None:
     """From another process, by `gatepost revoke`; another caller goes on, and it can be undone."""
-    with server.kept(server.process.token(sub="mallory")) as kept, server.kept() as other:
-        kept.warm()
+    with server.kept(server.process.token(sub="mallory")) as connection, server.kept() as other:
+        connection.warm()
         other.warm()
         number = server.order("revoke", "--subject", "mallory").split()[-1]
-        kept.until(401, b"")
-        assert said(kept.ask()) == (401, "invalid_token")
+        connection.until(401, b"")
+        assert status_and_error(connection.ask()) == (401, "invalid_token")
         assert other.ask().status == 200
         server.order("revoke", "--undo", number)
-        kept.until(200, b'"result"')
+        connection.until(200, b'"result"')
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_suspended_tenant_is_refused(server: Secure) -> None:
     """By `gatepost tenant suspend`, until it may call again."""
-    with server.kept() as kept:
-        kept.warm()
+    with server.kept() as connection:
+        connection.warm()
         server.order("tenant", "suspend", "acme")
-        kept.until(200, b"-31001")
+        connection.until(200, b"-31001")
         server.order("tenant", "resume", "acme")
-        kept.until(200, b'"result"')
+        connection.until(200, b'"result"')
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -305,19 +308,19 @@ def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(server: Secure, i
     forge = TokenFactory(idp.issuer("second"), server.process.client.resource, kid="fresh")
     new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
     with (
-        server.kept(server.process.token("second", org_id="two")) as kept,
+        server.kept(server.process.token("second", org_id="two")) as connection,
         server.kept(new) as newcomer,
     ):
-        kept.warm()
+        connection.warm()
         idp.issuer("second", [f.jwk(fresh, "fresh")])
         try:
             newcomer.until(200, b'"result"')
-            assert said(kept.ask()) == (401, "invalid_token")
+            assert status_and_error(connection.ask()) == (401, "invalid_token")
         finally:
             idp.issuer("second", [f.jwk(rsa_key())])
 
 
-def shown(server: Secure, **versions: ssl.TLSVersion) -> bytes:
+def certificate_of(server: Secure, **versions: ssl.TLSVersion) -> bytes:
     """The certificate that a client gets to see; one that knows no name for the server, too."""
     seen = set()
     for name in ("localhost", None):
@@ -330,24 +333,26 @@ def shown(server: Secure, **versions: ssl.TLSVersion) -> bytes:
             tls.wrap_socket(plain, server_hostname=name) as connection,
         ):
             seen.add(connection.getpeercert(binary_form=True) or b"")
-    (one,) = seen
-    return one
+    (certificate,) = seen
+    return certificate
 
 
 @pytest.mark.requirement("O7")
 def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> None:
     """New connections get it in both TLS versions, open ones go on; so does the next renewal."""
-    with server.kept() as kept:
-        kept.warm()
-        seen = [shown(server)]
+    with server.kept() as connection:
+        connection.warm()
+        seen = [certificate_of(server)]
         for _ in range(2):
             server.authority.certify("localhost")
-            assert shown(server) == seen[-1], "it is taken up by a reload, and not half written"
+            assert certificate_of(server) == seen[-1], (
+                "it is taken up by a reload, and not half written"
+            )
             server.process.hang_up()
-            seen.append(shown(server))
-            assert shown(server, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
+            seen.append(certificate_of(server))
+            assert certificate_of(server, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
         assert len(set(seen)) == 3
-        assert kept.said() == "acme"
+        assert connection.said() == "acme"
 
 
 BROKEN = {
@@ -365,16 +370,16 @@ def other_key(server: Secure) -> bytes:
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_certificate_that_cannot_be_used_changes_nothing(server: Secure, case: str) -> None:
     """The reload is refused with a sentence, and the one before is shown still."""
-    before, key = shown(server), Path(server.process.configured["listen"]["tls_key"])
-    good = key.read_bytes()
+    before, key = certificate_of(server), Path(server.process.configured["listen"]["tls_key"])
+    original = key.read_bytes()
     BROKEN[case](key, server)
     try:
         server.process.hang_up(REFUSED)
-        assert shown(server) == before
+        assert certificate_of(server) == before
         assert "config.E014" in server.process.process.output
         metadata = f"{server.process.client.path}{WELL_KNOWN}"
         server.process.client.tls = server.tls
         assert server.process.client.send("GET", metadata).status == 200
     finally:
-        key.write_bytes(good)
+        key.write_bytes(original)
         server.process.hang_up()

@@ -13,9 +13,11 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey import channels
-from tests.http.conftest import Front, ask
+from tests.support.connections import RecordedEdge, ask, recorded
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.stores import POSTGRES_PASSWORD, Postgres
+
+__all__ = ["recorded"]  # a fixture
 
 pack = Pack("told")
 
@@ -56,7 +58,7 @@ async def shared_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SharedS
     await opened.aclose()
 
 
-def told(response: Response) -> dict[str, Any]:
+def error_of(response: Response) -> dict[str, Any]:
     """The error of a 503 that says when to come back, and nothing else."""
     assert response.status == 503
     assert "www-authenticate" not in response.headers
@@ -75,7 +77,7 @@ async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
     client = EndpointClient(TOOLS, records=records)
     response = await client.ask("tools/call", {"name": "count"}, meta={IDEMPOTENCY_KEY: "k1"})
 
-    assert told(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
+    assert error_of(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
 
 
 async def test_what_needs_no_store_is_served_all_the_same(
@@ -111,7 +113,7 @@ async def test_a_session_is_not_lost_by_an_outage(
     client = EndpointClient(TOOLS, records=records)
     response = await exchange(client, await client.open())
 
-    assert told(response) == {"jsonrpc": "2.0", **identity, "error": ERROR}
+    assert error_of(response) == {"jsonrpc": "2.0", **identity, "error": ERROR}
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
@@ -120,12 +122,12 @@ async def test_a_started_stream_ends_with_the_error(
 ) -> None:
     """Its status is sent; the last message says what happened."""
     client = EndpointClient(TOOLS, shared_store=shared_store)
-    asked = {"name": "announce", "_meta": {"progressToken": 1}}
+    params = {"name": "announce", "_meta": {"progressToken": 1}}
     if modern:
-        response = await client.ask("tools/call", asked, meta={"progressToken": 1})
+        response = await client.ask("tools/call", params, meta={"progressToken": 1})
     else:
         session = await client.open()
-        response = await client.within(session, message("tools/call", asked))
+        response = await client.within(session, message("tools/call", params))
 
     assert response.status == 200
     assert response.events[-1] == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
@@ -139,11 +141,11 @@ async def test_a_started_stream_ends_with_the_error(
     ],
 )
 async def test_the_edge_answers_for_every_route(
-    front: Front, path: str, shape: dict[str, Any] | None
+    recorded: RecordedEdge, path: str, shape: dict[str, Any] | None
 ) -> None:
     """From every store: 503 with the body of the route's protocol, and no traceback in the log."""
-    front.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
-    answer = await ask(front.edge, path)
+    recorded.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
+    answer = await ask(recorded.edge, path)
     document = json.loads(answer.body)
 
     assert answer.status == 503

@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.edge import respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost_authz.middleware import send_response
-from tests.http.conftest import WITHIN_S, Encrypted, encrypted
+from tests.http.test_tls import ThreadedServer, threaded_server
+from tests.support.connections import WITHIN_S
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
 
@@ -78,15 +79,15 @@ def authority(
 @contextlib.contextmanager
 def limited(
     app: LargeAnswerApp, authority: CertificateAuthority | None, **limits: float
-) -> Iterator[Encrypted]:
+) -> Iterator[ThreadedServer]:
     """A server with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
     unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
-    with encrypted(app, authority, unread=unread) as server:
+    with threaded_server(app, authority, unread=unread) as server:
         yield server
 
 
-def asked(server: Encrypted, path: bytes, address: str = "127.0.0.1") -> socket.socket:
+def slow_client(server: ThreadedServer, path: bytes, address: str = "127.0.0.1") -> socket.socket:
     """A connection whose client has asked, and reads nothing."""
     connection = server.opened(address, **SMALL)
     connection.sendall(GET % path)
@@ -133,7 +134,7 @@ def test_what_one_caller_leaves_unread_is_bounded(
         unread = server.server.config.unread
         connections = []
         for number in range(8):
-            connections.append(open_.enter_context(asked(server, path)))
+            connections.append(open_.enter_context(slow_client(server, path)))
             eventually(lambda n=number: len(app.asked) == n + 1, within=WITHIN_S)
             eventually(lambda: unread.total >= 2 * MEGABYTE, within=WITHIN_S)
         eventually(lambda: len(server.server.server_state.connections) <= 2, within=WITHIN_S)
@@ -142,9 +143,9 @@ def test_what_one_caller_leaves_unread_is_bounded(
         assert is_refused(connections[0])
         if path != b"/stream":
             assert body(connections[-1]) == LARGE
-    told = [record for record in caplog.records if record.msg == "unread_answer_dropped"]
-    assert told[0].levelno == logging.WARNING
-    assert len(told) < 6, "a stranger must not fill the log"
+    warnings = [record for record in caplog.records if record.msg == "unread_answer_dropped"]
+    assert warnings[0].levelno == logging.WARNING
+    assert len(warnings) < 6, "a stranger must not fill the log"
 
 
 def test_another_caller_keeps_its_answers(
@@ -152,10 +153,12 @@ def test_another_caller_keeps_its_answers(
 ) -> None:
     """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
     with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
-        modest = [open_.enter_context(asked(server, b"/whole", "127.0.0.2")) for _ in range(2)]
+        modest = [
+            open_.enter_context(slow_client(server, b"/whole", "127.0.0.2")) for _ in range(2)
+        ]
         eventually(lambda: server.server.config.unread.total >= 7 * MEGABYTE, within=WITHIN_S)
         for _ in range(10):
-            open_.enter_context(asked(server, b"/whole"))
+            open_.enter_context(slow_client(server, b"/whole"))
         eventually(lambda: len(app.asked) == 12, within=WITHIN_S)
         eventually(lambda: len(server.server.server_state.connections) <= 5, within=WITHIN_S)
 
@@ -171,7 +174,9 @@ def test_a_client_that_hardly_reads_is_cut_off(
         limited(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
         ExitStack() as open_,
     ):
-        silent, sipping = ([open_.enter_context(asked(server, p)) for p in PATHS] for _ in "ab")
+        silent, sipping = (
+            [open_.enter_context(slow_client(server, p)) for p in PATHS] for _ in "ab"
+        )
 
         def are_lost() -> bool:
             for connection in sipping:
@@ -192,7 +197,7 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
     waiting = threading.Event()
     with (
         limited(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
-        asked(server, b"/whole") as connection,
+        slow_client(server, b"/whole") as connection,
     ):
         data = bytearray()
         while len(data) < len(LARGE):
@@ -205,11 +210,11 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """Each further request had its answer made and kept; they wait until the first one is read."""
-    with limited(app, authority) as server, asked(server, b"/whole") as connection:
+    with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         connection.sendall(GET % b"/whole" + GET % b"/small")
         connection.sendall(GET % b"/small")
-        with asked(server, b"/small") as other:
+        with slow_client(server, b"/small") as other:
             assert body(other, 5) == b"small"
         assert app.asked == ["/whole", "/small"]
 
@@ -226,7 +231,7 @@ def test_a_refusal_waits_for_the_answer_before_it(
     """What is no request, or begins one and does not end it, is refused behind the answer."""
     with limited(app, authority) as server:
         for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
-            with asked(server, b"/whole") as connection:
+            with slow_client(server, b"/whole") as connection:
                 eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
                 connection.sendall(nonsense)
                 assert body(connection)[: len(LARGE)] == LARGE
@@ -249,7 +254,7 @@ def test_a_stop_waits_for_what_is_being_read(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """A client that reads its answer while the server stops gets all of it."""
-    with limited(app, authority) as server, asked(server, b"/whole") as connection:
+    with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True
         assert body(connection) == LARGE

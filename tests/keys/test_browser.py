@@ -14,8 +14,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
-from tests.keys.conftest import challenge_of
 from tests.support.programs import WITHIN_MS, chromium, in_a_browser
+from tests.support.sign_in import challenge_of
 
 pytestmark = in_a_browser
 
@@ -158,10 +158,10 @@ def test_a_foreign_page_cannot_frame_the_pages(
     page = browser.new_page()
     page.goto(callback)
     page.set_content(f'<iframe src="{request(issuer, callback)}"></iframe>'.replace("&", "&amp;"))
-    said = page.frame_locator("iframe").locator("body")
+    body = page.frame_locator("iframe").locator("body")
 
-    expect(said).to_contain_text("The pages of this issuer cannot be embedded")
-    expect(said).not_to_contain_text("Who are you")
+    expect(body).to_contain_text("The pages of this issuer cannot be embedded")
+    expect(body).not_to_contain_text("Who are you")
     page.close()
 
 
@@ -171,30 +171,30 @@ def test_the_pages_fit_and_can_be_read(browser: Browser, issuer: str, callback: 
     context = browser.new_context(device_scale_factor=2, reduced_motion="reduce")
     page = context.new_page()
     page.goto(request(issuer, callback, "W" * 80, scope="files:read " + "x" * 200))
-    found = looks(page, "signin")
+    findings = looks(page, "signin")
     page.get_by_role("button", name="Alice Archer").click()
     expect(page.get_by_role("button", name="Allow")).to_be_visible()
-    found |= looks(page, "consent")
+    findings |= looks(page, "consent")
     page.goto(f"{issuer}/authorize?client_id=unknown")
-    found |= looks(page, "refusal")
+    findings |= looks(page, "refusal")
     page.goto(issuer)
-    found |= looks(page, "front")
+    findings |= looks(page, "front")
     context.close()
 
-    assert len(found) == 16
-    assert {name: value for name, value in found.items() if value != [False, []]} == {}
+    assert len(findings) == 16
+    assert {name: value for name, value in findings.items() if value != [False, []]} == {}
 
 
 def looks(page: Page, name: str) -> dict[str, object]:
     """What `measure` finds of a page, on a phone and a desktop, light and dark."""
-    found = {}
+    findings = {}
     for width in (360, 1280):
         for scheme in ("light", "dark"):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme=scheme)
-            found[f"{name}-{scheme}-{width}"] = measure(page)
+            findings[f"{name}-{scheme}-{width}"] = measure(page)
             keep(page, f"{name}-{scheme}-{width}")
-    return found
+    return findings
 
 
 def keep(page: Page, name: str) -> None:

@@ -4,7 +4,18 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, challenge_of, query_of, table
+from tests.support.sign_in import (
+    CALLBACK,
+    ORIGIN,
+    RESOURCE,
+    CodeFlow,
+    challenge_of,
+    query_of,
+    table,
+    walk,
+)
+
+__all__ = ["walk"]  # a fixture
 
 
 def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
@@ -301,11 +312,11 @@ async def test_the_only_registered_address_may_be_left_out(walk: CodeFlow) -> No
 async def test_a_native_client_may_listen_on_any_port(walk: CodeFlow) -> None:
     """RFC 8252 section 7.3: the free port is found after the registration."""
     await walk.register(redirect_uris=["http://127.0.0.1/callback"])
-    there = "http://127.0.0.1:50505/callback"
-    back = await walk.submit(await walk.sign_in(redirect_uri=there), decision="allow")
+    redirect_uri = "http://127.0.0.1:50505/callback"
+    back = await walk.submit(await walk.sign_in(redirect_uri=redirect_uri), decision="allow")
 
-    assert back.headers["location"].startswith(there + "?")
-    exchanged = await walk.exchange(query_of(back)["code"], redirect_uri=there)
+    assert back.headers["location"].startswith(redirect_uri + "?")
+    exchanged = await walk.exchange(query_of(back)["code"], redirect_uri=redirect_uri)
     assert exchanged.status_code == 200
 
 

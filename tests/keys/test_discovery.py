@@ -9,7 +9,9 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import metadata
-from tests.keys.conftest import CLI, ORIGIN, PATHS, RESOURCE, CodeFlow
+from tests.support.sign_in import CLI, ORIGIN, PATHS, RESOURCE, CodeFlow, walk
+
+__all__ = ["walk"]  # a fixture
 
 INSPECTOR = "http://localhost:6274"
 

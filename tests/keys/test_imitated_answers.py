@@ -8,9 +8,9 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
 from tests.support.issuers import unb64
 from tests.support.measuring import each
+from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
 
 NAMES = list(IMITATIONS)
 APP, MACHINE, API = "the-app", "the-machine", "the-api"
@@ -25,14 +25,14 @@ def imitating(name: str, **settings: object) -> CodeFlow:
         StaticClient(client_id=API, secret=SECRET, introspects=True),
     )
     # Errors do not depend on the algorithm, and these keys are made quickly.
-    made = IssuerSettings(
+    issuer_settings = IssuerSettings(
         imitation=IMITATIONS[name],
         algorithm="ES256",
         clients=clients,
         cli_secret=CLI[1],
         **settings,
     )
-    walk = CodeFlow(made)
+    walk = CodeFlow(issuer_settings)
     walk.client_id = APP
     return walk
 
@@ -52,8 +52,8 @@ async def test_the_metadata_names_endpoints_that_exist(name: str) -> None:
     walk = imitating(name)
     settings, shape = walk.issuer.settings, walk.issuer.settings.imitation
     for identifier in settings.identifiers:
-        place = identifier.removesuffix("/") + "/.well-known/openid-configuration"
-        document = (await walk.http.get(place)).json()
+        endpoint_url = identifier.removesuffix("/") + "/.well-known/openid-configuration"
+        document = (await walk.http.get(endpoint_url)).json()
         assert document["issuer"] == identifier
         assert ("registration_endpoint" in document) == ("registration" in shape.endpoints)
         assert not shape.metadata_lacks & document.keys()
@@ -109,9 +109,9 @@ async def test_entra_errors_have_numbers_and_traces() -> None:
         body = answer.json()
         assert (answer.status_code, body["error"]) == (status, error), body
         assert body["error_codes"] == [number]
-        found = ENTRA_DESCRIPTION.fullmatch(body["error_description"])
-        assert found is not None, body
-        assert found.groups() == (str(number), body["trace_id"], body["correlation_id"])
+        match = ENTRA_DESCRIPTION.fullmatch(body["error_description"])
+        assert match is not None, body
+        assert match.groups() == (str(number), body["trace_id"], body["correlation_id"])
 
 
 async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
@@ -159,14 +159,14 @@ async def test_google_describes_a_token_without_client_authentication() -> None:
     walk = imitating("google", access_token_format="opaque")
     answer = (await walk.exchange(await walk.code(scope="openid email"))).json()
     path = walk.path("introspection")
-    told = await walk.http.post(path, data={"access_token": answer["access_token"]})
+    response = await walk.http.post(path, data={"access_token": answer["access_token"]})
     unknown = await walk.http.post(path, data={"access_token": "ya29.unknown"})
 
     assert answer["access_token"].startswith("ya29.")
-    assert told.json()["aud"] == told.json()["azp"] == APP
-    assert told.json()["scope"] == "openid https://www.googleapis.com/auth/userinfo.email"
-    assert told.json()["expires_in"] == "600"
-    assert "active" not in told.json()
+    assert response.json()["aud"] == response.json()["azp"] == APP
+    assert response.json()["scope"] == "openid https://www.googleapis.com/auth/userinfo.email"
+    assert response.json()["expires_in"] == "600"
+    assert "active" not in response.json()
     assert (unknown.status_code, unknown.json()["error"]) == (400, "invalid_token")
 
 
@@ -204,10 +204,10 @@ async def test_an_opaque_token_is_introspected_in_the_providers_words(name: str)
     shape = walk.issuer.settings.imitation
     answer = await walk.exchange(await walk.code(scope="files:read " + scopes_of(name)))
     token = answer.json()["access_token"]
-    asked = await walk.http.post(
+    response = await walk.http.post(
         walk.path("introspection"), data={"token": token}, auth=(API, SECRET)
     )
-    described = asked.json()
+    described = response.json()
 
     assert token.startswith(shape.opaque_prefix)
     assert described["active"] is True
@@ -226,12 +226,12 @@ async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
     """Its introspection response names the client and no `sub`."""
     walk = imitating("oidc-provider", access_token_format="opaque")
     token = (await machine(walk, scope="files:read", resource=RESOURCE)).json()["access_token"]
-    asked = await walk.http.post(
+    response = await walk.http.post(
         walk.path("introspection"), data={"token": token}, auth=(API, SECRET)
     )
 
-    assert asked.json()["client_id"] == MACHINE
-    assert "sub" not in asked.json()
+    assert response.json()["client_id"] == MACHINE
+    assert "sub" not in response.json()
 
 
 @each("name", [name for name in NAMES if IMITATIONS[name].opaque != "always"])
@@ -279,7 +279,7 @@ async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
 async def test_the_answer_does_not_name_its_sender(name: str) -> None:
     """Neither sends `iss` (RFC 9207), and neither claims to."""
     walk = imitating(name)
-    asked = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
-    consent = await walk.sign_in(scope=asked)
+    scope = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
+    consent = await walk.sign_in(scope=scope)
 
     assert "iss" not in query_of(await walk.submit(consent, decision="allow"))

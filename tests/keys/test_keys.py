@@ -104,10 +104,10 @@ def test_a_folder_that_git_tracks_is_refused(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with pytest.raises(GenerationRefused, match="git repository"):
         write_key(new_key("ES256"), tmp_path / "keys")
-    made = (tmp_path / "keys").exists()
+    exists = (tmp_path / "keys").exists()
     (tmp_path / ".gitignore").write_text("keys/\n", encoding="utf-8")
 
-    assert not made
+    assert not exists
     assert write_key(new_key("ES256"), tmp_path / "keys").exists()
 
 

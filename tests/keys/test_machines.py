@@ -8,8 +8,10 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
-from tests.keys.conftest import CLI, ORIGIN, RESOURCE, CodeFlow, table
 from tests.support.measuring import each
+from tests.support.sign_in import CLI, ORIGIN, RESOURCE, CodeFlow, table, walk
+
+__all__ = ["walk"]  # a fixture
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
@@ -117,10 +119,10 @@ async def test_the_command_line_gets_a_token_for_any_person(walk: CodeFlow) -> N
     _, alice = await mint(walk, tenant="acme", subject="alice", scope="files:write")
     _, eve = await mint(walk, tenant="umbrella", subject="eve")
     _, first = await mint(walk, tenant="globex", resource=RESOURCE)
-    known, unknown = (claims_of(walk, str(a["access_token"])) for a in (alice, eve))
+    person, unknown = (claims_of(walk, str(a["access_token"])) for a in (alice, eve))
 
-    assert (known["sub"], known["org_id"], known["scope"]) == ("alice", "acme", "files:write")
-    assert known["roles"] == ["approver", "admin", "operator"]
+    assert (person["sub"], person["org_id"], person["scope"]) == ("alice", "acme", "files:write")
+    assert person["roles"] == ["approver", "admin", "operator"]
     assert (unknown["sub"], unknown["org_id"]) == ("eve", "umbrella")
     assert "roles" not in unknown
     assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, query_of, table
+from tests.support.sign_in import CALLBACK, ORIGIN, RESOURCE, CodeFlow, query_of, table, walk
+
+__all__ = ["walk"]  # a fixture
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -31,8 +33,8 @@ async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: CodeFl
     await walk.register()
     page = await walk.sign_in("bob", scope="files:write made:up")
 
-    for shown in ("Test client", "127.0.0.1:41717 (this computer)", RESOURCE, "Bob Bright"):
-        assert shown in page.text
+    for text in ("Test client", "127.0.0.1:41717 (this computer)", RESOURCE, "Bob Bright"):
+        assert text in page.text
     assert "Create and change files of your workspace" in page.text
     assert "made:up" in page.text
     assert "files:read" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page.text)
@@ -128,9 +130,9 @@ async def test_a_form_works_only_as_it_was_shown(
 ) -> None:
     """A foreign page cannot press the button, nor swap what it was pressed for (CSRF)."""
     await walk.register()
-    shown = await (walk.authorize() if page == "sign-in" else walk.sign_in())
+    first_page = await (walk.authorize() if page == "sign-in" else walk.sign_in())
 
-    answer = await walk.submit(shown, user="alice", decision="allow", **changes)
+    answer = await walk.submit(first_page, user="alice", decision="allow", **changes)
 
     assert answer.status_code == 403
     assert "location" not in answer.headers
@@ -141,10 +143,10 @@ async def test_a_form_works_only_as_it_was_shown(
 async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: CodeFlow, page: str) -> None:
     """A seal that an attacker got for their own session is of no use elsewhere (login CSRF)."""
     await walk.register()
-    shown = await (walk.authorize() if page == "sign-in" else walk.sign_in())
+    first_page = await (walk.authorize() if page == "sign-in" else walk.sign_in())
     walk.http.cookies.clear()
 
-    answer = await walk.submit(shown, user="alice", decision="allow")
+    answer = await walk.submit(first_page, user="alice", decision="allow")
 
     assert answer.status_code == 403
     assert len(walk.issuer.codes) == 0
@@ -163,12 +165,12 @@ async def test_consent_is_the_persons_who_saw_the_page(walk: CodeFlow) -> None:
 async def test_a_sign_in_cannot_be_turned_into_consent(walk: CodeFlow) -> None:
     """The seal says which form it belongs to."""
     await walk.register()
-    shown = await walk.authorize()
-    text = shown.text.replace("/dev-as/sign-in", "/dev-as/consent")
-    shown._content = text.encode()
-    del shown._text
+    first_page = await walk.authorize()
+    text = first_page.text.replace("/dev-as/sign-in", "/dev-as/consent")
+    first_page._content = text.encode()
+    del first_page._text
 
-    assert (await walk.submit(shown, decision="allow")).status_code == 403
+    assert (await walk.submit(first_page, decision="allow")).status_code == 403
 
 
 async def test_anything_but_allow_is_denial(walk: CodeFlow) -> None:
@@ -211,11 +213,11 @@ async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: Code
     onward = await walk.submit(too_old, user="alice")
     consent = await walk.http.get(onward.headers["location"])
     code = query_of(await walk.submit(consent, decision="allow"))["code"]
-    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+    claims = await walk.introspect((await walk.exchange(code)).json()["access_token"])
 
     assert "/dev-as/consent" in fresh_enough.text
     assert 'name="user"' in too_old.text
-    assert told["auth_time"] == 1_800_000_100
+    assert claims["auth_time"] == 1_800_000_100
 
 
 async def test_a_stronger_sign_in_is_asked_for_and_told(walk: CodeFlow) -> None:
@@ -228,11 +230,11 @@ async def test_a_stronger_sign_in_is_asked_for_and_told(walk: CodeFlow) -> None:
     onward = await walk.submit(page, user="alice")
     consent = await walk.http.get(onward.headers["location"])
     code = query_of(await walk.submit(consent, decision="allow"))["code"]
-    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+    claims = await walk.introspect((await walk.exchange(code)).json()["access_token"])
 
     assert "/dev-as/consent" in unknown.text
     assert "strong sign-in" in page.text
-    assert told["acr"] == strong
+    assert claims["acr"] == strong
 
 
 async def test_a_session_ends_after_eight_hours(walk: CodeFlow) -> None:
@@ -253,9 +255,9 @@ async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subj
     walk = CodeFlow(auto_approve=True, auto_user=auto_user)
     await walk.register()
     code = query_of(await walk.authorize(login_hint=hint))["code"]
-    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+    claims = await walk.introspect((await walk.exchange(code)).json()["access_token"])
 
-    assert told["sub"] == subject
+    assert claims["sub"] == subject
 
 
 async def test_without_pages_an_unknown_user_is_denied() -> None:

@@ -10,8 +10,10 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, production_check, routes
-from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, CodeFlow
 from tests.support.measuring import each
+from tests.support.sign_in import ORIGIN, PATHS, RESOURCE, CodeFlow, walk
+
+__all__ = ["walk"]  # a fixture
 
 LAPTOP = {
     "issuer_url": f"{ORIGIN}/dev-as",

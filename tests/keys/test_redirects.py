@@ -107,13 +107,13 @@ def test_a_request_matches_its_registration_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    ("uri", "shown", "target"),
+    ("uri", "label", "target"),
     [
         ("http://127.0.0.1:41717/cb", "127.0.0.1:41717 (this computer)", "http://127.0.0.1:41717"),
         ("https://claude.ai/cb", "claude.ai", "https://claude.ai"),
         (CURSOR, "cursor: (an application on this computer)", "cursor:"),
     ],
 )
-def test_a_person_is_told_where_the_way_back_leads(uri: str, shown: str, target: str) -> None:
+def test_a_person_is_told_where_the_way_back_leads(uri: str, label: str, target: str) -> None:
     """The host, not the path, says who gets the code; the page's form may lead only there."""
-    assert (place(uri), form_target(uri)) == (shown, target)
+    assert (place(uri), form_target(uri)) == (label, target)

@@ -2,19 +2,21 @@
 
 import pytest
 
-from tests.keys.conftest import CLI, ORIGIN, CodeFlow
+from tests.support.sign_in import CLI, ORIGIN, CodeFlow, walk
+
+__all__ = ["walk"]  # a fixture
 
 
 async def test_every_refresh_gives_a_new_refresh_token(walk: CodeFlow) -> None:
     """The access token is new too, with the same person, scope and resource."""
     first = await walk.tokens()
     second = (await walk.refresh(first["refresh_token"], resource=f"{ORIGIN}/mcp")).json()
-    told = await walk.introspect(second["access_token"])
+    answer = await walk.introspect(second["access_token"])
 
     assert second["refresh_token"] != first["refresh_token"]
     assert second["access_token"] != first["access_token"]
-    assert (told["sub"], told["scope"]) == ("alice", "files:read files:write")
-    assert told["aud"] == f"{ORIGIN}/mcp"
+    assert (answer["sub"], answer["scope"]) == ("alice", "files:read files:write")
+    assert answer["aud"] == f"{ORIGIN}/mcp"
 
 
 async def test_a_reused_refresh_token_ends_the_family(walk: CodeFlow) -> None:
@@ -131,11 +133,11 @@ async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk:
 async def test_introspection_tells_resources_about_access_tokens_only(walk: CodeFlow) -> None:
     """A refresh token is never active: a resource would let it through as an access token."""
     tokens = await walk.tokens()
-    told = await walk.introspect(tokens["access_token"])
+    answer = await walk.introspect(tokens["access_token"])
     walk.clock.now += 600
 
-    assert told["active"] is True
-    assert (told["sub"], told["org_id"], told["dev"]) == ("alice", "acme", True)
+    assert answer["active"] is True
+    assert (answer["sub"], answer["org_id"], answer["dev"]) == ("alice", "acme", True)
     assert await walk.introspect(tokens["refresh_token"]) == {"active": False}
     assert await walk.introspect(tokens["access_token"]) == {"active": False}
     assert await walk.introspect("nonsense") == {"active": False}
@@ -149,10 +151,10 @@ async def test_unauthenticated_clients_learn_nothing_from_introspection(walk: Co
     wrong = await walk.http.post("/dev-as/introspect", data=data, auth=(CLI[0], "wrong"))
     other = await walk.register(token_endpoint_auth_method="client_secret_post")
     secret = {"client_id": other["client_id"], "client_secret": other["client_secret"]}
-    told = await walk.http.post("/dev-as/introspect", data=data | secret)
+    answer = await walk.http.post("/dev-as/introspect", data=data | secret)
 
     assert (public.status_code, wrong.status_code) == (401, 401)
-    assert told.json() == {"active": False}
+    assert answer.json() == {"active": False}
 
 
 async def test_opaque_tokens_can_be_had_for_tests() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.keys.conftest import CALLBACK, CodeFlow, query_of, table
+from tests.support.sign_in import CALLBACK, CodeFlow, query_of, table, walk
+
+__all__ = ["walk"]  # a fixture
 
 VS_CODE = {
     "client_name": "Visual Studio Code",

@@ -34,12 +34,12 @@ CASES = [
 ]
 
 
-@each(("requested", "found"), CASES)
+@each(("requested", "expected"), CASES)
 def test_a_resource_is_named_exactly_save_for_this_machines_names(
-    requested: str, found: str | None
+    requested: str, expected: str | None
 ) -> None:
     """A person types localhost or 127.0.0.1; the audience is always the configured spelling."""
-    assert Resources((MCP, TEMPLATE)).find(requested) == found
+    assert Resources((MCP, TEMPLATE)).find(requested) == expected
 
 
 @pytest.mark.parametrize(

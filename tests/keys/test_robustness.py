@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.wire import MalformedRequest, parameters
-from tests.keys.conftest import CALLBACK, RESOURCE, CodeFlow
+from tests.support.sign_in import CALLBACK, RESOURCE, CodeFlow
 
 NAMES = [
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",
@@ -101,14 +101,14 @@ def test_parameters_are_read_or_refused(encoded: bytes) -> None:
 
 def test_the_memory_forgets_what_was_unused_for_longest() -> None:
     """A busy client outlives a flood of registrations."""
-    kept: Bounded[int] = Bounded(3)
+    memory: Bounded[int] = Bounded(3)
     for number in range(3):
-        kept.put(str(number), number)
-    kept.get("0")
-    kept.put("3", 3)
-    kept.drop("nothing")
+        memory.put(str(number), number)
+    memory.get("0")
+    memory.put("3", 3)
+    memory.drop("nothing")
 
-    assert (kept.get("0"), kept.get("1"), len(kept)) == (0, None, 3)
+    assert (memory.get("0"), memory.get("1"), len(memory)) == (0, None, 3)
 
 
 async def test_codes_and_tokens_are_bounded_too() -> None:
@@ -125,3 +125,28 @@ async def test_codes_and_tokens_are_bounded_too() -> None:
     ]
 
     assert all(0 < limit <= 10_000 for limit in limits)
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])
+async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> None:
+    """A link with one to the development issuer ended in a traceback."""
+    walk = CodeFlow()
+    await walk.register()
+
+    answer = await walk.authorize(redirect_uri=address)
+
+    assert answer.status_code == 400
+    assert "not registered" in answer.text
+
+
+@pytest.mark.parametrize("seconds", ["9" * 5000, "0" * 5000])
+async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> None:
+    """Python refuses to read such a number, and a signed-in user got a traceback."""
+    walk = CodeFlow()
+    await walk.register()
+    await walk.sign_in()
+
+    answer = await walk.authorize(max_age=seconds)
+
+    assert answer.status_code == 200
+    assert "/consent" in answer.text

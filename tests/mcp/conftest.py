@@ -1,4 +1,4 @@
-"""Offers of every kind, clients that ask in any revision, and a stage that lets a test decide."""
+"""Offers of every kind, and a stage that lets a test decide."""
 
 import asyncio
 from base64 import b64encode
@@ -24,9 +24,8 @@ from gatepost.mcp import client as mcp_client
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.stage import Next
-from tests.support.endpoint import CLIENT, VERSION, EndpointClient, Response, message
+from tests.support.endpoint import CLIENT, VERSION, EndpointClient, message
 
-REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
 PNG = b"\x89PNG\r\n\x1a\n"
 ICON = Icon("https://mcp.example.com/icon.png", mime_type="image/png", sizes=("48x48",))
 CHANGED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -177,21 +176,6 @@ async def stamp(ctx: CallContext) -> str:
 
 def base64(data: bytes) -> str:
     return b64encode(data).decode()
-
-
-async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
-    """One request in the words of a revision."""
-    if revision == VERSION:
-        return await client.ask(method, params)
-    return await client.within(await client.open(revision), message(method, params))
-
-
-async def result_of(
-    client: EndpointClient, revision: str, method: str, **params: Any
-) -> dict[str, Any]:
-    """Its result."""
-    result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
-    return result
 
 
 async def declared(client: EndpointClient, revision: str) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import NO_PARAMS
-from tests.mcp.conftest import REVISIONS, ask, pack
+from tests.mcp.conftest import pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import steps
 
 READ = {"uri": "library://rules"}

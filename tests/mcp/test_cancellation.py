@@ -8,7 +8,7 @@ from gatepost import CallContext, Pack
 from gatepost.http.body import WATCH_AFTER_S
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 from tests.support.measuring import capture_logs, each
 
 pack = Pack("slow")

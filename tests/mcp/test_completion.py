@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import REVISIONS, ask, declared, pack
+from tests.mcp.conftest import declared, pack
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import each
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.endpoint import META, EndpointClient
-from tests.support.endpoint_streams import COMMENT, SUBSCRIPTION, listening
+from tests.support.endpoint_clients import COMMENT, SUBSCRIPTION, listening
 
 pytestmark = pytest.mark.anyio
 

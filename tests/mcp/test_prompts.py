@@ -3,8 +3,9 @@
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import PNG, REVISIONS, ask, base64, declared, pack, result_of
+from tests.mcp.conftest import PNG, base64, declared, pack
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask, result_of
 from tests.support.measuring import each
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)

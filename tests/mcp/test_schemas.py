@@ -8,9 +8,10 @@ import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MAX_SUBSCHEMAS
-from tests.mcp.conftest import REVISIONS, ask, declared, result_of
+from tests.mcp.conftest import declared
 from tests.mcp.conftest import pack as library
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask, result_of
 from tests.support.measuring import each
 
 OBJECT = {"type": "object"}

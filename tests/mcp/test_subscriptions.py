@@ -10,7 +10,7 @@ from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from tests.support.endpoint import DECLARED, EndpointClient, EndpointTaskClient, a_caller, message
-from tests.support.endpoint_streams import WITHIN_S, EndpointPair, OpenExchange, listening
+from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, listening
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from gatepost import CallContext
 from gatepost.tools.api import Offer
 from gatepost.tools.tenant_offers import Agent
-from tests.mcp.conftest import REVISIONS, ask, declared, result_of
+from tests.mcp.conftest import declared
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_streams import listening
+from tests.support.endpoint_clients import REVISIONS, ask, listening, result_of
 from tests.support.measuring import each
 from tests.support.tools import MemorySource, ToolUpstream
 
@@ -290,7 +290,7 @@ async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() ->
 
     async def follow(tenant: str) -> None:
         def hear(change: Any) -> None:
-            heard[tenant].append(change.what)
+            heard[tenant].append(change.kind)
             if len(heard["acme"]) == 3:
                 told.set()
 

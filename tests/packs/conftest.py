@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,15 +18,13 @@ import pytest
 from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
 from gatepost_packs import BUILT_IN, filesystem, memory, workspace
 from gatepost_packs.vault import tools as vault
-from tests.rest.conftest import Octopus
-from tests.support.client import result
+from tests.support.client import Protocol, ToolCaller
 from tests.support.commands import tenant_folder
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 P = TypeVar("P", bound="PackServer")
-Protocol = Literal["mcp", "rest"]
 
 by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
 by_rest = pytest.mark.parametrize("agent", ["rest"], indirect=True)
@@ -36,70 +34,20 @@ For tables of cases whose protocol makes no difference: both get the same outcom
 tells the kind of a failure as well. Every tool still has tests by both.
 """
 
-KINDS = {
-    422: "validation",
-    404: "not_found",
-    403: "denied",
-    409: "conflict",
-    429: "rate_limit",
-    500: "internal",
-    503: "upstream_unavailable",
-    504: "timeout",
-}
 
-
-class PackResult(msgspec.Struct, frozen=True):
-    """The outcome of a call: its value (structured, else text), or the failure's message."""
-
-    value: Any = None
-    text: str = ""
-    failure: str | None = None
-    kind: str | None = None
-    """As REST says it; MCP only has the text."""
-    result: Mapping[str, Any] = {}
-    """The whole result, over MCP."""
-
-
-class PackCaller:
-    """One agent of one tenant; what it names lies in *folder*."""
+class PackCaller(ToolCaller):
+    """An agent whose tenant's files lie in *folder*."""
 
     def __init__(
         self, gatepost: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
     ) -> None:
-        self.gatepost, self.tenant, self.protocol = gatepost, tenant, protocol
+        super().__init__(gatepost, tenant, protocol, scopes)
         self._root = root
-        self.token = gatepost.token(org_id=tenant, scope=scopes)
 
     @property
     def folder(self) -> Path:
         """The tenant's files, which a test may put there before the server does."""
         return tenant_folder(self._root, self.tenant)
-
-    def call(self, tool: str, **arguments: Any) -> PackResult:
-        if self.protocol == "mcp":
-            reply = self.gatepost.client.call(self.token, tool, arguments)
-            if "error" in (document := json.loads(reply.body)):
-                return PackResult(failure=document["error"]["message"])  # a rate limit
-            answer = result(reply)
-            text = "\n\n".join(block["text"] for block in answer["content"])
-            if answer["isError"]:
-                return PackResult(failure=text, result=answer)
-            value = answer.get("structuredContent", text)
-            # As on REST, what is no object stands in one.
-            return PackResult(
-                value["result"] if [*value] == ["result"] else value, text, result=answer
-            )
-        told = Octopus(self.gatepost, self.token).call(tool, arguments)
-        if told.status != 200:
-            return PackResult(failure=told.json["message"], kind=KINDS[told.status])
-        value = told.json.get("result", told.json)
-        return PackResult(value, value if isinstance(value, str) else json.dumps(value))
-
-    def listed(self) -> list[str]:
-        """The names of the tools it is shown."""
-        if self.protocol == "mcp":
-            return self.gatepost.client.listed(self.token)
-        return Octopus(self.gatepost, self.token).names()
 
 
 class PackServer(Server):

@@ -18,12 +18,12 @@ from tests.architecture.source import ROOT
 from tests.packs.conftest import (
     HttpServer,
     PackCaller,
-    PackResult,
     PackServer,
     RecordedRequest,
     StubResponse,
     open_server,
 )
+from tests.support.client import ToolResult
 from tests.support.measuring import each
 from tests.support.processes import Process, python_environment
 
@@ -105,7 +105,7 @@ class PacksUnderTest(NamedTuple):
 
     def call(
         self, agent: PackCaller, tool: str, arguments: dict[str, Any], *, fails: bool = False
-    ) -> PackResult:
+    ) -> ToolResult:
         """A call that works, unless it may fail; `{url}` is that of the host outside."""
         there = json.loads(json.dumps(arguments).replace("{url}", self.outside.url))
         reply = agent.call(tool, **there)

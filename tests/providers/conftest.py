@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from tests.keys.conftest import SECRET, TokenForm
 from tests.providers.provider import (
     DASHBOARD,
     GATEPOST,
@@ -36,6 +35,7 @@ from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
 from tests.support.programs import command, environment
 from tests.support.proxies import CertificateAuthority
+from tests.support.sign_in import SECRET, TokenForm
 
 
 class DjangoOauthToolkit(IdentityProvider):

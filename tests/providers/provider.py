@@ -17,12 +17,12 @@ from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.keys.conftest import SECRET
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.programs import HTML, BrowserUser, PageForm, forms_of
 from tests.support.proxies import CertificateAuthority
+from tests.support.sign_in import SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "providers" / "bin" / "python"

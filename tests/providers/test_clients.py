@@ -12,10 +12,10 @@ from mcp.shared.auth import OAuthClientInformationFull
 from playwright.sync_api import expect
 from pydantic import AnyUrl
 
-from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, Pairing, ProviderBrowser
 from tests.support.processes import Process
 from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
+from tests.support.sign_in import RecordedExchanges, Wallet, provider_for, sdk_client
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 60
@@ -118,7 +118,7 @@ async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.M
     wallet.client = known_client(REDIRECT)
     with ProviderBrowser(pair.provider, "alice") as person, anyio.fail_after(WITHIN_S):
         auth = provider_for(pair.client.resource, wallet, person)
-        async with connected(pair.client.resource, auth, "auto", wire) as client:
+        async with sdk_client(pair.client.resource, auth, "auto", wire) as client:
             known = (await client.call_tool("whoami", {})).structured_content
 
     assert known is not None

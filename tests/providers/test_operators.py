@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.keys.conftest import SECRET
 from tests.providers.conftest import ENVIRONMENT
 from tests.providers.provider import GATEPOST, MACHINE, Pairing, configuration
 from tests.support import commands
@@ -15,6 +14,7 @@ from tests.support.client import ResourceClient
 from tests.support.commands import toml_file
 from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.sign_in import SECRET
 
 pytestmark = pytest.mark.slow
 RECOGNISED = {

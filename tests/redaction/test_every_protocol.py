@@ -9,9 +9,9 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
+from tests.redaction.conftest import SAID
 from tests.redaction.test_encodings import FORMS, leaks
 from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
-from tests.secrets.conftest import SAID
 from tests.support.measuring import each, eventually, overheard, steps
 
 VALUE = SECRETS["acme"]["API_KEY"]
@@ -161,10 +161,10 @@ def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
         few = steps(lambda: told.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             version = -1 - number
-            redaction._made[version] = Redactor({"KEY": f"a-secret-of-{number}"})
+            redaction._redactors[version] = Redactor({"KEY": f"a-secret-of-{number}"})
         many = steps(lambda: told.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
-            del redaction._made[-1 - number]
+            del redaction._redactors[-1 - number]
 
     assert before.count(MARK) == 2
     assert VALUE not in log.getvalue()

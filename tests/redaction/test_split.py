@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.rest.conftest import Octopus
-from tests.secrets.conftest import SAID
-from tests.support.client import MODERN, modern
+from tests.redaction.conftest import SAID
+from tests.support.client import MODERN, RestClient, modern
 from tests.support.issuers import Idp
 from tests.support.measuring import each, eventually, overheard
 from tests.support.server import Server, issuer_settings, running_server
@@ -72,8 +71,8 @@ class EchoServer(Server):
 
     def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
         """A call by plain REST."""
-        octopus = Octopus(self, self.agent_tokens["acme"])
-        return octopus.call(tool, arguments, *fields).raw.body.decode()
+        rest_client = RestClient(self, self.agent_tokens["acme"])
+        return rest_client.call(tool, arguments, *fields).raw.body.decode()
 
     def task(self, **arguments: Any) -> str:
         """What is shown of a task when it has ended."""
@@ -97,7 +96,7 @@ class EchoServer(Server):
 def opened() -> Iterator[EchoServer]:
     """The server with the secrets of both tenants."""
     settings: Mapping[str, Any] = {
-        "tools": {"packs": [], "load": ["tests.secrets.conftest"]},
+        "tools": {"packs": [], "load": ["tests.redaction.conftest"]},
         "tenancy": {"create_on_first_use": True},
         "log": {"level": "debug"},
     }

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.secrets import conftest
-from tests.support.client import answered_text, stdio_process
+from tests.redaction import conftest
 from tests.support.commands import DeploymentFolder
+from tests.support.connections import answered_text, stdio_process
 
 VALUE = 'what-only-tools"may-have'
 

@@ -1,118 +1,19 @@
-"""Tools as an agent platform's customer has them, a server with them, and clients of REST."""
+"""Tools as an agent platform's customer has them, and a server with them."""
 
 import asyncio
-import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Pack, ToolFailure
-from gatepost.rest.exchange import RestLimits
-from gatepost.rest.routes import RestRoutes
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost_authz.caller import TenantContext
-from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, SiblingPaths
-from gatepost_authz.middleware import CALLER
-from tests.support.client import Fields, RawAnswer
-from tests.support.endpoint import URL, Response, exchange
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-
-
-class RestAnswer(msgspec.Struct):
-    """One answer, which is JSON and has its content type, whatever its status."""
-
-    status: int
-    json: Any
-    raw: RawAnswer
-
-    @property
-    def error(self) -> tuple[int, str]:
-        """Status and stable word; the message is there for the model."""
-        assert isinstance(self.json["message"], str)
-        assert self.json["message"]
-        return self.status, self.json["error"]
-
-
-class Octopus:
-    """An agent of one tenant; *base* is where the routes are."""
-
-    def __init__(self, server: Server, token: str | None = None, *, base: str = "") -> None:
-        self.server = server
-        self.token = server.token() if token is None else token
-        self.base = base
-
-    def health(self) -> RestAnswer:
-        return self.send("GET", "/health", token="")
-
-    def tools(self, *fields: tuple[str, str]) -> RestAnswer:
-        return self.send("GET", f"{self.base}/tools", fields)
-
-    def names(self) -> list[str]:
-        return [tool["name"] for tool in self.tools().json]
-
-    def call(
-        self, tool: str, arguments: Mapping[str, Any] | None = None, *fields: tuple[str, str]
-    ) -> RestAnswer:
-        body = json.dumps(arguments or {}).encode()
-        return self.post(tool, body, *fields)
-
-    def post(self, tool: str, body: bytes, *fields: tuple[str, str]) -> RestAnswer:
-        return self.send("POST", f"{self.base}/tool/{tool}/call", fields, body)
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        fields: Fields = (),
-        body: bytes = b"",
-        *,
-        token: str | None = None,
-    ) -> RestAnswer:
-        """Any request; every answer of this protocol is JSON (O6)."""
-        token = self.token if token is None else token
-        raw = self.server.client.send(method, path, fields, body, token=token or None)
-        assert raw.field("content-type") == "application/json", raw
-        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
-
-
-class RestEndpoint:
-    """Talks to one bridge over this runner and registry."""
-
-    def __init__(
-        self, runner: Runner, registry: Registry, *, limits: RestLimits | None = None
-    ) -> None:
-        self.bridge = RestRoutes(
-            runner,
-            registry,
-            challenge=Challenge(),
-            resource_of=SiblingPaths(Resource(URL)),
-            limits=limits or RestLimits(),
-        )
-
-    async def tools(self, caller: TenantContext) -> Response:
-        more = {CALLER: caller, "path_params": {}}
-        return await exchange(self.bridge.list_tools, more, verb="GET", path="/tools")
-
-    async def call(
-        self, caller: TenantContext, tool: str, arguments: Mapping[str, Any] | None = None
-    ) -> Response:
-        return await self.post(caller, tool, json.dumps(arguments or {}).encode())
-
-    async def post(self, caller: TenantContext, tool: str, body: bytes) -> Response:
-        """A call with exactly these bytes."""
-        more = {CALLER: caller, "path_params": {"name": tool}}
-        path = f"/tool/{tool}/call"
-        return await exchange(self.bridge.call_tool, more, body=body, path=path)
-
 
 RUNS: list[CallContext] = []
 """The contexts of all calls that ran."""
@@ -292,6 +193,6 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 @pytest.fixture
-def octopus(server: Server) -> Octopus:
+def rest_client(server: Server) -> RestClient:
     """An agent of acme."""
-    return Octopus(server)
+    return RestClient(server)

@@ -10,8 +10,8 @@ from gatepost.tools.api import Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
-from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 
 SCOPES = st.frozensets(st.sampled_from("abcd"))
 CALLERS = st.builds(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.rest.conftest import RUNS, TOOLS, Octopus
-from tests.support.client import exchange, request
+from tests.rest.conftest import RUNS, TOOLS
+from tests.support.client import RestClient, exchange, request
 from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import issuer_settings, running_server
@@ -40,21 +40,21 @@ BODIES = [
 @pytest.mark.requirement("O4", "O6")
 @each(("body", "status", "word"), [case[1:] for case in BODIES], ids=[case[0] for case in BODIES])
 def test_a_body_that_is_no_argument_object_is_refused(
-    octopus: Octopus, body: bytes, status: int, word: str
+    rest_client: RestClient, body: bytes, status: int, word: str
 ) -> None:
     """Two parsers could read such a body differently, so Gatepost refuses it."""
     before = len(RUNS)
 
-    assert octopus.post("create_ticket", body).error == (status, word)
+    assert rest_client.post("create_ticket", body).error == (status, word)
     assert len(RUNS) == before
 
 
-def test_colons_and_quotes_inside_of_texts_are_no_members(octopus: Octopus) -> None:
+def test_colons_and_quotes_inside_of_texts_are_no_members(rest_client: RestClient) -> None:
     """Members are counted outside of strings only."""
     body = rb'{"subject":"a:b \\","priority":"low"}'
 
-    assert octopus.post("create_ticket", body).status == 200
-    assert octopus.post("create_ticket", rb'{"subject":"\":{\":\\\\\""}').status == 200
+    assert rest_client.post("create_ticket", body).status == 200
+    assert rest_client.post("create_ticket", rb'{"subject":"\":{\":\\\\\""}').status == 200
 
 
 TYPES = [
@@ -73,10 +73,10 @@ TYPES = [
 
 @pytest.mark.requirement("O6")
 @pytest.mark.parametrize(("kind", "status"), TYPES)
-def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
+def test_only_json_is_read(rest_client: RestClient, kind: str, status: int) -> None:
     """A foreign page can send a form without a preflight request."""
-    client = octopus.server.client
-    head = [("Host", client.authority), ("Authorization", f"Bearer {octopus.token}")]
+    client = rest_client.server.client
+    head = [("Host", client.authority), ("Authorization", f"Bearer {rest_client.token}")]
     head += [("Content-Type", kind), ("Content-Length", str(len(TICKET))), ("Connection", "close")]
     answer = exchange(client.port, request("POST", "/tool/create_ticket/call", head, TICKET))
 
@@ -85,9 +85,9 @@ def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "gzip, identity"])
-def test_a_compressed_body_is_not_unpacked(octopus: Octopus, coding: str) -> None:
+def test_a_compressed_body_is_not_unpacked(rest_client: RestClient, coding: str) -> None:
     """A small one may unpack to more than memory holds."""
-    answer = octopus.post("create_ticket", TICKET, ("Content-Encoding", coding))
+    answer = rest_client.post("create_ticket", TICKET, ("Content-Encoding", coding))
 
     assert answer.error == (415, "unsupported_media_type")
 
@@ -108,11 +108,11 @@ HEADERS = [
 @pytest.mark.requirement("O12", "O13")
 @pytest.mark.parametrize("fields", HEADERS)
 def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
-    octopus: Octopus, fields: list[tuple[str, str]]
+    rest_client: RestClient, fields: list[tuple[str, str]]
 ) -> None:
     """These words end up in logs, keys and other systems' headers."""
     before = len(RUNS)
-    answer = octopus.post("create_ticket", TICKET, *fields)
+    answer = rest_client.post("create_ticket", TICKET, *fields)
 
     assert answer.error == (400, "invalid_header")
     assert len(RUNS) == before
@@ -127,9 +127,9 @@ def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
         "X-Forwarded-User", "Remote-User", "X-HTTP-Method-Override",
     ],
 )  # fmt: skip
-def test_a_header_that_pretends_changes_nothing(octopus: Octopus, name: str) -> None:
+def test_a_header_that_pretends_changes_nothing(rest_client: RestClient, name: str) -> None:
     """Gatepost drops the header before any code could trust it."""
-    answer = octopus.post("whoami", b"{}", (name, "globex"))
+    answer = rest_client.post("whoami", b"{}", (name, "globex"))
 
     assert (answer.status, answer.json["tenant"]) == (200, "acme")
     assert b"globex" not in answer.raw.body
@@ -145,16 +145,16 @@ NAMES = [
 
 @pytest.mark.requirement("O11", "W15")
 @each("name", NAMES, ids=lambda name: name[:30])
-def test_no_other_spelling_reaches_a_tool(octopus: Octopus, name: str) -> None:
+def test_no_other_spelling_reaches_a_tool(rest_client: RestClient, name: str) -> None:
     """A path is compared as it stands, with nothing normalised."""
     before = len(RUNS)
-    answer = octopus.post(name, b'{"text":"reached"}')
+    answer = rest_client.post(name, b'{"text":"reached"}')
 
     assert answer.status in {404, 400, 405}
     assert answer.error[1] in {"not_found", "method_not_allowed"}
     assert b"reached" not in answer.raw.body
     assert len(RUNS) == before
-    bare = octopus.send("POST", f"/tool/{name}/call", body=b"{}", token="")
+    bare = rest_client.send("POST", f"/tool/{name}/call", body=b"{}", token="")
     assert bare.error == (401, "invalid_token")
 
 
@@ -164,19 +164,19 @@ PATHS = ["//tools", "/tools/", "/Tools", "/tools%2f", "/tools%0a", "/tools/x", "
 
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize("path", PATHS)
-def test_the_list_has_one_address(octopus: Octopus, path: str) -> None:
+def test_the_list_has_one_address(rest_client: RestClient, path: str) -> None:
     """Any other spelling is an unknown path: it needs a token and answers 404."""
-    assert octopus.send("GET", path, token="").error == (401, "invalid_token")
-    assert octopus.send("GET", path).error == (404, "not_found")
+    assert rest_client.send("GET", path, token="").error == (401, "invalid_token")
+    assert rest_client.send("GET", path).error == (404, "not_found")
 
 
 @pytest.mark.requirement("O6")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_another_method_calls_nothing(octopus: Octopus, method: str) -> None:
+def test_another_method_calls_nothing(rest_client: RestClient, method: str) -> None:
     """405 says which one there is."""
     before = len(RUNS)
-    raw = octopus.server.client.send(
-        method, "/tool/create_ticket/call", body=TICKET, token=octopus.token
+    raw = rest_client.server.client.send(
+        method, "/tool/create_ticket/call", body=TICKET, token=rest_client.token
     )
 
     assert raw.status == 405
@@ -195,10 +195,10 @@ def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
         tenancy={"create_on_first_use": True},
         **small,
     ) as server:
-        octopus = Octopus(server)
+        rest_client = RestClient(server)
         big = b'{"subject":"%s"}' % (b"x" * 1000)
-        declared = octopus.post("create_ticket", big)
-        head = [("Host", server.client.authority), ("Authorization", f"Bearer {octopus.token}")]
+        declared = rest_client.post("create_ticket", big)
+        head = [("Host", server.client.authority), ("Authorization", f"Bearer {rest_client.token}")]
         head += [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
         head += [("Connection", "close")]
         chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
@@ -218,10 +218,13 @@ def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
     with running_server(
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, tenancy=tenancy
     ) as server:
-        octopus, other = Octopus(server), Octopus(server, server.token(org_id="globex"))
+        rest_client, other = RestClient(server), RestClient(server, server.token(org_id="globex"))
 
-        assert octopus.tools().error == (403, "tenant_suspended")
-        assert octopus.call("create_ticket", {"subject": "a"}).error == (403, "tenant_suspended")
+        assert rest_client.tools().error == (403, "tenant_suspended")
+        assert rest_client.call("create_ticket", {"subject": "a"}).error == (
+            403,
+            "tenant_suspended",
+        )
         assert other.tools().status == 200
 
 
@@ -235,7 +238,7 @@ def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
     ],
 )
 def test_what_only_mcp_can_say_has_a_status(
-    octopus: Octopus, tool: str, arguments: dict[str, Any], error: tuple[int, str]
+    rest_client: RestClient, tool: str, arguments: dict[str, Any], error: tuple[int, str]
 ) -> None:
     """A tool that asks its user, or answers in JSON-RPC, fails in words here."""
-    assert octopus.call(tool, arguments).error == error
+    assert rest_client.call(tool, arguments).error == error

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rest.conftest import RUNS, TOOLS, Octopus
+from tests.rest.conftest import RUNS, TOOLS
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, each, eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -27,12 +28,15 @@ CORRELATION = "X-Octopus-Correlation-Id"
     ],
 )
 def test_o13_a_differing_tenant_header_is_refused_and_logged(
-    octopus: Octopus, fields: list[tuple[str, str]]
+    rest_client: RestClient, fields: list[tuple[str, str]]
 ) -> None:
     """It never chooses a tenant: equal it says nothing, anything else ends the request."""
     before = len(RUNS)
     with capture_logs() as logged:
-        answers = [octopus.tools(*fields), octopus.call("create_ticket", {"subject": "a"}, *fields)]
+        answers = [
+            rest_client.tools(*fields),
+            rest_client.call("create_ticket", {"subject": "a"}, *fields),
+        ]
 
     assert [answer.error for answer in answers] == [(403, "denied")] * 2
     assert len(RUNS) == before
@@ -42,11 +46,13 @@ def test_o13_a_differing_tenant_header_is_refused_and_logged(
 
 
 @pytest.mark.requirement("O13", "A6")
-def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
+def test_o13_the_tenant_is_the_tokens(rest_client: RestClient) -> None:
     """The token decides with an equal header, without one, and beside other platforms' headers."""
-    octopus.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
-    octopus.call("create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex"))
-    Octopus(octopus.server, octopus.server.token(org_id="globex")).call(
+    rest_client.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
+    rest_client.call(
+        "create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex")
+    )
+    RestClient(rest_client.server, rest_client.server.token(org_id="globex")).call(
         "create_ticket", {"subject": "a"}
     )
 
@@ -82,7 +88,7 @@ def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
     mapped: Server, named: str, sent: str, status: int
 ) -> None:
     """Octopus knows its tenants by its own names; neither spelling chooses one."""
-    agent = Octopus(mapped, mapped.token(org_id=named))
+    agent = RestClient(mapped, mapped.token(org_id=named))
     before = len(RUNS)
     field = ("X-Octopus-Tenant-Id", sent.encode().decode("latin-1"))
     answer = agent.call("create_ticket", {"subject": "a"}, field)
@@ -97,9 +103,11 @@ def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
 
 
 @pytest.mark.requirement("O13")
-def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Octopus) -> None:
+def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(
+    rest_client: RestClient,
+) -> None:
     """Without a table such a value is hashed, which no platform can know."""
-    agent = Octopus(octopus.server, octopus.server.token(org_id="Acme Corp"))
+    agent = RestClient(rest_client.server, rest_client.server.token(org_id="Acme Corp"))
     agreed = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "Acme Corp"))
     other = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
 
@@ -107,15 +115,15 @@ def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Oct
 
 
 @pytest.mark.requirement("O13")
-def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
+def test_o13_the_correlation_id_reaches_log_and_tool(rest_client: RestClient) -> None:
     """An operator can then follow one episode through every system."""
-    octopus.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
+    rest_client.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
 
     assert RUNS[-1].correlation == "episode-xyz789"
     eventually(
         lambda: any(
             json.loads(line).get("correlation") == "episode-xyz789"
-            for line in octopus.server.log().splitlines()
+            for line in rest_client.server.log().splitlines()
             if '"request"' in line
         ),
         within=20,
@@ -123,11 +131,14 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
 
 
 @pytest.mark.requirement("O12")
-def test_o12_reading_in_an_episode_reads_every_time(octopus: Octopus) -> None:
+def test_o12_reading_in_an_episode_reads_every_time(rest_client: RestClient) -> None:
     """An agent that reads again in an episode wants the current value."""
     seen = [
-        octopus.call("whoami", {}, (CORRELATION, "episode-3"))
-        for octopus in (octopus, Octopus(octopus.server, octopus.server.token(scope="other")))
+        rest_client.call("whoami", {}, (CORRELATION, "episode-3"))
+        for rest_client in (
+            rest_client,
+            RestClient(rest_client.server, rest_client.server.token(scope="other")),
+        )
     ]
 
     assert [answer.json["scopes"] for answer in seen] == [["files:write"], ["other"]]

@@ -18,7 +18,7 @@ from gatepost import CallContext, Pack
 from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.runtime.version import version
 from gatepost.tools.api import Outcome
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -184,11 +184,11 @@ def test_generated_requests_of_an_administrator_find_what_the_document_says(
 def test_what_is_served_fits_the_schemas_of_the_document(server: Server) -> None:
     """Tools, errors and health, as a generated client would read them."""
     document = fetched(server)
-    octopus, schemas = Octopus(server), document["components"]["schemas"]
-    for tool in octopus.tools().json:
+    rest_client, schemas = RestClient(server), document["components"]["schemas"]
+    for tool in rest_client.tools().json:
         Draft202012Validator(schemas["Tool"]).validate(tool)
-    Draft202012Validator(schemas["Health"]).validate(octopus.health().json)
-    Draft202012Validator(schemas["Error"]).validate(octopus.call("nothing").json)
+    Draft202012Validator(schemas["Health"]).validate(rest_client.health().json)
+    Draft202012Validator(schemas["Error"]).validate(rest_client.call("nothing").json)
     listing = document["paths"]["/tools"]["get"]["responses"]["200"]
     assert listing["content"]["application/json"]["schema"]["maxItems"] == MAX_TOOLS
 

@@ -1,6 +1,5 @@
 """`/v1/mcp-servers`: a tenant's administrators manage its upstreams, and see no secret."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from gatepost.audit.record import search
 from gatepost.storage.audit import AuditQuery
-from tests.rest.conftest import Octopus, RestAnswer
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -23,15 +22,6 @@ LEARN = {
     "headers": {"X-Custom-Header": "value-of-a-header"},
 }
 """The example of the seed document."""
-
-
-class Administrator(Octopus):
-    """An administrator of one tenant, who sends JSON."""
-
-    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
-        sent = b"" if body is None else json.dumps(body).encode()
-        raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
-        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +42,9 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 @pytest.fixture
-def admin(server: Server) -> Iterator[Administrator]:
+def admin(server: Server) -> Iterator[RestClient]:
     """An administrator of `acme`, whose servers are removed afterwards."""
-    administrator = Administrator(server, server.token(scope=ADMIN))
+    administrator = RestClient(server, server.token(scope=ADMIN))
     yield administrator
     for one in administrator.ask("GET", SERVERS).json["data"]:
         if one["source"] == "api":
@@ -63,7 +53,7 @@ def admin(server: Server) -> Iterator[Administrator]:
 
 @pytest.mark.requirement("E1", "E6", "E7")
 def test_the_example_of_the_document_is_added_read_changed_and_removed(
-    admin: Administrator,
+    admin: RestClient,
 ) -> None:
     """Create, read, disable, delete, with the documented fields, and never a secret."""
     added = admin.ask("POST", SERVERS, LEARN)
@@ -127,7 +117,7 @@ FORBIDDEN_HEADERS = (
 
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: Administrator, name: str) -> None:
+def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: RestClient, name: str) -> None:
     """400, the field, and nothing is stored."""
     fields, field = REFUSED[name]
     body = fields if name in {"no name", "no url"} else {**LEARN, **fields}
@@ -141,7 +131,7 @@ def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: Administrator,
 
 
 @pytest.mark.parametrize("header", FORBIDDEN_HEADERS)
-def test_headers_that_frame_a_message_cannot_be_set(admin: Administrator, header: str) -> None:
+def test_headers_that_frame_a_message_cannot_be_set(admin: RestClient, header: str) -> None:
     """The API refuses them when a server is added and when it is changed."""
     added = admin.ask("POST", SERVERS, {**LEARN, "headers": {}})
     for answer in (
@@ -151,14 +141,14 @@ def test_headers_that_frame_a_message_cannot_be_set(admin: Administrator, header
         assert (answer.error, answer.json["field"]) == ((400, "invalid_field"), "headers")
 
 
-def test_the_nearest_field_is_named(admin: Administrator) -> None:
+def test_the_nearest_field_is_named(admin: RestClient) -> None:
     """A typing error is found at once."""
     answer = admin.ask("POST", SERVERS, {**LEARN, "apikey": "k"})
 
     assert "Did you mean api_key?" in answer.json["message"]
 
 
-def test_a_name_is_taken_once(admin: Administrator) -> None:
+def test_a_name_is_taken_once(admin: RestClient) -> None:
     """By the API and by the configuration, also when a server is renamed."""
     first = admin.ask("POST", SERVERS, LEARN)
     second = admin.ask("POST", SERVERS, {**LEARN, "name": "other"})
@@ -171,7 +161,7 @@ def test_a_name_is_taken_once(admin: Administrator) -> None:
 
 
 @pytest.mark.requirement("E6")
-def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: Administrator) -> None:
+def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: RestClient) -> None:
     """An administrator who does not know the key cannot have it sent elsewhere."""
     added = admin.ask("POST", SERVERS, LEARN)
     one = f"{SERVERS}/{added.json['id']}"
@@ -185,7 +175,7 @@ def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: Administra
 
 @pytest.mark.requirement("E8")
 def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
-    admin: Administrator,
+    admin: RestClient,
 ) -> None:
     """Only the operator changes them."""
     for one in admin.ask("GET", SERVERS).json["data"]:
@@ -197,9 +187,9 @@ def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
 
 
 @pytest.mark.requirement("E1")
-def test_two_tenants_never_meet(server: Server, admin: Administrator) -> None:
+def test_two_tenants_never_meet(server: Server, admin: RestClient) -> None:
     """The same name twice, and another tenant's id is unknown by every method."""
-    other = Administrator(server, server.token(scope=ADMIN, org_id="globex"))
+    other = RestClient(server, server.token(scope=ADMIN, org_id="globex"))
     mine = admin.ask("POST", SERVERS, LEARN).json
     theirs = other.ask("POST", SERVERS, {**LEARN, "api_key": "another-key-of-globex"}).json
     path = f"{SERVERS}/{mine['id']}"
@@ -223,7 +213,7 @@ def test_two_tenants_never_meet(server: Server, admin: Administrator) -> None:
 
 def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
     """By 403 and the scope that it needs, whatever the method."""
-    caller = Administrator(server, server.token(scope="files:read"))
+    caller = RestClient(server, server.token(scope="files:read"))
     for method, path in (("GET", SERVERS), ("POST", SERVERS), ("GET", "/v1/agents")):
         answer = caller.ask(method, path, LEARN if method == "POST" else None)
         assert answer.status == 403
@@ -231,7 +221,7 @@ def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
 
 
 @pytest.mark.requirement("E2")
-def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: Administrator) -> None:
+def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: RestClient) -> None:
     """With a sentence that names the server and nothing that it said."""
     added = admin.ask("POST", SERVERS, {"name": "gone", "url": "https://gone.invalid/mcp"})
     answer = admin.ask("POST", f"{SERVERS}/{added.json['id']}/refresh")
@@ -240,7 +230,7 @@ def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: Administrator)
     assert "gone" in answer.json["message"]
 
 
-def test_changes_are_on_record_without_secrets(server: Server, admin: Administrator) -> None:
+def test_changes_are_on_record_without_secrets(server: Server, admin: RestClient) -> None:
     """Who did what to which server, and neither the trail nor the log has a secret."""
     added = admin.ask("POST", SERVERS, LEARN).json
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
@@ -257,7 +247,7 @@ def test_changes_are_on_record_without_secrets(server: Server, admin: Administra
 
 
 @pytest.mark.requirement("E9")
-def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: Administrator) -> None:
+def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: RestClient) -> None:
     """Of its tenant: a server's, a pack's, and no other."""
     learn = admin.ask("POST", SERVERS, {"name": "learn", "url": "https://a.example.com/mcp"}).json
     listed = admin.ask("GET", "/v1/capabilities").json["data"]
@@ -276,7 +266,7 @@ def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: Admini
         assert (refused.error, refused.json["field"]) == ((400, "invalid_field"), "capabilities")
     taken = admin.ask("POST", "/v1/agents", {"name": "second", "client_id": "assistant-1"})
     assert taken.error == (409, "conflict")
-    other = Administrator(server, server.token(scope=ADMIN, org_id="globex"))
+    other = RestClient(server, server.token(scope=ADMIN, org_id="globex"))
     assert other.ask("GET", path).error == (404, "not_found")
     assert (
         other.ask("POST", "/v1/agents", {"name": "x", "capabilities": [{"ref": reference}]}).error[

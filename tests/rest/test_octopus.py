@@ -14,18 +14,20 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
-from tests.http.conftest import HOST, ask
 from tests.rest import conftest as tools
-from tests.rest.conftest import RUNS, TOOLS, Octopus
-from tests.support.client import challenge_of
+from tests.rest.conftest import RUNS, TOOLS
+from tests.support.client import RestClient, challenge_of
+from tests.support.connections import HOST, ask
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
 
 
 @pytest.mark.requirement("O1")
-def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(octopus: Octopus) -> None:
+def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(
+    rest_client: RestClient,
+) -> None:
     """Name, description, input schema and, where there is one, output schema; nothing else."""
-    tools = {tool["name"]: tool for tool in octopus.tools().json}
+    tools = {tool["name"]: tool for tool in rest_client.tools().json}
     create, search = tools["create_ticket"], tools["search_tickets"]
 
     assert set(create) == {"name", "description", "inputSchema", "outputSchema"}
@@ -45,7 +47,10 @@ def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, scopes={"obtainable": []},
         tenancy={"create_on_first_use": True},
     ) as server:  # fmt: skip
-        without, holder = Octopus(server), Octopus(server, server.token(scope="tickets:close"))
+        without, holder = (
+            RestClient(server),
+            RestClient(server, server.token(scope="tickets:close")),
+        )
 
         assert "close_ticket" not in without.names()
         assert "close_ticket" in holder.names()
@@ -59,9 +64,9 @@ def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
 
 
 @pytest.mark.requirement("O2")
-def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(octopus: Octopus) -> None:
+def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(rest_client: RestClient) -> None:
     """No envelope around either, whatever the client's defaults leave out."""
-    answer = octopus.call("create_ticket", {"subject": "No access", "priority": "high"})
+    answer = rest_client.call("create_ticket", {"subject": "No access", "priority": "high"})
 
     assert (answer.status, answer.json["status"]) == (200, "open")
     assert set(answer.json) == {"ticket_id", "status", "note"}
@@ -85,10 +90,10 @@ def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(octopus: Octopus)
     ],
 )
 def test_o2_what_is_no_object_becomes_one(
-    octopus: Octopus, tool: str, arguments: dict[str, Any], result: dict[str, Any]
+    rest_client: RestClient, tool: str, arguments: dict[str, Any], result: dict[str, Any]
 ) -> None:
     """Text, pictures and other blocks each have their member."""
-    answer = octopus.call(tool, arguments)
+    answer = rest_client.call(tool, arguments)
 
     assert (answer.status, answer.json) == (200, result)
 
@@ -104,13 +109,13 @@ TYPED = {
 
 @pytest.mark.requirement("O1", "O2", "TL-08")
 @pytest.mark.parametrize("tool", TYPED)
-def test_o2_a_number_or_a_list_keeps_its_type(octopus: Octopus, tool: str) -> None:
+def test_o2_a_number_or_a_list_keeps_its_type(rest_client: RestClient, tool: str) -> None:
     """As the schema in both lists says it, over both protocols."""
     value, text = TYPED[tool]
-    client = octopus.server.client
-    descriptor = next(one for one in octopus.tools().json if one["name"] == tool)
-    answer = octopus.call(tool)
-    over_mcp = json.loads(client.call(octopus.token, tool).body)["result"]
+    client = rest_client.server.client
+    descriptor = next(one for one in rest_client.tools().json if one["name"] == tool)
+    answer = rest_client.call(tool)
+    over_mcp = json.loads(client.call(rest_client.token, tool).body)["result"]
 
     assert (answer.status, answer.json) == (200, {"result": value})
     assert over_mcp["structuredContent"] == {"result": value}
@@ -121,9 +126,9 @@ def test_o2_a_number_or_a_list_keeps_its_type(octopus: Octopus, tool: str) -> No
 
 
 @pytest.mark.requirement("O3")
-def test_o3_health_needs_no_token(octopus: Octopus) -> None:
+def test_o3_health_needs_no_token(rest_client: RestClient) -> None:
     """A health probe has no token."""
-    answer = octopus.health()
+    answer = rest_client.health()
 
     assert (answer.status, answer.json["status"]) == (200, "ok")
     assert isinstance(answer.json["version"], str)
@@ -141,11 +146,11 @@ def test_o3_health_needs_no_token(octopus: Octopus) -> None:
     ],
 )
 def test_o4_a_wrong_argument_is_named_with_what_would_work(
-    octopus: Octopus, arguments: dict[str, Any], field: str, said: str
+    rest_client: RestClient, arguments: dict[str, Any], field: str, said: str
 ) -> None:
     """The model reads the message and corrects itself; nothing ran."""
     before = len(RUNS)
-    answer = octopus.call("create_ticket", arguments)
+    answer = rest_client.call("create_ticket", arguments)
 
     assert answer.error == (422, "validation_error")
     assert answer.json["field"] == field
@@ -155,9 +160,9 @@ def test_o4_a_wrong_argument_is_named_with_what_would_work(
 
 
 @pytest.mark.requirement("O5")
-def test_o5_a_failing_upstream_says_when_to_come_back(octopus: Octopus) -> None:
+def test_o5_a_failing_upstream_says_when_to_come_back(rest_client: RestClient) -> None:
     """In the body, in the header, and in the message, which is all that the agent is handed."""
-    answer = octopus.call("search_tickets", {"query": "open"})
+    answer = rest_client.call("search_tickets", {"query": "open"})
 
     assert answer.error == (503, "upstream_unavailable")
     assert answer.json["retry_after"] == 13
@@ -168,28 +173,28 @@ def test_o5_a_failing_upstream_says_when_to_come_back(octopus: Octopus) -> None:
 
 
 @pytest.mark.requirement("O5")
-def test_o5_without_a_token_there_is_a_challenge(octopus: Octopus) -> None:
+def test_o5_without_a_token_there_is_a_challenge(rest_client: RestClient) -> None:
     """The same body as any other error, and the way to a token."""
     for refused in (
-        octopus.send("GET", "/tools", token=""),
-        octopus.send("POST", "/tool/echo/call", body=b"{}", token=""),
-        octopus.send("GET", "/tools", token="garbage"),
+        rest_client.send("GET", "/tools", token=""),
+        rest_client.send("POST", "/tool/echo/call", body=b"{}", token=""),
+        rest_client.send("GET", "/tools", token="garbage"),
     ):
         assert refused.error == (401, "invalid_token")
         assert challenge_of(refused.raw).startswith(
-            f'Bearer resource_metadata="{octopus.server.client.metadata_url}"'
+            f'Bearer resource_metadata="{rest_client.server.client.metadata_url}"'
         )
 
 
 @pytest.mark.requirement("O5")
-def test_o5_a_missing_scope_is_asked_for_with_all_scopes(octopus: Octopus) -> None:
+def test_o5_a_missing_scope_is_asked_for_with_all_scopes(rest_client: RestClient) -> None:
     """Its call says how; the list has only what this token may call, and `/mcp` lists it."""
-    answer = octopus.call("close_ticket", {"ticket_id": 1})
-    holder = Octopus(octopus.server, octopus.server.token(scope="tickets:close"))
+    answer = rest_client.call("close_ticket", {"ticket_id": 1})
+    holder = RestClient(rest_client.server, rest_client.server.token(scope="tickets:close"))
 
-    assert "close_ticket" not in octopus.names()
+    assert "close_ticket" not in rest_client.names()
     assert "close_ticket" in holder.names()
-    assert "close_ticket" in octopus.server.client.listed(octopus.token)
+    assert "close_ticket" in rest_client.server.client.listed(rest_client.token)
     assert answer.error == (403, "insufficient_scope")
     assert 'scope="tickets:close"' in challenge_of(answer.raw)
     assert answer.json["scopes"] == ["tickets:close"]
@@ -211,10 +216,10 @@ KINDS = [
 @pytest.mark.requirement("O5")
 @pytest.mark.parametrize(("kind", "status", "word", "third"), KINDS)
 def test_o5_each_kind_of_failure_has_its_status_and_code(
-    octopus: Octopus, kind: str, status: int, word: str, third: set[str]
+    rest_client: RestClient, kind: str, status: int, word: str, third: set[str]
 ) -> None:
     """The failure table of the design, row by row."""
-    answer = octopus.call("fail", {"kind": kind})
+    answer = rest_client.call("fail", {"kind": kind})
 
     assert answer.error == (status, word)
     assert set(answer.json) == {"error", "message", *third}
@@ -222,9 +227,9 @@ def test_o5_each_kind_of_failure_has_its_status_and_code(
 
 
 @pytest.mark.requirement("O5")
-def test_o5_an_unexpected_error_is_reported_without_detail(octopus: Octopus) -> None:
+def test_o5_an_unexpected_error_is_reported_without_detail(rest_client: RestClient) -> None:
     """The agent gets an id; the exception stays in the log."""
-    answer = octopus.call("break_down")
+    answer = rest_client.call("break_down")
 
     assert answer.error == (500, "internal_error")
     assert answer.raw.field("x-request-id") in answer.json["message"]
@@ -253,10 +258,10 @@ def test_o5_an_unexpected_error_is_reported_without_detail(octopus: Octopus) -> 
     ],
 )
 def test_o6_every_answer_is_json(
-    octopus: Octopus, method: str, path: str, body: bytes, status: int
+    rest_client: RestClient, method: str, path: str, body: bytes, status: int
 ) -> None:
     """Answers to requests that no route serves are JSON, too, as the client checks each type."""
-    answer = octopus.send(method, path, body=body)
+    answer = rest_client.send(method, path, body=body)
 
     assert answer.status == status
     if status >= 400:
@@ -309,7 +314,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
         "tenancy": {"create_on_first_use": True},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
-        few, all_of_them = Octopus(server), Octopus(server, server.token(scope="more"))
+        few, all_of_them = RestClient(server), RestClient(server, server.token(scope="more"))
         refused = all_of_them.tools()
 
         assert len(few.names()) == 100
@@ -328,7 +333,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
     "name", ["create-ticket", "Create", "a b", "a.b", "ä", "", "a/b", "a" * 65]
 )
 def test_o11_a_name_outside_the_grammar_is_refused_at_registration(
-    octopus: Octopus, name: str
+    rest_client: RestClient, name: str
 ) -> None:
     """With the name in the message; the route knows no such tool either."""
     with pytest.raises(ValueError, match="must be 1 to 64 of a-z, 0-9 and _"):
@@ -336,4 +341,4 @@ def test_o11_a_name_outside_the_grammar_is_refused_at_registration(
             [msgspec.structs.replace(tools.pack.tools["create_ticket"], name=name)]
         )
     if name.isascii() and name.replace("-", "").isalnum():
-        assert octopus.call(name).error == (404, "not_found")
+        assert rest_client.call(name).error == (404, "not_found")

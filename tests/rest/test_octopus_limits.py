@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS, Octopus
-from tests.support.client import request
+from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS
+from tests.support.client import RestClient, request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
 
@@ -19,21 +19,21 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
     with running_server(
         idp, [issuer_settings(idp)], tools=limits, tenancy={"create_on_first_use": True}
     ) as server:
-        answer = Octopus(server).call(tool)
+        answer = RestClient(server).call(tool)
 
         assert answer.error == (504, "timeout")
         assert CANCELLED.wait(5)
 
 
 @pytest.mark.requirement("O8")
-def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None:
+def test_o8_a_client_that_hangs_up_takes_its_call_back(rest_client: RestClient) -> None:
     """No client waits for the answer any more, so Gatepost cancels the call."""
     STARTED.clear()
     CANCELLED.clear()
-    client = octopus.server.client
+    client = rest_client.server.client
     head = [
         ("Host", client.authority),
-        ("Authorization", f"Bearer {octopus.token}"),
+        ("Authorization", f"Bearer {rest_client.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", "2"),
     ]
@@ -45,9 +45,9 @@ def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None
 
 
 @pytest.mark.requirement("O9")
-def test_o9_a_large_text_is_cut_and_says_so(octopus: Octopus) -> None:
+def test_o9_a_large_text_is_cut_and_says_so(rest_client: RestClient) -> None:
     """What arrives is valid JSON within the limit, and the model knows that there was more."""
-    answer = octopus.call("export_tickets", {"count": 5000})
+    answer = rest_client.call("export_tickets", {"count": 5000})
 
     assert answer.status == 200
     assert len(answer.raw.body) <= 3000
@@ -56,21 +56,23 @@ def test_o9_a_large_text_is_cut_and_says_so(octopus: Octopus) -> None:
 
 
 @pytest.mark.requirement("O9")
-def test_o9_a_large_structure_is_not_cut_into_another(octopus: Octopus) -> None:
+def test_o9_a_large_structure_is_not_cut_into_another(rest_client: RestClient) -> None:
     """An answer with a schema would no longer be what it promises, so the call says how large."""
-    answer = octopus.call("export_rows", {"count": 5000})
+    answer = rest_client.call("export_rows", {"count": 5000})
 
     assert answer.error == (500, "internal_error")
     assert "more than the 3000 that can be shown. Ask for less" in answer.json["message"]
 
 
 @pytest.mark.requirement("O9")
-def test_o9_a_write_whose_answer_is_too_large_is_no_error_of_the_caller(octopus: Octopus) -> None:
+def test_o9_a_write_whose_answer_is_too_large_is_no_error_of_the_caller(
+    rest_client: RestClient,
+) -> None:
     """It says that it was carried out; told to correct its arguments, a model would do it again."""
     before = len(RUNS)
     key = ("Idempotency-Key", "import-1")
     for _ in range(2):
-        answer = octopus.call("import_rows", {"count": 5000}, key)
+        answer = rest_client.call("import_rows", {"count": 5000}, key)
 
         assert answer.error == (500, "internal_error")
         assert answer.json["message"].startswith("The call was carried out.")

@@ -13,8 +13,8 @@ from gatepost.rest.responses import TABLE, failed, succeeded
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
-from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_clients import RestEndpoint
 
 
 def test_the_table_has_a_row_for_each_kind() -> None:

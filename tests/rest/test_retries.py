@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.conftest import GO_ON, RUNS, STARTED, Octopus, RestAnswer
-from tests.support.client import failure, old_call, request, result
+from tests.rest.conftest import GO_ON, RUNS, STARTED
+from tests.support.client import RestAnswer, RestClient, failure, old_call, request, result
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("O12")
@@ -32,13 +32,13 @@ def slow_bookings() -> Iterator[None]:
 class Later(threading.Thread):
     """A booking that runs while the test goes on."""
 
-    def __init__(self, octopus: Octopus, *fields: tuple[str, str]) -> None:
+    def __init__(self, rest_client: RestClient, *fields: tuple[str, str]) -> None:
         super().__init__(daemon=True)
-        self.octopus, self.fields = octopus, fields
+        self.rest_client, self.fields = rest_client, fields
         self.start()
 
     def run(self) -> None:
-        self.heard = self.octopus.call("book_appointment", BOOKING, *self.fields)
+        self.heard = self.rest_client.call("book_appointment", BOOKING, *self.fields)
 
     def done(self) -> RestAnswer:
         GO_ON.set()
@@ -52,11 +52,11 @@ def bookings(before: int) -> int:
 
 
 @pytest.mark.parametrize("name", [KEY, EPISODE])
-def test_o12_a_call_that_comes_again_runs_once(octopus: Octopus, name: str) -> None:
+def test_o12_a_call_that_comes_again_runs_once(rest_client: RestClient, name: str) -> None:
     """The second answer is the first one."""
     mark, before = (name, f"again-{name}"), len(RUNS)
-    first = octopus.call("create_ticket", {"subject": "a", "priority": "high"}, mark)
-    again = octopus.post("create_ticket", b'{"priority":"high", "subject":"\\u0061"}', mark)
+    first = rest_client.call("create_ticket", {"subject": "a", "priority": "high"}, mark)
+    again = rest_client.post("create_ticket", b'{"priority":"high", "subject":"\\u0061"}', mark)
 
     assert first.status == again.status == 200
     assert first.json == again.json
@@ -64,24 +64,24 @@ def test_o12_a_call_that_comes_again_runs_once(octopus: Octopus, name: str) -> N
 
 
 @pytest.mark.parametrize("name", [KEY, EPISODE])
-def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: str) -> None:
+def test_o12_a_retry_while_the_first_runs_waits_for_it(rest_client: RestClient, name: str) -> None:
     """Octopus retries a call that timed out; the appointment is booked once."""
     mark, before = (name, f"meanwhile-{name}"), len(RUNS)
-    first = Later(octopus, mark)
+    first = Later(rest_client, mark)
     assert STARTED.wait(60)
-    second = Later(octopus, mark)
+    second = Later(rest_client, mark)
 
     assert first.done().json == second.done().json
     assert bookings(before) == 1
 
 
-def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus) -> None:
+def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(rest_client: RestClient) -> None:
     """A client that hung up retries with the same id and gets the outcome of the running call."""
     mark, before = (EPISODE, "broken"), len(RUNS)
-    client, body = octopus.server.client, json.dumps(BOOKING).encode()
+    client, body = rest_client.server.client, json.dumps(BOOKING).encode()
     fields = [
         ("Host", client.authority),
-        ("Authorization", f"Bearer {octopus.token}"),
+        ("Authorization", f"Bearer {rest_client.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         mark,
@@ -89,41 +89,43 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", "/tool/book_appointment/call", fields, body))
         assert STARTED.wait(60)
-    eventually(lambda: '"correlation":"broken"' in octopus.server.log(), within=10)
-    again = Later(octopus, mark)
+    eventually(lambda: '"correlation":"broken"' in rest_client.server.log(), within=10)
+    again = Later(rest_client, mark)
 
     assert again.done().json["status"] == "monday"
     assert bookings(before) == 1
 
 
-def test_o12_other_arguments_under_a_key_are_a_conflict(octopus: Octopus) -> None:
+def test_o12_other_arguments_under_a_key_are_a_conflict(rest_client: RestClient) -> None:
     """409; an episode's id is no such key, so there it is another call."""
     before = len(RUNS)
     for subject in ("a", "b"):
-        heard = octopus.call("create_ticket", {"subject": subject}, (KEY, "other"))
+        heard = rest_client.call("create_ticket", {"subject": subject}, (KEY, "other"))
     assert heard.error == (409, "conflict")
     for subject in ("a", "b"):
-        heard = octopus.call("create_ticket", {"subject": subject}, (EPISODE, "other"))
+        heard = rest_client.call("create_ticket", {"subject": subject}, (EPISODE, "other"))
 
     assert heard.status == 200
     assert bookings(before) == 3
 
 
-def test_o12_no_caller_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
+def test_o12_no_caller_meets_the_call_of_another_tenant(rest_client: RestClient) -> None:
     """The same key, tool and arguments."""
     before = len(RUNS)
-    globex = Octopus(octopus.server, octopus.server.token(org_id="globex"))
-    answers = [one.call("create_ticket", {"subject": "a"}, (KEY, "x")) for one in (octopus, globex)]
+    globex = RestClient(rest_client.server, rest_client.server.token(org_id="globex"))
+    answers = [
+        one.call("create_ticket", {"subject": "a"}, (KEY, "x")) for one in (rest_client, globex)
+    ]
 
     assert answers[0].json != answers[1].json
     assert bookings(before) == 2
 
 
-def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
+def test_o12_both_protocols_share_their_keys(rest_client: RestClient) -> None:
     """The same caller, tool and key have one effect, over either protocol."""
-    before, client, token = len(RUNS), octopus.server.client, octopus.token
+    before, client, token = len(RUNS), rest_client.server.client, rest_client.token
     arguments = {"subject": "shared"}
-    rest = octopus.call("create_ticket", arguments, (KEY, "shared")).json
+    rest = rest_client.call("create_ticket", arguments, (KEY, "shared")).json
     modern = result(client.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
     session = [("Mcp-Session-Id", client.open(token)), (KEY, "shared")]
     legacy = result(
@@ -134,13 +136,13 @@ def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
     assert bookings(before) == 1
 
 
-def test_o12_a_refused_call_leaves_its_key_free(octopus: Octopus) -> None:
+def test_o12_a_refused_call_leaves_its_key_free(rest_client: RestClient) -> None:
     """Arguments are corrected and permissions fetched under the same key."""
     before = len(RUNS)
-    assert octopus.call("create_ticket", {"subject": 7}, (KEY, "free")).error[0] == 422
-    assert octopus.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).error[0] == 403
+    assert rest_client.call("create_ticket", {"subject": 7}, (KEY, "free")).error[0] == 422
+    assert rest_client.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).error[0] == 403
     assert bookings(before) == 0
-    able = Octopus(octopus.server, octopus.server.token(scope="tickets:close"))
+    able = RestClient(rest_client.server, rest_client.server.token(scope="tickets:close"))
 
     assert able.call("create_ticket", {"subject": "a"}, (KEY, "free")).status == 200
     assert able.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).status == 200
@@ -151,11 +153,13 @@ BAD: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
 
 @pytest.mark.parametrize("key", BAD, ids=["space", "empty", "long", "accent"])
 @pytest.mark.parametrize("name", [KEY, EPISODE])
-def test_o12_a_key_that_cannot_be_used_is_refused(octopus: Octopus, name: str, key: str) -> None:
+def test_o12_a_key_that_cannot_be_used_is_refused(
+    rest_client: RestClient, name: str, key: str
+) -> None:
     """400 on both protocols, before anything runs."""
-    before, client = len(RUNS), octopus.server.client
-    rest = octopus.call("create_ticket", {"subject": "a"}, (name, key))
-    modern = client.call(octopus.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
+    before, client = len(RUNS), rest_client.server.client
+    rest = rest_client.call("create_ticket", {"subject": "a"}, (name, key))
+    modern = client.call(rest_client.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
 
     assert rest.status == modern.status == 400
     assert failure(modern)["code"] == -32602

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz.config import Resource, SiblingPaths
-from tests.rest.conftest import Octopus
-from tests.support.client import challenge_of
+from tests.support.client import RestClient, challenge_of
 from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import Server, check_errors, issuer_settings, running_server
@@ -64,21 +63,21 @@ def tenants(idp: Idp) -> Iterator[Server]:
 def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None:
     """The token's audience stays the resource; the neighbour's routes refuse it."""
     token = tenants.token(tenant="acme")
-    own = Octopus(tenants, token, base="/t/acme")
-    neighbour = Octopus(tenants, token, base="/t/globex")
+    own = RestClient(tenants, token, base="/t/acme")
+    neighbour = RestClient(tenants, token, base="/t/globex")
 
     assert own.call("whoami").json["tenant"] == "acme"
     assert own.call("whoami").json["resource"].endswith("/t/acme/mcp")
     assert "echo" in own.names()
     assert neighbour.tools().error == neighbour.call("whoami").error == (401, "invalid_token")
-    assert Octopus(tenants, token).tools().error == (401, "invalid_token")
+    assert RestClient(tenants, token).tools().error == (401, "invalid_token")
 
 
 def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
     """The client then signs in at this tenant's issuer."""
-    refused = Octopus(tenants, "", base="/t/acme").tools()
+    refused = RestClient(tenants, "", base="/t/acme").tools()
     token = tenants.token(tenant="acme", scope="")
-    stepping = Octopus(tenants, token, base="/t/acme").call("save_csv", {})
+    stepping = RestClient(tenants, token, base="/t/acme").call("save_csv", {})
 
     for answer, status in ((refused, 401), (stepping, 403)):
         assert answer.status == status
@@ -87,8 +86,8 @@ def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
 
 def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server: Server) -> None:
     """Any client may read it, so it describes the routes and nothing behind them."""
-    templated = Octopus(tenants, "").send("GET", "/openapi.json").json
-    single = Octopus(server, "").send("GET", "/openapi.json").json
+    templated = RestClient(tenants, "").send("GET", "/openapi.json").json
+    single = RestClient(server, "").send("GET", "/openapi.json").json
 
     assert set(templated["paths"]) == {
         "/t/{tenant}/tools", "/t/{tenant}/tool/{name}/call", "/health",

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.telemetry.exposition import registry_of
 from gatepost.tools.tenant_offers import Agent
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.tools import MemorySource, ToolUpstream
@@ -31,12 +31,12 @@ def server(idp: Idp) -> Iterator[Server]:
         yield running
 
 
-def of(server: Server, tenant: str, **claims: str) -> Octopus:
-    return Octopus(server, server.token(org_id=tenant, **claims))
+def of(server: Server, tenant: str, **claims: str) -> RestClient:
+    return RestClient(server, server.token(org_id=tenant, **claims))
 
 
-def described(octopus: Octopus, name: str = NAME) -> str:
-    [found] = [one["description"] for one in octopus.tools().json if one["name"] == name]
+def described(rest_client: RestClient, name: str = NAME) -> str:
+    [found] = [one["description"] for one in rest_client.tools().json if one["name"] == name]
     return str(found)
 
 

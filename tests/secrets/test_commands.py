@@ -14,8 +14,8 @@ import pytest
 from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MAX_BYTES
-from tests.secrets import conftest
-from tests.secrets.conftest import proof
+from tests.secrets import test_tool_calls
+from tests.secrets.test_tool_calls import proof
 from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.measuring import each
@@ -23,7 +23,7 @@ from tests.support.processes import python_environment
 from tests.support.server import SAMPLE_TOOLS, check_problems
 
 VALUE = "hunter2-hunter2-hunter2"
-TOOLS = str(Path(conftest.__file__))
+TOOLS = str(Path(test_tool_calls.__file__))
 
 
 @pytest.fixture(scope="module")

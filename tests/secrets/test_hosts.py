@@ -10,8 +10,10 @@ from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import PURPOSE, SUBJECT, SecretStore, SecretUnreadable, _context
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost_authz.address_policy import ToolAddressPolicy
-from tests.secrets.conftest import changes
+from tests.secrets.test_vault import changes, records, vault
 from tests.support.measuring import each
+
+__all__ = ["records", "vault"]  # fixtures
 
 VALUE = "hunter2-hunter2"
 CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"

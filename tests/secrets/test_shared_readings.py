@@ -11,8 +11,10 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import poll
+from tests.secrets.test_vault import clock, poll, records, secrets, vault
 from tests.support.measuring import ManualClock
+
+__all__ = ["clock", "records", "secrets", "vault"]  # fixtures
 
 ONE, TWO = "the-first-value", "the-second-value"
 
@@ -31,7 +33,7 @@ async def known(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
 
 def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
     """Return the tenant's own secrets, without those of the server."""
-    values = secrets.known(tenant).values
+    values = secrets.known_secrets(tenant).values
     return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
 
 

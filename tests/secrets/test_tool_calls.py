@@ -1,23 +1,71 @@
 """Secrets by name, through both protocols and two servers, while an operator changes them."""
 
 import base64
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.packs.conftest import PackCaller, Protocol
-from tests.secrets.conftest import proof
+from gatepost import CallContext, Pack, Secret
+from tests.support.client import Protocol, ToolCaller
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, each, eventually
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Postgres
+
+safe = Pack("safe")
+
+
+def proof(value: str | None) -> str:
+    """What shows which value it was, and not the value."""
+    return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
+@safe.tool()
+async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict[str, Any]:
+    """Open the safe."""
+    value = await ctx.secret(token, field="token", literals=literals)
+    return {"proof": proof(value)}
+
+
+@safe.tool()
+async def blurt(ctx: CallContext, token: Secret) -> str:
+    """Tell what the secret is, as no tool should."""
+    return f"It is {await ctx.secret(token, field='token')}, you know."
+
+
+@safe.tool()
+async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
+    """Keep a token for the next time."""
+    await ctx.sealed.put(f"safe_{name}", await ctx.secret(token, field="token"))
+    return {"kept": name}
+
+
+@safe.tool()
+async def fetch(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Use what was kept."""
+    return {"proof": proof(await ctx.sealed.get(f"safe_{name}"))}
+
+
+@safe.tool()
+async def discard(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Forget what was kept."""
+    return {"was": await ctx.sealed.delete(f"safe_{name}")}
+
+
+@safe.tool(read_only=True)
+async def say(ctx: CallContext, text: str) -> str:
+    """Answer it as text."""
+    return text
+
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -37,10 +85,8 @@ class ServersWithSecrets:
     def __init__(self, deployment: DeploymentFolder, servers: list[Server]) -> None:
         self.deployment, self.servers = deployment, servers
 
-    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> PackCaller:
-        return PackCaller(
-            self.servers[at % len(self.servers)], self.deployment.folder, tenant, protocol, ""
-        )
+    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> ToolCaller:
+        return ToolCaller(self.servers[at % len(self.servers)], tenant, protocol)
 
     def fresh(self) -> str:
         """A name that no other test has."""
@@ -63,7 +109,7 @@ def secret_servers(
         database = f"sqlite:///{folder}/gatepost.db"
         if request.param == "postgresql":
             database = stack.enter_context(postgres_server.database(like=postgres_template))
-        deployment = DeploymentFolder(folder, database, TENANTS)
+        deployment = DeploymentFolder(folder, database, TENANTS, tools=[__name__])
         stack.callback(deployment.close)
         issuers, number = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
         servers = [

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import (
@@ -16,9 +17,43 @@ from gatepost.secrets.names import (
     checked_value,
 )
 from gatepost.secrets.store import SUBJECT, SecretStore, SecretUnreadable
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import changes
-from tests.support.measuring import each
+from gatepost.storage.shared_store import MemorySharedStore
+from tests.support.measuring import ManualClock, each
+
+
+async def poll(records: MemoryRecords, secrets: SecretCache) -> None:
+    """Poll for changes once, as a server does."""
+    poller = ChangePoller(records, MemorySharedStore())
+    async with poller.polling({SUBJECT: secrets.take_up}):
+        return
+
+
+async def changes(records: MemoryRecords) -> int:
+    """The counter of changes, which other processes look at."""
+    return (await records.changes([SUBJECT])).get(SUBJECT, 0)
+
+
+@pytest.fixture
+def records() -> MemoryRecords:
+    return MemoryRecords()
+
+
+@pytest.fixture
+def vault(records: MemoryRecords) -> SecretStore:
+    return SecretStore(records, KeyRing.ephemeral(), clock=lambda: 1_000.0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
+
+
+@pytest.fixture
+def secrets(vault: SecretStore, clock: ManualClock) -> SecretCache:
+    return SecretCache(vault, clock=clock)
+
 
 VALUE = "hunter2-hunter2-\N{SNOWMAN}"
 NAMES = {

@@ -14,6 +14,7 @@ from gatepost.storage.shared_store import (
     SharedStore,
     TenantSharedStore,
 )
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
 
 LONG = 60.0
 
@@ -67,8 +68,8 @@ async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedS
     acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
-    await following.aclose()
-    await following.aclose()
+    following.end()
+    following.end()
     await acme.publish("t", b"1")
 
     await stays.has(b"1")
@@ -83,7 +84,7 @@ async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
         following = await acme.follow("t", follower)
         await acme.publish("t", b"%d" % number)
         await follower.has(b"%d" % number)
-        await following.aclose()
+        following.end()
 
 
 async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
@@ -95,9 +96,29 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
         following = await acme.follow(f"t{number % 5}", follower)
         await acme.publish(f"t{number % 5}", b"x")
         await follower.hears(b"x")
-        await following.aclose()
+        following.end()
 
     await asyncio.gather(*(subscribe_once(number) for number in range(50)))
+
+
+async def test_valkey_sends_nothing_more_when_the_last_subscriber_has_left(valkey: str) -> None:
+    """Otherwise a server would receive the messages of all sessions that it ever had."""
+    shared_store = await open_shared_store(valkey)
+    assert isinstance(shared_store, ValkeySharedStore)
+    acme, client = shared_store.of("acme"), shared_store.client
+
+    async def channels() -> list[bytes]:
+        return [name for name in await client.pubsub_channels() if name.endswith(b"left-behind")]
+
+    first, second = [await acme.follow("left-behind", Follower()) for _ in range(2)]
+    first.end()
+    await asyncio.sleep(0)
+    assert len(await channels()) == 1
+    second.end()
+    async with asyncio.timeout(10):
+        while await channels():
+            pass
+    await shared_store.aclose()
 
 
 async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:

@@ -116,7 +116,7 @@ async def test_what_the_shared_store_carries_is_the_tenants_own(
         assert [event.data for event in events] == [value]
     await eventually(lambda: heard == {place: [value] for place, value in told.items()})
     for following in followings:
-        await following.aclose()
+        following.end()
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

@@ -1,18 +1,18 @@
-"""Clients of a running Gatepost: HTTP as bytes, and lines on the pipes of a process."""
+"""Clients of a running Gatepost: HTTP as bytes, MCP, REST, and tools by either protocol."""
 
 import json
 import socket
 import ssl
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from tests.support.endpoint import MIRRORED, in_header
-from tests.support.measuring import eventually
-from tests.support.processes import Process, python_environment
+
+if TYPE_CHECKING:
+    from tests.support.server import Server
 
 
 class RawAnswer(NamedTuple):
@@ -245,137 +245,127 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
     return answer.status, fields, same(answer.body.decode()).encode()
 
 
-WITHIN_S = 20
+class RestAnswer(msgspec.Struct):
+    """One answer, which is JSON and has its content type, whatever its status."""
+
+    status: int
+    json: Any
+    raw: RawAnswer
+
+    @property
+    def error(self) -> tuple[int, str]:
+        """Status and stable word; the message is there for the model."""
+        assert isinstance(self.json["message"], str)
+        assert self.json["message"]
+        return self.status, self.json["error"]
 
 
-STDIO_TOOLS = Path(__file__).with_name("tools.py")
-PRINTING = """
-from gatepost import Pack
+class RestClient:
+    """An agent of one tenant; *base* is where the routes are."""
 
-print("the file of tools says hello")
-pack = Pack("hello")
-"""
+    def __init__(self, server: "Server", token: str | None = None, *, base: str = "") -> None:
+        self.server = server
+        self.token = server.token() if token is None else token
+        self.base = base
 
+    def health(self) -> RestAnswer:
+        return self.send("GET", "/health", token="")
 
-META = "io.modelcontextprotocol/"
+    def tools(self, *fields: tuple[str, str]) -> RestAnswer:
+        return self.send("GET", f"{self.base}/tools", fields)
 
+    def names(self) -> list[str]:
+        return [tool["name"] for tool in self.tools().json]
 
-STDIO_CONFIG = """
-resource = "https://mcp.example.com/mcp"
-[listen]
-drain_s = {drain_s}
-[limits]
-max_body_bytes = 20000
-requests_per_second = 0
-[tools]
-packs = ["demo"]
-load = [{kit}]
-[storage]
-database = "memory:"
-[stdio]
-tenant = "acme"
-subject = "alice"
-scopes = ["files:write"]
-"""
+    def call(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *fields: tuple[str, str]
+    ) -> RestAnswer:
+        body = json.dumps(arguments or {}).encode()
+        return self.post(tool, body, *fields)
 
+    def post(self, tool: str, body: bytes, *fields: tuple[str, str]) -> RestAnswer:
+        return self.send("POST", f"{self.base}/tool/{tool}/call", fields, body)
 
-class StdioClient(Process):
-    """`gatepost stdio` as a process, and the messages it has written."""
-
-    def messages(self) -> list[Any]:
-        """Everything on its standard output, which is JSON or nothing."""
-        return [json.loads(line) for line in self.stdout.splitlines()]
-
-    def of(self, identity: Any) -> Any:
-        """The response to a request."""
-        found: list[Any] = []
-
-        def there() -> bool:
-            found[:] = [
-                one
-                for one in self.messages()
-                if "id" in one and one["id"] == identity and "method" not in one
-            ]
-            return bool(found)
-
-        eventually(there, within=WITHIN_S)
-        assert len(found) == 1
-        assert type(found[0]["id"]) is type(identity)
-        return found[0]
-
-    def told(self, method: str) -> list[Any]:
-        """The parameters of every message with that method, so far."""
-        return [one.get("params") for one in self.messages() if one.get("method") == method]
-
-    def hears(self, method: str, times: int = 1) -> list[Any]:
-        """Wait for so many messages with that method; return their parameters."""
-        eventually(lambda: len(self.told(method)) >= times, within=WITHIN_S)
-        return self.told(method)
-
-    def say(
-        self, method: str, params: Any = None, *, identity: Any = None, meta: Any = None
-    ) -> Any:
-        """Send a request or, without an id, a notification."""
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        if identity is not None:
-            message["id"] = identity
-        if params is not None or meta is not None:
-            message["params"] = {**(params or {}), **({} if meta is None else {"_meta": meta})}
-        self.write_line(json.dumps(message))
-        return identity
-
-    def modern(
+    def send(
         self,
         method: str,
-        params: Mapping[str, Any] | None = None,
+        path: str,
+        fields: Fields = (),
+        body: bytes = b"",
         *,
-        identity: Any,
-        can: Mapping[str, Any] | None = None,
-        **meta: Any,
-    ) -> Any:
-        """Send a request of 2026-07-28."""
-        known = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": can or {}}
-        return self.say(method, params or {}, identity=identity, meta={**known, **meta})
+        token: str | None = None,
+    ) -> RestAnswer:
+        """Any request; every answer of this protocol is JSON (O6)."""
+        token = self.token if token is None else token
+        raw = self.server.client.send(method, path, fields, body, token=token or None)
+        assert raw.field("content-type") == "application/json", raw
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
-    def call(self, tool: str, *, identity: Any, **arguments: Any) -> Any:
-        """Send a `tools/call` of 2026-07-28."""
-        params = {"name": tool, "arguments": arguments}
-        return self.modern("tools/call", params, identity=identity)
-
-    def open(self, version: str = "2025-11-25", **capabilities: Any) -> Any:
-        """Make the handshake; return its result."""
-        client = {"name": "test", "version": "1"}
-        asked = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
-        result = self.of(self.say("initialize", asked, identity=f"open {version}"))["result"]
-        self.say("notifications/initialized")
-        return result
-
-    def hang_up(self) -> int:
-        """Close the pipe and answer the exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(WITHIN_S)
+    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
+        """A request of an administrator, with *body* as JSON; the answer may be empty."""
+        sent = b"" if body is None else json.dumps(body).encode()
+        raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
 
-def answered_text(response: Any) -> str:
-    """Return the text of an answer."""
-    answered: str = response["result"]["content"][0]["text"]
-    return answered
+Protocol = Literal["mcp", "rest"]
 
 
-@contextmanager
-def stdio_process(
-    folder: Path, config: str = STDIO_CONFIG, *, drain_s: int = 10
-) -> Iterator[StdioClient]:
-    """Run a process during the block."""
-    path = folder / "gatepost.toml"
-    printing = folder / "printing.py"
-    printing.write_text(PRINTING, encoding="utf-8")
-    shown = ", ".join(json.dumps(str(file)) for file in (STDIO_TOOLS, printing))
-    path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))
-    command = [sys.executable, "-m", "gatepost", "stdio", "--config", str(path)]
-    process = StdioClient(command, env=python_environment(), cwd=folder)
-    try:
-        yield process
-    finally:
-        process.kill()
+KINDS = {
+    422: "validation",
+    404: "not_found",
+    403: "denied",
+    409: "conflict",
+    429: "rate_limit",
+    500: "internal",
+    503: "upstream_unavailable",
+    504: "timeout",
+}
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """The outcome of a call: its value (structured, else text), or the failure's message."""
+
+    value: Any = None
+    text: str = ""
+    failure: str | None = None
+    kind: str | None = None
+    """As REST says it; MCP only has the text."""
+    result: Mapping[str, Any] = {}
+    """The whole result, over MCP."""
+
+
+class ToolCaller:
+    """An agent of one tenant, who calls tools by either protocol."""
+
+    def __init__(
+        self, gatepost: "Server", tenant: str, protocol: Protocol, scopes: str = ""
+    ) -> None:
+        self.gatepost, self.tenant, self.protocol = gatepost, tenant, protocol
+        self.token = gatepost.token(org_id=tenant, scope=scopes)
+
+    def call(self, tool: str, **arguments: Any) -> ToolResult:
+        if self.protocol == "mcp":
+            reply = self.gatepost.client.call(self.token, tool, arguments)
+            if "error" in (document := json.loads(reply.body)):
+                return ToolResult(failure=document["error"]["message"])  # a rate limit
+            answer = result(reply)
+            text = "\n\n".join(block["text"] for block in answer["content"])
+            if answer["isError"]:
+                return ToolResult(failure=text, result=answer)
+            value = answer.get("structuredContent", text)
+            # As on REST, what is no object stands in one.
+            return ToolResult(
+                value["result"] if [*value] == ["result"] else value, text, result=answer
+            )
+        told = RestClient(self.gatepost, self.token).call(tool, arguments)
+        if told.status != 200:
+            return ToolResult(failure=told.json["message"], kind=KINDS[told.status])
+        value = told.json.get("result", told.json)
+        return ToolResult(value, value if isinstance(value, str) else json.dumps(value))
+
+    def listed(self) -> list[str]:
+        """The names of the tools it is shown."""
+        if self.protocol == "mcp":
+            return self.gatepost.client.listed(self.token)
+        return RestClient(self.gatepost, self.token).names()

@@ -12,7 +12,7 @@ from gatepost import CallContext, Elicitation, Pack, ToolFailure, UrlElicitation
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.tools.client import ProtocolError
 from tests.support.endpoint import META, EndpointClient, Response
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 EVERYTHING: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},

@@ -287,10 +287,12 @@ class DeploymentFolder:
     """
     A folder with a configuration, a key ring and a database, and the commands run in it.
 
-    ``settings`` are shared by the server and the commands.
+    ``settings`` are shared by the server and the commands; *tools* are modules with packs.
     """
 
-    def __init__(self, folder: Path, database: str, tenants: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, database: str, tenants: tuple[str, ...], *, tools: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self._commands: CommandProcess | None = None
         self.ring = folder / "ring.json"
@@ -299,7 +301,7 @@ class DeploymentFolder:
             "storage": {"database": database},
             "keys": {"ring": f"file:{self.ring}"},
             "tenancy": {"create_on_first_use": False, "tenants": list(tenants)},
-            "tools": {"load": ["tests.secrets.conftest"]},
+            "tools": {"load": [*tools]},
             "workspace": {"root": str(folder / "workspaces")},
         }
         self.write()

@@ -9,8 +9,7 @@ from starlette.types import Message
 
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
-from tests.rest.conftest import Octopus
-from tests.support.client import MODERN
+from tests.support.client import MODERN, RestClient
 from tests.support.internet import MetricsPage, page_of
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -96,7 +95,7 @@ def test_a_call_is_counted_however_it_ends(server: Server, case: str) -> None:
     def both() -> None:
         server.client.call(token, tool, arguments)
         if case != "hostile":  # no path can hold it
-            Octopus(server, token).call(tool, arguments)
+            RestClient(server, token).call(tool, arguments)
 
     times = 1 if case == "hostile" else 2
     grows(server, times, both, "gatepost_tool_calls_total", **labels)
@@ -180,7 +179,7 @@ def test_a_thousand_made_up_names_add_no_label(server: Server) -> None:
         server.client.call(token, f"no_such_{number}")
         server.client.send("GET", f"/made-up/{number}", token=token)
         server.client.ask(token, f"made/up-{number}")
-        Octopus(server, token).call(f"no_such_{number}", {})
+        RestClient(server, token).call(f"no_such_{number}", {})
     metrics = scraped(server)
     text = metrics.text
 
@@ -247,7 +246,7 @@ def test_a_refusal_by_a_limit_is_counted_by_limit(limited: Server) -> None:
 
 def test_approvals_are_counted_by_how_they_end(limited: Server) -> None:
     """A request without a decision expires; its call counts as pending."""
-    Octopus(limited, limited.token(org_id="patient")).call("whoami", {})
+    RestClient(limited, limited.token(org_id="patient")).call("whoami", {})
     eventually(
         lambda: scraped(limited).value("gatepost_approvals_total", result="expired") == 1, within=15
     )

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gatepost.runtime.exporter import NoExporter
-from tests.rest.conftest import Octopus
-from tests.support.client import result
+from tests.support.client import RestClient, result
 from tests.support.internet import page_of
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -131,7 +130,7 @@ def test_a_failed_call_has_its_kind_of_failure(server: TracedServer, case: str) 
 
 def test_a_call_by_rest_is_a_span_too(server: TracedServer) -> None:
     """It has the route and the status."""
-    Octopus(server.gatepost, server.token).call("echo", {"text": PRIVATE})
+    RestClient(server.gatepost, server.token).call("echo", {"text": PRIVATE})
     span = server.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
 
     assert attributes_of(span.attributes)["http.response.status_code"] == "200"

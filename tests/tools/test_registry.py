@@ -10,8 +10,8 @@ from gatepost import ListedResource
 from gatepost.tools.api import CallContext, Offer, Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import REMEMBERED_SETS, Registry, UnknownTool
-from tests.mcp.conftest import REVISIONS, ask, result_of
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask, result_of
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))
 

@@ -11,8 +11,7 @@ from gatepost.tools.api import Effects, Failure, Outcome, Tool
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.tenant_offers import Agent
 from gatepost.tools.tool_search import MAX_FOUND, ToolIndex
-from tests.rest.conftest import Octopus
-from tests.support.client import RawAnswer, result
+from tests.support.client import RawAnswer, RestClient, result
 from tests.support.client_requests import Ok
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -144,7 +143,7 @@ def through(server: Server, token: str, name: str, arguments: Mapping[str, Any])
 def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: str) -> None:
     """Over MCP and REST; only what it may reach."""
     assert server.client.listed(token) == ["call_tool", "find_tools"]
-    assert Octopus(server, token).names() == ["call_tool", "find_tools"]
+    assert RestClient(server, token).names() == ["call_tool", "find_tools"]
     found = result(server.client.call(token, "find_tools", {"query": "person"}))
     assert found["structuredContent"] == {
         "tools": [
@@ -172,7 +171,7 @@ def test_no_other_caller_has_the_two_tools(server: Server) -> None:
         assert not {"call_tool", "find_tools"} & {*server.client.listed(token)}
         for tool in ("call_tool", "find_tools"):
             assert b"Unknown tool" in server.client.call(token, tool).body
-            assert Octopus(server, token).call(tool).error == (404, "not_found")
+            assert RestClient(server, token).call(tool).error == (404, "not_found")
 
 
 def test_a_bad_search_is_told_so(server: Server, token: str) -> None:
@@ -233,8 +232,8 @@ def test_the_tool_can_ask(server: Server, token: str) -> None:
 
 def test_the_tool_waits_for_its_approval(server: Server, token: str) -> None:
     """`call_tool` needs none, and the request is for the tool itself."""
-    octopus = Octopus(server, token)
-    answer = octopus.call("call_tool", {"name": "mcp_crm__careful", "arguments": {"a": 1}})
+    rest_client = RestClient(server, token)
+    answer = rest_client.call("call_tool", {"name": "mcp_crm__careful", "arguments": {"a": 1}})
     assert answer.error == (503, "approval_pending")
 
     assert "`mcp_crm__careful`" in answer.json["message"]
@@ -260,19 +259,21 @@ def test_an_approval_of_the_tool_becomes_a_task(server: Server, token: str) -> N
 
 def test_a_retry_runs_the_tool_once_and_reads_anew(server: Server, token: str) -> None:
     """The key of the call covers the tool that it calls."""
-    octopus = Octopus(server, token)
+    rest_client = RestClient(server, token)
     for tool, times in (("find", 1), ("read", 2)):
         before = len(crm.calls)
         call = {"name": f"mcp_crm__{tool}", "arguments": {"id": tool}}
         for _ in range(2):
-            assert octopus.call("call_tool", call, ("Idempotency-Key", f"k-{tool}")).status == 200
+            assert (
+                rest_client.call("call_tool", call, ("Idempotency-Key", f"k-{tool}")).status == 200
+            )
         assert len(crm.calls) - before == times
 
 
 def test_numbers_arrive_as_they_were_written(server: Server, token: str) -> None:
     """`call_tool` does not read the arguments."""
     body = b'{"name": "mcp_crm__login", "arguments": {"n": 12345678901234567890123, "x": 1.10}}'
-    answer = Octopus(server, token).post("call_tool", body)
+    answer = RestClient(server, token).post("call_tool", body)
 
     assert answer.status == 200
     assert "12345678901234567890123" in str(answer.json)

@@ -9,7 +9,7 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import ToolAnnotations
 
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -103,14 +103,14 @@ def server(idp: Idp) -> Iterator[Server]:
             one.stop()
 
 
-def of(server: Server, tenant: str, scopes: str = "crm:use crm:admin mcp:books") -> Octopus:
-    return Octopus(server, server.token(org_id=tenant, scope=scopes))
+def of(server: Server, tenant: str, scopes: str = "crm:use crm:admin mcp:books") -> RestClient:
+    return RestClient(server, server.token(org_id=tenant, scope=scopes))
 
 
-def listed(octopus: Octopus, name: str) -> set[str]:
+def listed(rest_client: RestClient, name: str) -> set[str]:
     """The names of the tools, once *name* is among them."""
     until = time.monotonic() + LISTED_S
-    while name not in (names := set(octopus.names())):
+    while name not in (names := set(rest_client.names())):
         assert time.monotonic() < until, names
     return names
 

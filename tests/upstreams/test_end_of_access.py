@@ -14,7 +14,7 @@ from gatepost.telemetry.exposition import registry_of
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import ServerChanges
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -59,9 +59,9 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 
 def process_of(server: Server, tenant: str) -> int:
     """The process that serves a tenant, which its tool names."""
-    octopus = Octopus(server, server.token(org_id=tenant, scope="mcp:notes"))
-    eventually(lambda: "mcp_notes__pid" in octopus.names(), within=WITHIN_S)
-    answer = octopus.call("mcp_notes__pid")
+    rest_client = RestClient(server, server.token(org_id=tenant, scope="mcp:notes"))
+    eventually(lambda: "mcp_notes__pid" in rest_client.names(), within=WITHIN_S)
+    answer = rest_client.call("mcp_notes__pid")
     assert answer.status == 200, answer.json
     return int(answer.json["result"])
 

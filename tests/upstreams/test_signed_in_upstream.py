@@ -10,17 +10,17 @@ import httpx2
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.keys.conftest import (
+from tests.support.client import RestClient
+from tests.support.issuers import AsgiServer, Idp, respond
+from tests.support.processes import free_port
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.sign_in import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
     RunningOidcProvider,
     authorization_server,
 )
-from tests.rest.conftest import Octopus
-from tests.support.issuers import AsgiServer, Idp, respond
-from tests.support.processes import free_port
-from tests.support.server import Server, issuer_settings, running_server
 
 LISTED_S = 20
 METADATA = "/.well-known/oauth-protected-resource/mcp"
@@ -136,14 +136,14 @@ def gate(
         yield gate
 
 
-def agent_of(gate: Server) -> Octopus:
-    return Octopus(gate, gate.token(org_id="acme", scope="mcp:crm"))
+def agent_of(gate: Server) -> RestClient:
+    return RestClient(gate, gate.token(org_id="acme", scope="mcp:crm"))
 
 
-def listed(octopus: Octopus) -> None:
+def listed(rest_client: RestClient) -> None:
     """Return once the upstream's tool is offered."""
     until = time.monotonic() + LISTED_S
-    while ADDED not in (names := octopus.names()):
+    while ADDED not in (names := rest_client.names()):
         assert time.monotonic() < until, names
 
 
@@ -151,26 +151,26 @@ def test_the_gate_signs_in_for_the_catalogue_and_for_calls(
     gate: Server, upstream: ProtectedServer
 ) -> None:
     """It uses a token of its own, never the caller's."""
-    octopus = agent_of(gate)
-    listed(octopus)
+    rest_client = agent_of(gate)
+    listed(rest_client)
     before = len(upstream.seen)
-    answer = octopus.call(ADDED, {"number": 1})
+    answer = rest_client.call(ADDED, {"number": 1})
 
     assert answer.status == 200, answer
     assert len(upstream.seen) > before
-    assert octopus.token not in upstream.seen
+    assert rest_client.token not in upstream.seen
     assert set(upstream.seen[before:]) <= set(upstream.seen[:before])  # the catalogue's token
     assert not any(token and token in answer.raw.body.decode() for token in upstream.seen)
 
 
 def test_a_refused_token_is_renewed_once(gate: Server, upstream: ProtectedServer) -> None:
     """The call goes through with the new token, and it ran once."""
-    octopus = agent_of(gate)
-    listed(octopus)
-    count = octopus.call(ADDED, {"number": 1}).json["result"]
+    rest_client = agent_of(gate)
+    listed(rest_client)
+    count = rest_client.call(ADDED, {"number": 1}).json["result"]
     upstream.revoked |= set(upstream.seen)
     before = len(upstream.seen)
-    answer = octopus.call(ADDED, {"number": 2})
+    answer = rest_client.call(ADDED, {"number": 2})
     after = upstream.seen[before:]
 
     assert (answer.status, answer.json["result"]) == (200, count + 1)
@@ -180,7 +180,7 @@ def test_a_refused_token_is_renewed_once(gate: Server, upstream: ProtectedServer
     # The issuer's next tokens count no more either: that is no reason to ask for a third.
     upstream.revoked |= set(upstream.seen)
     before = len(upstream.seen)
-    refused = octopus.call(ADDED, {"number": 3})
+    refused = rest_client.call(ADDED, {"number": 3})
 
     assert refused.error == (503, "upstream_unavailable")
     assert "does not accept the credential" in refused.json["message"]

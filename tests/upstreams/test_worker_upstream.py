@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from tests.rest.test_mcp_servers import ADMIN, SERVERS, Administrator
+from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import Process, free_port
 from tests.support.programs import command, environment
@@ -26,6 +26,8 @@ from tests.upstreams.test_signed_in_upstream import ADDED, agent_of, crm, listed
 
 WITHIN_S = 20
 CALLBACK = "http://127.0.0.1/callback"
+ADMIN = "gatepost:admin"
+SERVERS = "/v1/mcp-servers"
 
 
 class WorkerUpstream:
@@ -139,8 +141,8 @@ def sign_in(gate: Server, worker: WorkerUpstream) -> str:
     return token
 
 
-def administrator(gate: Server) -> Administrator:
-    return Administrator(gate, gate.token(org_id="acme", scope=ADMIN))
+def administrator(gate: Server) -> RestClient:
+    return RestClient(gate, gate.token(org_id="acme", scope=ADMIN))
 
 
 def shown(gate: Server, name: str) -> dict[str, Any]:

@@ -340,3 +340,12 @@ def test_no_handle_is_left_open(root: Path) -> None:
         for parts in (["a"], ["a", "b"], ["a", "no", "b"], ["no"], ["a"] * 40, []):
             opened(resolver, root, parts)
         assert len(os.listdir("/dev/fd")) == handles
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066"])
+async def test_a_path_cannot_look_like_another_to_its_approver(tmp_path: Path, mark: str) -> None:
+    """A terminal obeys the controls above 0x80, and `exe.txt` may be `txt.exe` reordered."""
+    workspace = Workspaces(tmp_path).of("acme")
+
+    with pytest.raises(ToolFailure, match="control characters"):
+        await workspace.write(f"report{mark}fdp.csv", b"")

@@ -72,10 +72,10 @@ class SecretCache:
             self._own = dict(values)
             self._tell_all()
 
-    def known(self, tenant: str | None) -> TenantSecrets:
+    def known_secrets(self, tenant: str | None) -> TenantSecrets:
         """Return the cached values of a tenant, or Gatepost's own without a tenant."""
         cached = self._tenants.get(tenant) if tenant is not None else None
-        return self._no_secrets if cached is None else cached.known
+        return self._no_secrets if cached is None else cached.known_secrets
 
     def loaded(self, tenant: str) -> TenantSecrets | None:
         """Return the cached values if they are recent, otherwise None."""
@@ -83,7 +83,7 @@ class SecretCache:
         if cached is None or cached.fresh_until <= self._clock():
             return None
         cached.is_used = True
-        return cached.known
+        return cached.known_secrets
 
     async def load(self, tenant: str) -> TenantSecrets:
         """
@@ -104,9 +104,9 @@ class SecretCache:
                 if not cached.read:
                     raise
                 cached.fresh_until = now + RETRY_S if change == self._change else ALREADY_EXPIRED
-                return cached.known
+                return cached.known_secrets
             self._keep(cached, values, now, change)
-            return cached.known
+            return cached.known_secrets
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
         """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
@@ -238,7 +238,9 @@ class SecretCache:
 
     def _tell(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
-        cached.known = self._secrets_of(values) if (values := cached.all()) else self._no_secrets
+        cached.known_secrets = (
+            self._secrets_of(values) if (values := cached.all()) else self._no_secrets
+        )
         # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 
@@ -254,7 +256,7 @@ class _TenantCache:
 
     def __init__(self, secrets: TenantSecrets, now: float) -> None:
         self.lock = asyncio.Lock()
-        self.known = secrets
+        self.known_secrets = secrets
         self.values: Mapping[str, str] = {}
         self.gone: tuple[tuple[str, str, float], ...] = ()
         self.read = False

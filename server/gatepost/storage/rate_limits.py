@@ -51,12 +51,7 @@ BucketRate = tuple[Hashable, float, float]
 
 
 class Bucket(msgspec.Struct, gc=False):
-    """
-    One token bucket, stored as the time when it is full.
-
-    Two functions that every call runs have a copy of its arithmetic, and only these:
-    `CallLimits.take` and `LimitStage.recorded`.
-    """
+    """One token bucket, stored as the time when it is full."""
 
     full_at: float
     """The time when it is full again, in seconds of a monotonic clock."""
@@ -72,28 +67,15 @@ class Bucket(msgspec.Struct, gc=False):
         """Return a full bucket that gains *rate* tokens a second and holds *burst*."""
         return cls(now, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
 
-    def spend(self, now: float) -> bool:
-        """Take a token if there is one; return whether there was."""
-        # As `wait_s` and `take`, without their calls: each event of a stream comes here.
-        full_at = self.full_at
-        if full_at - now - self.slack_s > 0:
-            return False
-        self.full_at = (full_at if full_at > now else now) + self.each_s
-        return True
-
     def wait_s(self, now: float) -> float:
         """Return the seconds until there is a token; 0 if there is one."""
         missing = self.full_at - now - self.slack_s
         return missing + ROUNDING_ERROR if missing > 0 else 0.0
 
-    def take(self, now: float) -> None:
-        """Take a token without checking that there is one."""
+    def charge(self, now: float, cost_s: float) -> None:
+        """Take what the bucket gains in *cost_s* seconds, even if it does not have that much."""
         full_at = self.full_at
-        self.full_at = (full_at if full_at > now else now) + self.each_s
-
-    def give_back(self) -> None:
-        """Return a token that was taken."""
-        self.full_at -= self.each_s
+        self.full_at = (full_at if full_at > now else now) + cost_s
 
     def forgive(self, now: float) -> None:
         """Forgive what the bucket owes: it is empty at most."""
@@ -102,6 +84,62 @@ class Bucket(msgspec.Struct, gc=False):
     def empty(self, now: float, wait_s: float) -> None:
         """Have no token for *wait_s* seconds, because all processes together have used them up."""
         self.full_at = max(self.full_at, now + self.slack_s + wait_s)
+
+
+class ConcurrencyCounter(msgspec.Struct, weakref=True):
+    """A number of running calls, and its maximum."""
+
+    most: float
+    taken: int = 0
+
+
+class LocalLimits(msgspec.Struct):
+    """Token buckets and concurrency limits of this process that are taken together, or not."""
+
+    buckets: Sequence[Bucket]
+    concurrency: Sequence[ConcurrencyCounter] = ()
+
+    @classmethod
+    def of_rate(cls, rate: float, burst: float, now: float) -> "LocalLimits":
+        """Return a rate limit alone: *rate* times a second, and *burst* times at once."""
+        return LocalLimits((Bucket.of(rate, burst, now),))
+
+    def take(self, now: float) -> bool:
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
+        for bucket in self.buckets:
+            full_at = bucket.full_at
+            if full_at < now:
+                full_at = now
+            elif full_at - now > bucket.slack_s:
+                self._put_back(bucket)
+                return False
+            bucket.full_at = full_at + bucket.each_s
+        for counter in self.concurrency:
+            if counter.taken >= counter.most:
+                self._put_back(counter)
+                return False
+            counter.taken += 1
+        return True
+
+    def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
+        """Return what was taken before *lacking* turned out to be used up."""
+        for bucket in self.buckets:
+            if bucket is lacking:
+                return
+            bucket.full_at -= bucket.each_s
+        for counter in self.concurrency:
+            if counter is lacking:
+                return
+            counter.taken -= 1
+
+    def shortage(self, now: float) -> Denial:
+        """Return which limit refuses a call now, and the seconds until there may be room again."""
+        waits = [bucket.wait_s(now) for bucket in self.buckets]
+        longest = max(waits, default=0.0)
+        full = [at for at, counter in enumerate(self.concurrency) if counter.taken >= counter.most]
+        if full and longest <= CONCURRENCY_WAIT_S:
+            return Denial(len(waits) + full[0], CONCURRENCY_WAIT_S)
+        return Denial(waits.index(longest), longest)
 
 
 class Buckets:
@@ -140,26 +178,8 @@ class Buckets:
         """
         Take a token, as `TenantSharedStore.spend` does; *now* is the time of a monotonic clock.
         """
-        return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
-
-    def spend_all(
-        self, rates: Sequence[BucketRate], now: float, *, take: bool = True
-    ) -> tuple[float, int]:
-        """
-        Take one token from each of several buckets, or none from any.
-
-        Return the longest wait in seconds and the index of its bucket; the wait is 0 if the tokens
-        were taken. If *take* is false, nothing is taken.
-        """
-        buckets = self.these(rates, now)
-        waits = [bucket.wait_s(now) for bucket in buckets]
-        longest = max(waits, default=0.0)
-        if longest:
-            return longest, waits.index(longest)
-        if take:
-            for bucket in buckets:
-                bucket.take(now)
-        return 0.0, 0
+        limits = LocalLimits(self.these([(bucket, 1 / rate, burst / rate)], now))
+        return 0.0 if limits.take(now) else limits.shortage(now).wait_s
 
     def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""

@@ -20,10 +20,11 @@ import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import (
-    CONCURRENCY_WAIT_S,
     Buckets,
+    ConcurrencyCounter,
     ConcurrencyLimit,
     Denial,
+    LocalLimits,
     Spending,
 )
 
@@ -38,8 +39,13 @@ DeliverMessage = Callable[[bytes], None]
 class Subscription(Protocol):
     """A subscription to a topic."""
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """
+        Stop the delivery at once; a second call does nothing.
+
+        The shared store unsubscribes in the background, because a client that hangs up must not
+        wait for it.
+        """
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -175,7 +181,7 @@ class WakeUps(Wakeable):
         """End the subscription."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            await subscription.aclose()
+            subscription.end()
 
     async def follow(self) -> bool:
         """
@@ -278,20 +284,17 @@ class MemoryTenantSharedStore:
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
-        full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
         rates = [
             (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
             for spending in spendings
         ]
         now = self._clock()
-        if full:
-            wait, at = self._buckets.spend_all(rates, now, take=False)
-            if wait > CONCURRENCY_WAIT_S:
-                return Denial(at, wait)
-            return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
-        wait, at = self._buckets.spend_all(rates, now)
-        if wait:
-            return Denial(at, wait)
+        limits = LocalLimits(
+            self._buckets.these(rates, now),
+            [ConcurrencyCounter(limit.most, self._taken[limit.name]) for limit in concurrency],
+        )
+        if not limits.take(now):
+            return limits.shortage(now)
         self.hold(concurrency)
         return None
 
@@ -361,8 +364,8 @@ class MemorySubscription:
         self._followers, self._topic = followers, topic
         followers.setdefault(topic, {})[self] = deliver
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """Implement `Subscription`."""
         interested = self._followers.get(self._topic, {})
         interested.pop(self, None)
         if not interested:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.rest.conftest import Octopus, RestAnswer
-from tests.support.client import RawAnswer, request
+from tests.support.client import RawAnswer, RestAnswer, RestClient, request
 from tests.support.internet import ScriptedServer, result
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
 from tests.support.server import Server, issuer_settings, running_server
@@ -62,14 +61,8 @@ class HostileUpstream:
         await upstream(scope, receive, send)
 
 
-class UpstreamUser(Octopus):
+class UpstreamUser(RestClient):
     """A user of one tenant, over REST and MCP."""
-
-    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
-        """A request of an administrator."""
-        sent = b"" if body is None else json.dumps(body).encode()
-        raw = self.server.client.send(method, path, (), sent, token=self.token)
-        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
     def names(self) -> list[str]:
         """The tools of all pages over MCP: over REST there may be too many."""

@@ -17,7 +17,7 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import Posted, ScriptedServer, result
 from tests.support.issuers import Idp, Send
 
@@ -30,31 +30,31 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 def guarded(idp: Idp) -> Iterator[UpstreamScene]:
     """A gate that serves changed definitions at once, and asks before each call."""
     approvals = {"destructive": "ask", "timeout_s": 300}
-    with scene_of(idp, good={"pin": "off"}, approvals=approvals) as made:
-        yield made
+    with scene_of(idp, good={"pin": "off"}, approvals=approvals) as scene:
+        yield scene
 
 
 @pytest.fixture
 def unpinned(idp: Idp) -> Iterator[UpstreamScene]:
     """The same, without approvals."""
-    with scene_of(idp, good={"pin": "off"}) as made:
-        yield made
+    with scene_of(idp, good={"pin": "off"}) as scene:
+        yield scene
 
 
 def changes(scene: UpstreamScene, *tools: Any) -> ScriptedServer:
     """The good server offers these tools from now on, and the gate has noticed."""
     upstream, admin = scene.upstream_app.upstreams["good"], scene.of("acme")
     upstream.answers["tools/list"] = result({"tools": list(tools)})
-    (good,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
-    assert admin.refresh(good["id"]).status == 200
-    told = [one["description"] for one in tools]
-    scene.until(lambda: [one["description"] for one in offered(admin)] == told)
+    (registered_server,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
+    assert admin.refresh(registered_server["id"]).status == 200
+    descriptions = [tool["description"] for tool in tools]
+    scene.until(lambda: [tool["description"] for tool in offered(admin)] == descriptions)
     return upstream
 
 
 def offered(person: UpstreamUser) -> list[Any]:
     listed = person.rpc("tools/list", {})["result"]["tools"]
-    return [one for one in listed if one["name"].startswith("mcp_good__")]
+    return [tool for tool in listed if tool["name"].startswith("mcp_good__")]
 
 
 def decided(scene: UpstreamScene) -> None:
@@ -123,7 +123,7 @@ def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: Upstrea
     changes(unpinned, tool(description="New.", outputSchema=new))
     released.set()
     caller.join(WITHIN_S)
-    assert [(one.status, one.json) for one in heard] == [(200, {"n": 7})]
+    assert [(response.status, response.json) for response in heard] == [(200, {"n": 7})]
     refused = user.call(NAME)
     assert outcome_of(refused) == (500, "internal_error")
     assert "does not match the output schema" in refused.json["message"]
@@ -162,12 +162,12 @@ def test_an_approval_is_for_the_server_that_it_was_given_for(
     guarded.offered(user, "mcp_crm__act")
     assert user.call("mcp_crm__act", {"a": 1}).error == PENDING
     decided(guarded)
-    path, place = f"/v1/mcp-servers/{identity}", {"url": guarded.url("other")}
+    path, change = f"/v1/mcp-servers/{identity}", {"url": guarded.url("other")}
     if how == "moved":
-        assert user.ask("PATCH", path, place).status == 200
+        assert user.ask("PATCH", path, change).status == 200
     else:
         assert user.ask("DELETE", path).status == 204
-        identity = user.register("crm", **place)
+        identity = user.register("crm", **change)
     assert user.refresh(identity).status == 200
     guarded.offered(user, "mcp_crm__act")
 

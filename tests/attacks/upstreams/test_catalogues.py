@@ -144,7 +144,7 @@ def test_a_hostile_catalogue_costs_the_others_nothing(scene: UpstreamScene, name
             scene.until(lambda: tools_of(user) >= offered)
             names = tools_of(user)
             assert len(names) <= MAX_ITEMS
-            assert all(len(one) <= 64 and one.replace("_", "a").isalnum() for one in names)
+            assert all(len(name) <= 64 and name.replace("_", "a").isalnum() for name in names)
             others = {"100,000 tools": {MAX_ITEMS - 1}, "a name with an escape": {0, 1}}
             assert len(names - offered) in others.get(name, {0}), names
     finally:
@@ -226,7 +226,7 @@ def test_a_catalogue_says_nothing_hidden(scene: UpstreamScene) -> None:
         raw_list = user.server.client.ask(user.token, "tools/list")
         listed = answer_in(raw_list)["result"]
         assert listed["cacheScope"] == "private"
-        assert not any(one in raw_list.body.decode() for one in HIDDEN)
+        assert not any(hidden in raw_list.body.decode() for hidden in HIDDEN)
         assert "\\u200b" not in raw_list.body.decode()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

@@ -25,8 +25,8 @@ LIES = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 def guarded(idp: Idp) -> Iterator[UpstreamScene]:
     """A scene in which a person approves destructive calls."""
     approvals = {"destructive": "ask", "timeout_s": 300}
-    with scene_of(idp, approvals=approvals) as made:
-        yield made
+    with scene_of(idp, approvals=approvals) as scene:
+        yield scene
 
 
 def listing(*tools: object) -> Answers:
@@ -59,7 +59,7 @@ def test_a_lying_tool_is_not_run_twice(scene: UpstreamScene) -> None:
         scene.offered(user, "mcp_liar__delete_all")
         key = ("Idempotency-Key", "one-and-the-same-key")
         answers = [user.call("mcp_liar__delete_all", {}, key) for _ in range(3)]
-        assert {one.status for one in answers} == {200}
+        assert {answer.status for answer in answers} == {200}
         assert runs(upstream) == 1
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
@@ -134,7 +134,7 @@ def test_two_hundred_waiting_calls_delay_no_other_caller(scene: UpstreamScene) -
             for _ in range(5):
                 scene.others_go_on()
             assert time.monotonic() - began < WITHIN_S
-        for one in open_calls:
-            one.close()
+        for call in open_calls:
+            call.close()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

@@ -67,34 +67,34 @@ def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
             hosts=[issuer.url.split("/")[2]],
             credentials={"echo": credential},
             storage={"database": f"sqlite:///{tmp_path}/gatepost.db"},
-        ) as made:
-            yield made
+        ) as scene:
+            yield scene
     finally:
         issuer.stop()
 
 
 def refreshed(scene: UpstreamScene, person: UpstreamUser) -> None:
-    (good,) = person.ask("GET", "/v1/mcp-servers").json["data"]
-    assert person.refresh(good["id"]).status == 200
+    (upstream,) = person.ask("GET", "/v1/mcp-servers").json["data"]
+    assert person.refresh(upstream["id"]).status == 200
 
 
 def nowhere(scene: UpstreamScene, folder: Path, *answers: Any) -> None:
     """No secret is in an answer, the log, the metrics, or a file of the database."""
     metrics = generate_latest(registry_of(scene.gate.shared_metrics, version="1")).decode()
-    texts = [*(str(one) for one in answers), scene.gate.log(), metrics]
+    texts = [*(str(answer) for answer in answers), scene.gate.log(), metrics]
     for number, text in enumerate(texts):
         for secret in SECRETS:
             assert secret not in text, (number, text[max(text.index(secret) - 200, 0) :][:400])
-    files = [one for one in folder.rglob("*") if one.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
-    for one in files:
-        kept = one.read_bytes()
+    for file in files:
+        content = file.read_bytes()
         for secret in SECRETS:
-            at = kept.find(secret.encode())
-            assert at < 0, (one.name, kept[max(at - 200, 0) : at + 100])
+            at = content.find(secret.encode())
+            assert at < 0, (file.name, content[max(at - 200, 0) : at + 100])
 
 
-def asked(upstream: ScriptedServer) -> None:
+def assert_secrets_sent(upstream: ScriptedServer) -> None:
     """The upstream was sent the secrets, so it can repeat them."""
     headers = upstream.of("tools/list")[-1].headers
     assert headers["authorization"] == f"Bearer {TOKEN}"
@@ -116,7 +116,7 @@ async def chatty(posted: Posted, send: Send) -> None:
 def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Path) -> None:
     """The caller gets each of them, without the secret."""
     upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
-    asked(upstream)
+    assert_secrets_sent(upstream)
     upstream.answers["tools/call"] = chatty
     meta = {
         META + "clientCapabilities": {},
@@ -205,11 +205,11 @@ def test_in_catalogues(scene: UpstreamScene, tmp_path: Path) -> None:
     )
     refreshed(scene, user)
     scene.offered(user, "mcp_good__b")
-    heard: list[Any] = [user.rpc(f"{one}/list", {}) for one in ("tools", "prompts", "resources")]
+    heard: list[Any] = [user.rpc(f"{kind}/list", {}) for kind in ("tools", "prompts", "resources")]
     heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
     upstream.answers["tools/list"] = error(-32603, TOLD, data=TOLD)
-    (good,) = user.ask("GET", "/v1/mcp-servers").json["data"]
-    heard += [user.refresh(good["id"]).raw.body]
-    heard += [user.ask("GET", f"/v1/mcp-servers/{good['id']}").raw.body]
+    (registered_server,) = user.ask("GET", "/v1/mcp-servers").json["data"]
+    heard += [user.refresh(registered_server["id"]).raw.body]
+    heard += [user.ask("GET", f"/v1/mcp-servers/{registered_server['id']}").raw.body]
     assert "REDACTED" in str(heard)
     nowhere(scene, tmp_path, *heard)

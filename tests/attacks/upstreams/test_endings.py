@@ -71,8 +71,8 @@ class StalledStream:
 
     async def __call__(self, posted: Posted, send: Send) -> None:
         await begin(send, kind=EVENTS)
-        for one in self.first:
-            await send({"type": "http.response.body", "body": event(one), "more_body": True})
+        for message in self.first:
+            await send({"type": "http.response.body", "body": event(message), "more_body": True})
         self.opened.set()
         await stall(posted)
         self.closed.set()
@@ -80,8 +80,8 @@ class StalledStream:
 
 @pytest.fixture
 def scene(idp: Idp) -> Iterator[UpstreamScene]:
-    with scene_of(idp) as made:
-        yield made
+    with scene_of(idp) as scene:
+        yield scene
 
 
 def suspend(scene: UpstreamScene, tenants: Iterable[str]) -> None:
@@ -102,14 +102,14 @@ def asks(scene: UpstreamScene, *people: UpstreamUser) -> list[StalledStream]:
     upstream, user, identity = scene.registered("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_asks__act")
-    held = []
+    parked = []
     for person in people:
-        held.append(StalledStream(QUESTION))
-        upstream.answers["tools/call"] = held[-1]
+        parked.append(StalledStream(QUESTION))
+        upstream.answers["tools/call"] = parked[-1]
         answer = person.run("mcp_asks__act")["result"]
         assert answer["resultType"] == "input_required", answer
     assert parked_calls(scene) == len(people)
-    return held
+    return parked
 
 
 def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamScene) -> None:
@@ -162,40 +162,42 @@ def test_a_suspension_ends_a_parked_call_with_its_programs(idp: Idp, tmp_path: P
         for tenant in ("acme", "globex"):
             user = scene.of(tenant, "notes")
             scene.offered(user, "mcp_notes__ask")
-            asked = str(user.run("mcp_notes__ask")["result"]["inputRequests"])
-            found = re.search(r"processes (\d+) and (\d+)", asked)
-            assert found is not None, asked
-            processes[tenant] = [Path(f"/proc/{pid}") for pid in found.groups()]
+            text = str(user.run("mcp_notes__ask")["result"]["inputRequests"])
+            match = re.search(r"processes (\d+) and (\d+)", text)
+            assert match is not None, text
+            processes[tenant] = [Path(f"/proc/{pid}") for pid in match.groups()]
         assert parked_calls(scene) == 2
 
         suspend(scene, ["acme"])
 
-        scene.until(lambda: not any(one.exists() for one in processes["acme"]))
+        scene.until(lambda: not any(process.exists() for process in processes["acme"]))
         assert parked_calls(scene) == 1
-        assert all(one.exists() for one in processes["globex"])
+        assert all(process.exists() for process in processes["globex"])
 
 
 def test_a_suspension_ends_a_parked_call(scene: UpstreamScene) -> None:
     """The upstream is told, and the other tenant's parked call goes on."""
-    held = {}
+    parked = {}
     for tenant in ("acme", "globex"):
         sessions = ["one", "two", "three"]
         upstream, user, identity = scene.registered(f"asks_{tenant}", tenant, sessions=sessions)
-        upstream.answers["tools/call"] = held[tenant] = StalledStream(QUESTION)
+        upstream.answers["tools/call"] = parked[tenant] = StalledStream(QUESTION)
         assert user.refresh(identity).status == 200
         scene.offered(user, f"mcp_asks_{tenant}__act")
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
-        heard = [(one.method, one.headers.get("mcp-session-id")) for one in upstream.seen]
+        heard = [
+            (request.method, request.headers.get("mcp-session-id")) for request in upstream.seen
+        ]
         assert answer["resultType"] == "input_required", (answer, heard)
         assert answer["requestState"]
     assert parked_calls(scene) == 2
-    assert not held["acme"].closed.is_set()
+    assert not parked["acme"].closed.is_set()
 
     suspend(scene, ["acme"])
 
-    assert held["acme"].closed.wait(WITHIN_S)
+    assert parked["acme"].closed.wait(WITHIN_S)
     assert parked_calls(scene) == 1
-    assert not held["globex"].closed.is_set()
+    assert not parked["globex"].closed.is_set()
 
 
 def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> None:
@@ -216,11 +218,11 @@ def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> No
     assert not caller.is_alive()
     assert calls.closed.wait(WITHIN_S)
     assert stream.closed.wait(WITHIN_S)
-    asked = len(upstream.seen)
+    count = len(upstream.seen)
     assert user.call("mcp_slow__act").status == 403
     assert user.refresh(identity).status == 403
     assert user.ask("PATCH", f"{SERVERS}/{identity}", {"description": "d"}).status == 403
-    assert len(upstream.seen) == asked
+    assert len(upstream.seen) == count
     globex = scene.of("globex")
     assert globex.call("mcp_good__act").status == 200
 
@@ -239,14 +241,14 @@ def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> N
     suspend(scene, ["acme"])
     erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
     scene.gate.run(erasure.run(lambda line: None))
-    left = scene.gate.run(erasure.found())
-    assert left.is_nothing, left
+    remaining = scene.gate.run(erasure.inventory())
+    assert remaining.is_nothing, remaining
     suspend(scene, [])
 
-    asked = len(upstream.seen)
+    count = len(upstream.seen)
     assert user.ask("GET", f"{SERVERS}/{identity}").status == 404
     scene.until(lambda: "mcp_gone__act" not in user.names())
     assert user.call("mcp_gone__act").status == 404
-    assert len(upstream.seen) == asked
+    assert len(upstream.seen) == count
     scene.offered(user, "mcp_good__act")
     assert scene.of("globex").call("mcp_good__act").status == 200

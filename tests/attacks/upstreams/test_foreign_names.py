@@ -27,12 +27,12 @@ def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> N
     """Its tools have plain names, and it occurs in JSON alone."""
     upstream = scene.upstream_app.upstream("named")
     admin = scene.of("acme")
-    made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
-    assert made.status in {201, 400}, made
-    if made.status == 400:
-        assert made.json["field"] == "name"
+    response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
+    assert response.status in {201, 400}, response
+    if response.status == 400:
+        assert response.json["field"] == "name"
         return
-    identity = made.json["id"]
+    identity = response.json["id"]
     try:
         assert admin.refresh(identity).status == 200
         before = len(upstream.of("tools/call"))
@@ -51,9 +51,9 @@ def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> N
 def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str) -> None:
     """For a server with its field; for a tool by leaving it out."""
     admin = scene.of("acme")
-    made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
-    assert made.status == 400
-    assert made.json["error"] in {"invalid_field", "invalid_body"}
+    response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
+    assert response.status == 400
+    assert response.json["error"] in {"invalid_field", "invalid_body"}
     _, user, identity = scene.registered(
         "named",
         answers={"tools/list": result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})},
@@ -61,7 +61,7 @@ def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str)
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_named__act")
-        assert len([one for one in user.names() if one.startswith("mcp_named")]) == 1
+        assert len([name for name in user.names() if name.startswith("mcp_named")]) == 1
         log = scene.gate.log()
         assert "\u202e" not in log
         assert "\x1b[2J" not in log
@@ -79,14 +79,14 @@ def test_the_name_of_a_tool_is_only_text(scene: UpstreamScene, name: str) -> Non
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_named__plain")
-        for one in (one for one in user.names() if one.startswith("mcp_named")):
-            assert one.replace("_", "").isalnum()
-            assert one.isascii()
-            assert len(one) <= 64
-            assert user.call(one).status == 200
-            asked = upstream.of("tools/call")[-1]
-            assert asked.body["params"]["name"] in {name, "plain"}
-            assert "\r" not in asked.headers.get("mcp-name", "")
+        for tool_name in (name for name in user.names() if name.startswith("mcp_named")):
+            assert tool_name.replace("_", "").isalnum()
+            assert tool_name.isascii()
+            assert len(tool_name) <= 64
+            assert user.call(tool_name).status == 200
+            request = upstream.of("tools/call")[-1]
+            assert request.body["params"]["name"] in {name, "plain"}
+            assert "\r" not in request.headers.get("mcp-name", "")
         scene.others_go_on()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
@@ -131,7 +131,7 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
             heard = people["acme"].rpc("tools/list", {"cursor": forged})
             assert heard["error"]["code"] == -32602, heard
         assert set(seen) == {None, *(f"page-{at}" for at in range(1, 6))}
-        listed = [one for one in people["acme"].names() if one.startswith("mcp_many")]
+        listed = [name for name in people["acme"].names() if name.startswith("mcp_many")]
         assert len(listed) == len(set(listed)) == 600
     finally:
         for tenant, identity in identities.items():
@@ -140,4 +140,6 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
 
 def quoted(path: str) -> str:
     """The path as a careless client sends it: only what would break the request line is encoded."""
-    return "".join(one if "!" <= one <= "~" else f"%{ord(one):02X}" for one in path)
+    return "".join(
+        character if "!" <= character <= "~" else f"%{ord(character):02X}" for character in path
+    )

@@ -14,8 +14,8 @@ SHARED, NOTE = "x://shared", "[A resource was left out: its URI belongs to anoth
 
 @pytest.fixture
 def scene(idp: Idp) -> Iterator[UpstreamScene]:
-    with scene_of(idp) as made:
-        yield made
+    with scene_of(idp) as scene:
+        yield scene
 
 
 def documents(upstream: ScriptedServer, *uris: str) -> None:
@@ -42,8 +42,8 @@ def read(person: UpstreamUser, uri: str) -> str:
 def test_a_link_never_leads_to_another_server(scene: UpstreamScene) -> None:
     """Nor does content pass as another server's; own links, and those to the web, stay."""
     user = scene.of("acme", "first", "evil")
-    good, evil = (scene.upstream_app.upstream(name) for name in ("first", "evil"))
-    documents(good, SHARED)
+    honest, evil = (scene.upstream_app.upstream(name) for name in ("first", "evil"))
+    documents(honest, SHARED)
     documents(evil, SHARED, "x://own")
     first = user.register("first", scene.url("first"))
     assert user.refresh(first).status == 200
@@ -59,20 +59,20 @@ def test_a_link_never_leads_to_another_server(scene: UpstreamScene) -> None:
     evil.answers["tools/call"] = result({"content": blocks})
     assert user.refresh(identity).status == 200
     scene.until(lambda: f"of {id(evil)}" in read(user, "x://own"))
-    assert f"of {id(good)}" in read(user, SHARED)
+    assert f"of {id(honest)}" in read(user, SHARED)
 
     content = user.run("mcp_evil__act")["result"]["content"]
 
     assert content[0]["text"].startswith(NOTE)
     assert content[1] == {"type": "text", "text": "the evil words"}
     assert content[2]["text"].startswith(NOTE)
-    assert [one.get("uri") for one in content[3:6]] == [
+    assert [block.get("uri") for block in content[3:6]] == [
         "x://own",
         "https://example.com/page",
         "x://unlisted",
     ]
     assert "error" in str(user.rpc("resources/read", {"uri": "x://unlisted"}))
-    assert len(good.of("resources/read")) == 1
+    assert len(honest.of("resources/read")) == 1
     assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
@@ -98,7 +98,7 @@ def test_a_tool_shows_no_page_of_another_server(scene: UpstreamScene) -> None:
     scene.offered(user, "mcp_bank__pay")
     assert f"of {id(squatter)}" in read(user, page)
 
-    listed = {one["name"]: one for one in user.rpc("tools/list", {})["result"]["tools"]}
+    listed = {tool["name"]: tool for tool in user.rpc("tools/list", {})["result"]["tools"]}
 
     assert listed["mcp_bank__pay"]["_meta"] == {"ui": {"visibility": ["model"]}}
     assert page not in str(listed["mcp_bank__pay_too"])

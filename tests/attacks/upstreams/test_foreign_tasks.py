@@ -41,27 +41,27 @@ class Workshop:
     def begun(self) -> str:
         """The id of the caller's task."""
         params = {"name": "mcp_shop__act", "arguments": {}}
-        made: str = self.user.rpc("tools/call", params, DECLARED)["result"]["taskId"]
-        return made
+        task_id: str = self.user.rpc("tools/call", params, DECLARED)["result"]["taskId"]
+        return task_id
 
 
 def text_of(scene: UpstreamScene, user: UpstreamUser, task: str) -> str:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
 
     def is_over() -> bool:
-        found.update(user.rpc("tasks/get", {"taskId": task}, DECLARED)["result"])
-        return found["status"] != "working"
+        fields.update(user.rpc("tasks/get", {"taskId": task}, DECLARED)["result"])
+        return fields["status"] != "working"
 
     scene.until(is_over)
-    text: str = found["result"]["content"][0]["text"]
+    text: str = fields["result"]["content"][0]["text"]
     return text
 
 
 @pytest.fixture
 def shop(scene: UpstreamScene) -> Iterator[Workshop]:
-    made = Workshop(scene)
-    yield made
-    made.user.ask("DELETE", f"{SERVERS}/{made.identity}")
+    workshop = Workshop(scene)
+    yield workshop
+    workshop.user.ask("DELETE", f"{SERVERS}/{workshop.identity}")
 
 
 def test_another_task_is_not_the_answer(scene: UpstreamScene, shop: Workshop) -> None:
@@ -86,8 +86,8 @@ def test_a_server_that_is_taken_away_is_not_polled(
     else:
         change = {"disabled": {"status": "disabled"}, "moved": {"url": scene.url("good")}}[how]
         assert shop.user.ask("PATCH", path, change).status == 200
-    asked = len(shop.upstream.seen)
+    count = len(shop.upstream.seen)
 
     assert "unknown" in text_of(scene, shop.user, task)
-    assert len(shop.upstream.seen) <= asked + 1  # a poll may have been on its way
+    assert len(shop.upstream.seen) <= count + 1  # a poll may have been on its way
     scene.others_go_on()

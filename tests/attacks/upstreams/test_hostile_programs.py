@@ -112,9 +112,9 @@ def scene(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstre
     program.write_text(PROGRAM)
     table = {"tenants": ["acme"], "command": sys.executable, "args": ["-I", str(program)]}
     idle_s = {"turns": 300, "leaves": 1, "ends": 300}
-    more = [{**table, "name": name, "program_idle_s": one} for name, one in idle_s.items()]
-    with scene_of(idp, more=more) as made:
-        yield made
+    more = [{**table, "name": name, "program_idle_s": seconds} for name, seconds in idle_s.items()]
+    with scene_of(idp, more=more) as scene:
+        yield scene
 
 
 @pytest.fixture
@@ -157,10 +157,10 @@ def test_it_ends_before_the_gate_if_there_is_no_memory(
 
 def test_what_it_leaves_behind_ends_with_it(scene: UpstreamScene, user: UpstreamUser) -> None:
     """Neither a new session nor an empty environment hides a process."""
-    left = answered(scene, user, "mcp_leaves__leave")
-    assert runs(left)
+    answer = answered(scene, user, "mcp_leaves__leave")
+    assert runs(answer)
 
-    scene.until(lambda: not runs(left))
+    scene.until(lambda: not runs(answer))
 
 
 def test_its_end_is_noticed_although_a_child_holds_its_pipes(

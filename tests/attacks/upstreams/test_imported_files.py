@@ -41,10 +41,10 @@ keys.ring = "file:keyring.json"
         return self.run("upstream", "add", "--tenant", "acme", "--from", "file.json", input=input)
 
     def listed(self) -> list[Any]:
-        shown = self.run("upstream", "list", "--tenant", "acme", "--json")
-        assert shown.exit_code == 0, shown.output
-        found: list[Any] = json.loads(shown.output)
-        return found
+        result = self.run("upstream", "list", "--tenant", "acme", "--json")
+        assert result.exit_code == 0, result.output
+        servers: list[Any] = json.loads(result.output)
+        return servers
 
     def check(self, document: Any) -> Result:
         """`gatepost check` with the file as `[upstreams_file]`."""

@@ -19,7 +19,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     scene_of,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import (
     EVENTS,
     Posted,
@@ -43,8 +43,8 @@ FREE = 5
 
 @pytest.fixture
 def scene(idp: Idp, tmp_path: Path) -> Iterator[UpstreamScene]:
-    with scene_of(idp, storage={"database": f"sqlite:///{tmp_path}/gatepost.db"}) as made:
-        yield made
+    with scene_of(idp, storage={"database": f"sqlite:///{tmp_path}/gatepost.db"}) as scene:
+        yield scene
 
 
 def at_once(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnswer]:
@@ -80,16 +80,18 @@ def test_servers_and_agents_of_one_tenant(
     agents = [{"name": f"more{number}"} for number in range(AT_ONCE)]
     for path, bodies in ((SERVERS, servers), (AGENTS, agents)):
         heard = at_once(admin, path, bodies)
-        assert {one.status for one in heard} <= {201, 409}
-        refused = [one for one in heard if one.status == 409]
-        assert all("there cannot be more" in one.json["message"] for one in refused)
-        kept = [one for one in admin.ask("GET", path).json["data"] if one["source"] == "api"]
-        assert len(kept) <= QUOTA
+        assert {response.status for response in heard} <= {201, 409}
+        refused = [response for response in heard if response.status == 409]
+        assert all("there cannot be more" in response.json["message"] for response in refused)
+        registered = [
+            entry for entry in admin.ask("GET", path).json["data"] if entry["source"] == "api"
+        ]
+        assert len(registered) <= QUOTA
         assert len(refused) >= AT_ONCE - FREE
         # What was refused can be added again once the quota allows it.
-        assert admin.ask("DELETE", f"{path}/{kept[0]['id']}").status == 204
-        for one in kept[1 : FREE + 1]:
-            admin.ask("DELETE", f"{path}/{one['id']}")
+        assert admin.ask("DELETE", f"{path}/{registered[0]['id']}").status == 204
+        for entry in registered[1 : FREE + 1]:
+            admin.ask("DELETE", f"{path}/{entry['id']}")
         assert admin.ask("POST", path, bodies[-1] | {"name": "at last"}).status == 201
     globex = scene.of("globex")
     assert globex.ask("POST", SERVERS, servers[0]).status == 201
@@ -118,8 +120,8 @@ class ElicitingUpstream:
         await more(send, event(input_request | {"params": PARAMS}))
         waits = {asyncio.ensure_future(stall(posted)), asyncio.ensure_future(answered.wait())}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
+        for wait in waits:
+            wait.cancel()
         await finish(send, event(final(posted, said("no answer"))))
 
     async def response(self, posted: Posted, send: Send) -> None:

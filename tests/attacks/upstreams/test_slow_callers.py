@@ -23,8 +23,8 @@ LATE = (504, "timeout")
 @pytest.fixture
 def scene(idp: Idp) -> Iterator[UpstreamScene]:
     """A scene whose good server has five tools that never answer."""
-    with scene_of(idp, good={"timeout_s": 0.5, "concurrency": 8}) as made:
-        upstream = made.upstream_app.upstreams["good"]
+    with scene_of(idp, good={"timeout_s": 0.5, "concurrency": 8}) as scene:
+        upstream = scene.upstream_app.upstreams["good"]
 
         async def call(posted: Posted, send: Send) -> None:
             if posted.body["params"]["name"] in HANGING:
@@ -34,11 +34,11 @@ def scene(idp: Idp) -> Iterator[UpstreamScene]:
 
         upstream.answers["tools/call"] = call
         upstream.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING)]})
-        admin = made.of("acme")
-        (good,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
-        assert admin.refresh(good["id"]).status == 200
-        made.offered(admin, "mcp_good__hang_4")
-        yield made
+        admin = scene.of("acme")
+        (benign,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
+        assert admin.refresh(benign["id"]).status == 200
+        scene.offered(admin, "mcp_good__hang_4")
+        yield scene
 
 
 def person(scene: UpstreamScene, name: str) -> UpstreamUser:
@@ -83,5 +83,5 @@ def test_one_caller_takes_not_all_requests(idp: Idp) -> None:
         for _ in range(5):
             assert bob.call("mcp_good__act").status == 200
         assert len(upstream.of("tools/call")) == 6 + 5
-        for one in hanging:
-            one.close()
+        for open_call in hanging:
+            open_call.close()

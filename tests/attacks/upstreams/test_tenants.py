@@ -24,7 +24,7 @@ ACCEPTED = {"action": "accept", "content": {"ok": True}}
 @pytest.fixture
 def twins(scene: UpstreamScene) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
     """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
-    made = {}
+    by_tenant = {}
     for tenant, key in SECRETS.items():
         upstream = scene.upstream_app.upstream(f"crm_{tenant}")
         upstream.answers["tools/list"] = result({"tools": [tool(), tool(f"only_{tenant}")]})
@@ -32,9 +32,9 @@ def twins(scene: UpstreamScene) -> Iterator[dict[str, tuple[ScriptedServer, Upst
         identity = person.register("crm", scene.url(f"crm_{tenant}"), api_key=key)
         assert person.refresh(identity).status == 200
         scene.offered(person, f"mcp_crm__only_{tenant}")
-        made[tenant] = upstream, person, identity
-    yield made
-    for _, person, identity in made.values():
+        by_tenant[tenant] = upstream, person, identity
+    yield by_tenant
+    for _, person, identity in by_tenant.values():
         assert person.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
@@ -46,10 +46,10 @@ def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> No
         if params.get("requestState") == "state-of-upstream":
             await result(said("done with state"))(posted, send)
             return
-        asked: dict[str, Any] = {"message": "Go on?", "requestedSchema": FORM}
+        elicitation: dict[str, Any] = {"message": "Go on?", "requestedSchema": FORM}
         if url is not None:
-            asked = {"mode": "url", "message": "Sign in", "url": url, "elicitationId": "e"}
-        request = {"method": "elicitation/create", "params": asked}
+            elicitation = {"mode": "url", "message": "Sign in", "url": url, "elicitationId": "e"}
+        request = {"method": "elicitation/create", "params": elicitation}
         await result(
             {
                 "resultType": "input_required",
@@ -69,7 +69,7 @@ def test_twins_never_meet(scene: UpstreamScene, twins: Any) -> None:
         assert f"mcp_crm__only_{other}" not in names
         assert f"done by crm_{tenant}" in str(person.call("mcp_crm__act").json)
         assert person.call(f"mcp_crm__only_{other}").status == 404
-        assert {one.headers["authorization"] for one in upstream.seen} == {
+        assert {request.headers["authorization"] for request in upstream.seen} == {
             f"Bearer {SECRETS[tenant]}"
         }
     bodies = [twins["globex"][1].ask("GET", SERVERS).raw.body.decode()]
@@ -85,7 +85,7 @@ def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
         assert person.refresh(identity).status == 200
         assert f"done by crm_{tenant}" in str(person.run("mcp_crm__act"))
         assert upstream.of("tools/call")
-        sent = "".join(f"{one.headers}{one.body}" for one in upstream.seen)
+        sent = "".join(f"{request.headers}{request.body}" for request in upstream.seen)
         assert f"Bearer {SECRETS[tenant]}" in sent
         assert person.token not in sent
         assert all(part not in sent for part in person.token.split(".")[1:])
@@ -99,8 +99,8 @@ def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> 
     user = scene.of("acme", "crm", "second")
     assert acme.refresh(identity).status == 200
     scene.offered(user, "mcp_second__act")
-    for one in (upstream, other, second):
-        ask_before_each_call(one)
+    for server in (upstream, other, second):
+        ask_before_each_call(server)
     try:
         first = user.run("mcp_crm__act", {"a": 1})["result"]
         assert first["resultType"] == "input_required", first
@@ -109,7 +109,7 @@ def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> 
         assert "state-of-upstream" not in str(first)
         more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPTED}}
         stranger = scene.of("acme", "crm", "second", sub="mallory")
-        counts = [len(one.of("tools/call")) for one in (upstream, other, second)]
+        counts = [len(server.of("tools/call")) for server in (upstream, other, second)]
         for who, name, arguments in (
             (user, "mcp_second__act", {"a": 1}),
             (user, "mcp_crm__only_acme", {"a": 1}),
@@ -120,12 +120,12 @@ def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> 
             heard = who.run(name, arguments, **more)
             assert heard["error"]["code"] == -32602, (name, heard)
         sent = [
-            one.body["params"].get("requestState")
-            for place, count in zip((upstream, other, second), counts, strict=True)
-            for one in place.of("tools/call")[count:]
+            request.body["params"].get("requestState")
+            for server, count in zip((upstream, other, second), counts, strict=True)
+            for request in server.of("tools/call")[count:]
         ]
         assert "state-of-upstream" not in sent
-        assert not any(first["requestState"] == one for one in sent)
+        assert not any(first["requestState"] == state for state in sent)
         assert "done with state" in str(user.run("mcp_crm__act", {"a": 1}, **more))
     finally:
         assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
@@ -167,8 +167,8 @@ def test_a_page_is_shown_as_foreign(twins: Any) -> None:
     assert heard["isError"] is True
     assert f"a page of crm first: {page} (at login.example.com)" in str(heard)
     ask_before_each_call(upstream, page)
-    asked = acme.run("mcp_crm__act")["result"]["inputRequests"]
-    [request] = asked.values()
+    requests = acme.run("mcp_crm__act")["result"]["inputRequests"]
+    [request] = requests.values()
     assert request["params"]["message"].startswith("crm: Sign in (The page is at login.example.com")
 
 
@@ -196,7 +196,7 @@ def test_an_agent_reaches_its_capabilities_alone(
 ) -> None:
     """Also through `call_tool`, and whatever names it guesses."""
     _, acme, identity = twins["acme"]
-    made = acme.ask(
+    created = acme.ask(
         "POST",
         AGENTS,
         {
@@ -206,7 +206,7 @@ def test_an_agent_reaches_its_capabilities_alone(
             "capabilities": [{"ref": f"mcp:{identity}"}],
         },
     )
-    assert made.status == 201, made
+    assert created.status == 201, created
     try:
         agent = scene.of("acme", "crm", client_id=f"client-{mode}", azp=f"client-{mode}")
         scene.until(lambda: "mcp_good__act" not in agent.names())
@@ -218,8 +218,8 @@ def test_an_agent_reaches_its_capabilities_alone(
                 inner = agent.call("call_tool", {"name": name})
                 assert inner.status == 404, inner
         if mode == "search":
-            found = agent.call("find_tools", {"query": ""})
-            assert "mcp_good" not in found.raw.body.decode()
+            response = agent.call("find_tools", {"query": ""})
+            assert "mcp_good" not in response.raw.body.decode()
             poor = scene.of("acme", client_id=f"client-{mode}", azp=f"client-{mode}")
             refused = poor.call("call_tool", {"name": "mcp_crm__act"})
             assert refused.status == 403, refused
@@ -228,4 +228,4 @@ def test_an_agent_reaches_its_capabilities_alone(
             nested = {"name": "call_tool", "arguments": {"name": "mcp_good__act"}}
             assert agent.call("call_tool", nested).status == 404
     finally:
-        assert acme.ask("DELETE", f"{AGENTS}/{made.json['id']}").status == 204
+        assert acme.ask("DELETE", f"{AGENTS}/{created.json['id']}").status == 204

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import (
     DESCRIPTION,
     PUBLIC,
@@ -43,10 +43,10 @@ def answering(world: Internet, **answers: Page) -> None:
     }
 
     async def mcp(seen: ReceivedRequest, send: Send) -> None:
-        asked = json.loads(seen.body)
-        page = answers.get(asked["method"])
+        message = json.loads(seen.body)
+        page = answers.get(message["method"])
         if page is None:
-            body = {"jsonrpc": "2.0", "id": asked.get("id"), "result": results[asked["method"]]}
+            body = {"jsonrpc": "2.0", "id": message.get("id"), "result": results[message["method"]]}
             page = says(json.dumps(body), "application/json", connection="close")
         await page(seen, send)
 
@@ -63,9 +63,9 @@ def answering(world: Internet, **answers: Page) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Internet]:
-    with small_internet(tmp_path) as made:
-        answering(made)
-        yield made
+    with small_internet(tmp_path) as internet:
+        answering(internet)
+        yield internet
 
 
 @contextmanager
@@ -86,8 +86,8 @@ def gate_in(world: Internet, idp: Idp) -> Iterator[Server]:
         scopes={"admin": ADMIN},
         credentials={"crm": credential},
         upstreams=[{"name": "crm", "tenants": ["acme"], "url": URL, "credential": "crm"}],
-    ) as made:
-        yield made
+    ) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def refreshed(user: UpstreamUser) -> RestAnswer:
 
 
 def paths(world: Internet) -> list[str]:
-    return [one.path for one in world.site.seen]
+    return [request.path for request in world.site.seen]
 
 
 REDIRECTED = [
@@ -119,12 +119,12 @@ REDIRECTED = [
 ]
 
 
-@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("location", ["inside", "outside"])
 @pytest.mark.parametrize("which", REDIRECTED)
-def test_no_redirect_is_followed(idp: Idp, world: Internet, place: str, which: str) -> None:
+def test_no_redirect_is_followed(idp: Idp, world: Internet, location: str, which: str) -> None:
     """Neither to an address of ours nor to another host, which would get a secret or a token."""
     inside = f"https://localhost:{world.secure}{ELSEWHERE}"
-    to = inside if place == "inside" else f"https://evil.web.test{ELSEWHERE}"
+    to = inside if location == "inside" else f"https://evil.web.test{ELSEWHERE}"
     page = leads(to, status=307)
     if which.startswith("/"):
         world.site.pages[which] = page
@@ -146,7 +146,7 @@ def test_no_redirect_is_followed(idp: Idp, world: Internet, place: str, which: s
 
 
 def asked_for(world: Internet, method: str) -> bool:
-    return any(f'"{method}"'.encode() in one.body for one in world.site.seen)
+    return any(f'"{method}"'.encode() in request.body for request in world.site.seen)
 
 
 def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Internet) -> None:
@@ -165,13 +165,17 @@ def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Interne
             heard = user.call("mcp_crm__act")
             assert heard.error == (403, "denied"), heard.json
             assert refreshed(user).error == (502, "upstream_unreachable")
-            assert [one for one in world.site.seen[before:] if one.host == host] == []
+            assert [request for request in world.site.seen[before:] if request.host == host] == []
         world.names.known[host] = [[PUBLIC]]
-        asked = len([one for one in world.names.asked if one == host])
-        reached = len([one for one in world.site.seen if one.host == host])
+        lookup_count = len([name for name in world.names.asked if name == host])
+        reached = len([request for request in world.site.seen if request.host == host])
         assert user.call("mcp_crm__act").status == 200
-        connections = len([one for one in world.site.seen if one.host == host]) - reached
-        assert len([one for one in world.names.asked if one == host]) - asked <= connections
+        connections = (
+            len([request for request in world.site.seen if request.host == host]) - reached
+        )
+        assert (
+            len([name for name in world.names.asked if name == host]) - lookup_count <= connections
+        )
 
 
 @pytest.mark.parametrize("fault", ["expired", "of another name", "of another authority"])

@@ -13,7 +13,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     tool,
 )
-from tests.rest.conftest import RestAnswer
+from tests.support.client import RestAnswer
 from tests.support.internet import error, result
 
 KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
@@ -74,7 +74,8 @@ HEADERS: dict[str, Any] = {
     },
 }
 BODIES |= {
-    f"header: {name}": ({"url": PUBLIC, "headers": one}, "headers") for name, one in HEADERS.items()
+    f"header: {name}": ({"url": PUBLIC, "headers": headers}, "headers")
+    for name, headers in HEADERS.items()
 }
 
 
@@ -84,31 +85,31 @@ def admin(scene: UpstreamScene) -> UpstreamUser:
 
 
 def registered(admin: UpstreamUser) -> set[str]:
-    found = admin.ask("GET", SERVERS).json["data"]
-    return {one["name"] for one in found if one["source"] == "api"}
+    servers = admin.ask("GET", SERVERS).json["data"]
+    return {server["name"] for server in servers if server["source"] == "api"}
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_no_registration_reaches_further_than_its_fields(admin: UpstreamUser, name: str) -> None:
     """Added or changed: 400 that names the field, repeats no value, and stores nothing."""
     fields, field = BODIES[name]
-    made = admin.ask("POST", SERVERS, {"name": "plain", "url": PUBLIC, "status": "disabled"})
-    one = f"{SERVERS}/{made.json['id']}"
+    response = admin.ask("POST", SERVERS, {"name": "plain", "url": PUBLIC, "status": "disabled"})
+    path = f"{SERVERS}/{response.json['id']}"
     try:
-        before = admin.ask("GET", one).json
+        before = admin.ask("GET", path).json
         for heard in (
             admin.ask("POST", SERVERS, {"name": "evil", **fields}),
-            admin.ask("PATCH", one, fields),
+            admin.ask("PATCH", path, fields),
         ):
             assert heard.error == (400, "invalid_field"), heard
             assert heard.json["field"] == field
             assert "value-of-it" not in heard.raw.body.decode()
         assert registered(admin) == {"plain"}
-        assert admin.ask("GET", one).json == before
+        assert admin.ask("GET", path).json == before
     finally:
-        for kept in admin.ask("GET", SERVERS).json["data"]:
-            if kept["source"] == "api":
-                assert admin.ask("DELETE", f"{SERVERS}/{kept['id']}").status == 204
+        for server in admin.ask("GET", SERVERS).json["data"]:
+            if server["source"] == "api":
+                assert admin.ask("DELETE", f"{SERVERS}/{server['id']}").status == 204
 
 
 INSIDE = {
@@ -133,19 +134,19 @@ INSIDE = {
 def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, name: str) -> None:
     """Refused when it is registered or fetched, and nothing says what is there."""
     unknown_paths = len(scene.upstream_app.unknown_paths)
-    made = admin.ask("POST", SERVERS, {"name": "inside", "url": INSIDE[name], "api_key": KEY})
-    if made.status == 400:
-        assert made.json["field"] == "url"
+    response = admin.ask("POST", SERVERS, {"name": "inside", "url": INSIDE[name], "api_key": KEY})
+    if response.status == 400:
+        assert response.json["field"] == "url"
         return
-    assert made.status == 201
-    one = f"{SERVERS}/{made.json['id']}"
+    assert response.status == 201
+    path = f"{SERVERS}/{response.json['id']}"
     try:
-        heard = admin.ask("POST", f"{one}/refresh")
+        heard = admin.ask("POST", f"{path}/refresh")
         assert heard.error == (502, "upstream_unreachable")
         assert len(scene.upstream_app.unknown_paths) == unknown_paths
         scene.others_go_on()
     finally:
-        assert admin.ask("DELETE", one).status == 204
+        assert admin.ask("DELETE", path).status == 204
 
 
 def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
@@ -153,7 +154,7 @@ def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
     upstream, admin, identity = scene.registered(
         "mover", api_key=KEY, headers={"X-Secret": VALUE}, description="d"
     )
-    one = f"{SERVERS}/{identity}"
+    path = f"{SERVERS}/{identity}"
     try:
         assert admin.refresh(identity).status == 200
         assert upstream.of("tools/list")[-1].headers["authorization"] == f"Bearer {KEY}"
@@ -165,25 +166,25 @@ def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
             {"url": elsewhere, "api_key": "a-new-key-of-mine", "description": None},
             {"url": scene.url("mover").replace("http:", "https:")},
         ):
-            heard = admin.ask("PATCH", one, fields)
+            heard = admin.ask("PATCH", path, fields)
             assert heard.error == (400, "invalid_field"), (fields, heard)
-            assert admin.ask("GET", one).json["url"] == scene.url("mover")
+            assert admin.ask("GET", path).json["url"] == scene.url("mover")
         assert admin.refresh(identity).status == 200
-        asked = upstream.of("tools/list")[-1].headers
-        assert (asked["authorization"], asked["x-secret"]) == (f"Bearer {KEY}", VALUE)
-        moved = admin.ask("PATCH", one, {"url": elsewhere, "api_key": None, "headers": None})
+        headers = upstream.of("tools/list")[-1].headers
+        assert (headers["authorization"], headers["x-secret"]) == (f"Bearer {KEY}", VALUE)
+        moved = admin.ask("PATCH", path, {"url": elsewhere, "api_key": None, "headers": None})
         assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (
             200,
             False,
             [],
         )
-        back = admin.ask("PATCH", one, {"url": scene.url("mover")})
+        back = admin.ask("PATCH", path, {"url": scene.url("mover")})
         assert (back.status, back.json["api_key_set"]) == (200, False)
         assert admin.refresh(identity).status == 200
         assert "authorization" not in upstream.of("tools/list")[-1].headers
         assert "x-secret" not in upstream.of("tools/list")[-1].headers
     finally:
-        assert admin.ask("DELETE", one).status == 204
+        assert admin.ask("DELETE", path).status == 204
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,8 @@ def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
     upstream, admin, identity = scene.registered("refers", api_key=key, headers={"X-B": key})
     try:
         assert admin.refresh(identity).status == 200
-        asked = upstream.of("tools/list")[-1].headers
-        assert (asked["authorization"], asked["x-b"]) == (f"Bearer {key}", key)
+        headers = upstream.of("tools/list")[-1].headers
+        assert (headers["authorization"], headers["x-b"]) == (f"Bearer {key}", key)
     finally:
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
@@ -203,42 +204,49 @@ def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
 def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
     """Not even if the server says it itself: in texts, names, errors, answers, logs or records."""
     upstream = scene.upstream_app.upstream("echo")
-    told = f"key {KEY} header {VALUE}"
+    whole_text = f"key {KEY} header {VALUE}"
     upstream.answers["tools/list"] = result(
-        {"tools": [tool(description=told, title=told, _meta={"a": told}), tool("b")]}
+        {
+            "tools": [
+                tool(description=whole_text, title=whole_text, _meta={"a": whole_text}),
+                tool("b"),
+            ]
+        }
     )
-    upstream.answers["tools/call"] = result(said(told) | {"structuredContent": {"a": told}})
+    upstream.answers["tools/call"] = result(
+        said(whole_text) | {"structuredContent": {"a": whole_text}}
+    )
     admin = scene.of("acme", "echo")
     fields = {"api_key": KEY, "headers": {"X-Secret": VALUE}}
     identity = admin.register("echo", scene.url("echo"), **fields)
-    one = f"{SERVERS}/{identity}"
+    path = f"{SERVERS}/{identity}"
     heard: list[RestAnswer] = []
     try:
         heard.append(admin.refresh(identity))
         assert heard[0].status == 200
         scene.offered(admin, "mcp_echo__act")
-        heard += [admin.ask("GET", SERVERS), admin.ask("GET", one), admin.ask("GET", "/tools")]
-        heard.append(admin.ask("PATCH", one, {"description": "other", "api_key": KEY + "\r\n"}))
+        heard += [admin.ask("GET", SERVERS), admin.ask("GET", path), admin.ask("GET", "/tools")]
+        heard.append(admin.ask("PATCH", path, {"description": "other", "api_key": KEY + "\r\n"}))
         heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC, **fields}))
         heard.append(admin.call("mcp_echo__act"))
-        bodies = [one.raw.body.decode() for one in heard]
+        bodies = [response.raw.body.decode() for response in heard]
         bodies.append(json.dumps(admin.rpc("tools/list", {})))
         bodies.append(json.dumps(admin.run("mcp_echo__b")))
-        upstream.answers["tools/call"] = error(-32603, told, data={"a": told})
+        upstream.answers["tools/call"] = error(-32603, whole_text, data={"a": whole_text})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        upstream.answers["tools/call"] = result(said(told) | {"isError": True})
+        upstream.answers["tools/call"] = result(said(whole_text) | {"isError": True})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        upstream.answers["tools/list"] = error(-32603, told, data=told)
+        upstream.answers["tools/list"] = error(-32603, whole_text, data=whole_text)
         bodies.append(admin.refresh(identity).raw.body.decode())
-        upstream.answers["tools/list"] = result({"tools": told})
+        upstream.answers["tools/list"] = result({"tools": whole_text})
         bodies.append(admin.refresh(identity).raw.body.decode())
-        bodies.append(admin.ask("GET", one).raw.body.decode())
+        bodies.append(admin.ask("GET", path).raw.body.decode())
         bodies.append(scene.gate.log())
         for number, text in enumerate(bodies):
             assert KEY not in text, (number, text[:500])
             assert VALUE not in text, (number, text[:500])
     finally:
-        assert admin.ask("DELETE", one).status == 204
+        assert admin.ask("DELETE", path).status == 204
 
 
 def test_what_another_tenant_has_does_not_exist(scene: UpstreamScene) -> None:
@@ -258,8 +266,8 @@ def test_what_another_tenant_has_does_not_exist(scene: UpstreamScene) -> None:
             ("PATCH", AGENTS, {"name": "b"}),
             ("DELETE", AGENTS, None),
         ):
-            known = identity if path == SERVERS else agent.json["id"]
-            theirs = globex.ask(method, f"{path}/{known}", fields)
+            known_id = identity if path == SERVERS else agent.json["id"]
+            theirs = globex.ask(method, f"{path}/{known_id}", fields)
             unowned = globex.ask(method, f"{path}/{unknown}", fields)
             assert theirs.error == (404, "not_found")
             assert theirs.raw.body == unowned.raw.body

@@ -59,22 +59,22 @@ async def flood(posted: Posted, send: Send) -> None:
     """Progress, log messages and changed lists without end, then the answer."""
     await begin(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
-    told: list[tuple[str, dict[str, Any]]] = [
+    notifications: list[tuple[str, dict[str, Any]]] = [
         ("notifications/progress", {"progressToken": token, "progress": 1, "message": "m" * 900}),
         ("notifications/message", {"level": "emergency", "data": "d" * 900}),
         ("notifications/tools/list_changed", {}),
         ("notifications/unheard_of", {}),
     ]
     for at in range(5_000):
-        method, params = told[at % 4]
+        method, params = notifications[at % 4]
         params = params | {"progress": at} if "progress" in params else params
         await more(send, event({"jsonrpc": "2.0", "method": method, "params": params}))
     await more(send, event(final(posted, said("after the flood"))))
 
 
-def other_id(made: Callable[[Any], Any]) -> Answer:
+def other_id(change: Callable[[Any], Any]) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
-        whole = {"jsonrpc": "2.0", "id": made(posted.id), "result": said("stolen")}
+        whole = {"jsonrpc": "2.0", "id": change(posted.id), "result": said("stolen")}
         await raw(msgspec.json.encode(whole))(posted, send)
 
     return answer
@@ -93,9 +93,9 @@ CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
     "no UTF-8": (raw(b'{"jsonrpc":"2.0","id":1,"result":{"content":"\xff"}}'), LIED),
     "nothing": (raw(b""), LIED),
     "deep JSON": (raw(BOMB), LIED),
-    "another id": (other_id(lambda one: one + 1), LIED),
-    "no id": (other_id(lambda one: None), LIED),
-    "true as id": (other_id(lambda one: True), LIED),
+    "another id": (other_id(lambda value: value + 1), LIED),
+    "no id": (other_id(lambda value: None), LIED),
+    "true as id": (other_id(lambda value: True), LIED),
     "HTML": (typed("text/html"), LIED),
     "JSON said to be events": (typed(EVENTS), LIED),
     "no type": (typed(""), LIED),

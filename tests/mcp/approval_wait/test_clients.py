@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gatepost import CallContext, Pack
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator
 from tests.clients.conftest import Tasks
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.programs import BrowserUser, walk_typescript
@@ -164,7 +164,7 @@ async def connected(server: ApprovalServer, mode: str, **options: Any) -> AsyncI
             yield client
 
 
-def said(result: types.CallToolResult) -> tuple[bool, str]:
+def outcome_of(result: types.CallToolResult) -> tuple[bool, str]:
     (block,) = result.content
     assert isinstance(block, types.TextContent)
     return result.is_error, block.text
@@ -188,20 +188,22 @@ async def test_a7_the_python_client_waits_and_gets_what_was_decided(
         options["elicitation_callback"] = person.open_page
     if "tasks" in way:
         options["extensions"] = [Tasks(person.within_task)]
-    good, bad = labels()
+    approved, bad = labels()
     opens = "pages" in way
 
-    def shown(decided: int) -> bool:
+    def is_shown(decided: int) -> bool:
         return not opens or len(person.pages) > decided
 
-    with server.deciding(good, bad, once=shown):
+    with server.deciding(approved, bad, once=is_shown):
         async with connected(server, mode, **options) as client:
             signed, refused = [
-                said(await client.call_tool("sign", {"label": one}, progress_callback=person.hear))
-                for one in (good, bad)
+                outcome_of(
+                    await client.call_tool("sign", {"label": label}, progress_callback=person.hear)
+                )
+                for label in (approved, bad)
             ]
 
-    assert signed == (False, f"signed {good}")
+    assert signed == (False, f"signed {approved}")
     assert refused[0]
     assert "It is bad." in refused[1]
     assert (len(person.pages) >= 2) is opens
@@ -218,21 +220,21 @@ def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
     server: ApprovalServer, mode: str, *, pages: bool
 ) -> None:
     """Both generations, with pages to open and without."""
-    good, bad = labels()
-    held = mode != "2.x auto"
-    with server.deciding(good, bad, once=lambda decided: server.streams() or not held):
+    approved, bad = labels()
+    is_held = mode != "2.x auto"
+    with server.deciding(approved, bad, once=lambda decided: server.streams() or not is_held):
         report = walk_typescript(
             "waiting.mjs",
             BrowserUser(),
             url=server.url,
             token=server.token,
             mode=mode,
-            labels=[good, bad],
+            labels=[approved, bad],
             pages=pages,
         )
 
     (first, text), (second, why) = report["said"]
-    assert (first, text, second) == (False, f"signed {good}", True)
+    assert (first, text, second) == (False, f"signed {approved}", True)
     assert "It is bad." in why
     assert (len(report["asked"]) >= 2) is pages
 
@@ -243,20 +245,20 @@ def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
     The answer says so at once, in body and header; the key stays unused, and the approved call
     runs.
     """
-    octopus, (good, bad) = Octopus(server.server, server.token), labels()
+    rest_client, (approved, bad) = RestClient(server.server, server.token), labels()
     key = ("Idempotency-Key", str(uuid.uuid4()))
-    waits = [octopus.call("sign", {"label": good}, key) for _ in range(2)]
-    server.decide(good)
-    signed = [octopus.call("sign", {"label": good}, key) for _ in range(2)]
-    octopus.call("sign", {"label": bad})
+    waits = [rest_client.call("sign", {"label": approved}, key) for _ in range(2)]
+    server.decide(approved)
+    signed = [rest_client.call("sign", {"label": approved}, key) for _ in range(2)]
+    rest_client.call("sign", {"label": bad})
     server.decide(bad)
-    refused = octopus.call("sign", {"label": bad})
+    refused = rest_client.call("sign", {"label": bad})
 
-    for one in waits:
-        assert one.error == (503, "approval_pending")
-        assert one.raw.field("Retry-After") == str(one.json["retry_after"])
-        assert "/dashboard/approvals/" in one.json["message"]
-    assert [one.json for one in signed] == [{"result": f"signed {good}"}] * 2
+    for wait in waits:
+        assert wait.error == (503, "approval_pending")
+        assert wait.raw.field("Retry-After") == str(wait.json["retry_after"])
+        assert "/dashboard/approvals/" in wait.json["message"]
+    assert [answer.json for answer in signed] == [{"result": f"signed {approved}"}] * 2
     assert refused.error == (403, "denied")
     assert "It is bad." in refused.json["message"]
 
@@ -264,14 +266,14 @@ def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
 @pytest.mark.requirement("A7")
 def test_a7_a_machines_call_waits_for_a_person_too(server: ApprovalServer) -> None:
     """The call has a token of client credentials, whose subject is the client."""
-    [good] = labels()[:1]
+    [label] = labels()[:1]
     token = server.server.token(sub="agents", client_id="agents")
-    octopus = Octopus(server.server, token)
-    waits = octopus.call("sign", {"label": good})
-    asked = server.waits(good)
-    server.decide(good)
+    rest_client = RestClient(server.server, token)
+    waits = rest_client.call("sign", {"label": label})
+    wait = server.waits(label)
+    server.decide(label)
 
     assert waits.error == (503, "approval_pending")
-    assert asked is not None
-    assert (asked.caller.kind, asked.by) == ("client", (("role:approver",),))
-    assert octopus.call("sign", {"label": good}).json == {"result": f"signed {good}"}
+    assert wait is not None
+    assert (wait.caller.kind, wait.by) == ("client", (("role:approver",),))
+    assert rest_client.call("sign", {"label": label}).json == {"result": f"signed {label}"}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, a_caller, message
-from tests.support.endpoint_streams import OpenExchange
+from tests.support.endpoint_clients import OpenExchange
 
 VERDICTS: list[tuple[Verdict, str]] = [
     ("approved", "paid 1"),
@@ -28,10 +28,15 @@ def call(
     **meta: Any,
 ) -> OpenExchange:
     """Begin a call of `pay`."""
-    known = {META + "protocolVersion": VERSION, META + "clientCapabilities": capabilities or {}}
+    request_meta = {
+        META + "protocolVersion": VERSION,
+        META + "clientCapabilities": capabilities or {},
+    }
     named = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
     accept = ("accept", "application/json, text/event-stream" if events else "application/json")
-    body = message("tools/call", {"name": "pay", "arguments": {}, "_meta": {**known, **meta}})
+    body = message(
+        "tools/call", {"name": "pay", "arguments": {}, "_meta": {**request_meta, **meta}}
+    )
     return OpenExchange(client, "POST", body, [JSON, accept, *named, *headers], slow=False)
 
 
@@ -52,15 +57,18 @@ async def test_a7_progress_says_what_is_waited_for(
     first, second = (await live.event())[1], (await live.event())[1]
     (await decisions.only()).decide(verdict)
     rest = await live.rest()
-    told = [first, second, *rest[:-1]]
-    steps = [one["params"]["progress"] for one in told]
+    notifications = [first, second, *rest[:-1]]
+    steps = [notification["params"]["progress"] for notification in notifications]
 
     assert first["params"]["message"] == second["params"]["message"] == f"{MESSAGE} {PAGE}"
     assert steps == sorted(set(steps))
     assert text(rest[-1]) == words
     if verdict == "approved":
         begun, half = rest[-3:-1]
-        assert [one["params"]["message"] for one in (begun, half)] == ["begun", "half"]
+        assert [notification["params"]["message"] for notification in (begun, half)] == [
+            "begun",
+            "half",
+        ]
         assert half["params"]["total"] - half["params"]["progress"] == 1
     assert bool(Paid.amounts) == (verdict == "approved")
 
@@ -181,5 +189,5 @@ async def test_a7_a_retry_key_is_not_spent_on_waiting(
     done = [await client.ask("tools/call", params, idempotency_key="k-1") for _ in range(2)]
 
     assert waits["result"]["isError"]
-    assert [text(one.json) for one in done] == ["paid 1", "paid 1"]
+    assert [text(answer.json) for answer in done] == ["paid 1", "paid 1"]
     assert Paid.amounts == [1]

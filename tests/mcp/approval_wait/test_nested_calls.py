@@ -17,7 +17,7 @@ from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.config import Network
 from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 
 def lends(client: EndpointClient) -> None:
@@ -47,12 +47,12 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
     live = pair.call(pair.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
     (await decisions.only()).decide("approved")
-    *told, answer = await live.rest()
-    steps = [one["params"]["progress"] for one in told]
+    *notifications, answer = await live.rest()
+    steps = [notification["params"]["progress"] for notification in notifications]
 
     assert answer["result"]["content"][0]["text"] == "paid 2"
     assert steps == sorted(set(steps))
-    assert told[-1]["params"]["message"] == "after"
+    assert notifications[-1]["params"]["message"] == "after"
 
 
 @pytest.mark.requirement("A7", "K-10")

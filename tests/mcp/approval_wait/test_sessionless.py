@@ -4,7 +4,7 @@ import pytest
 
 from tests.mcp.conftest import MESSAGE, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import JSON, EndpointClient, message
-from tests.support.endpoint_streams import OpenExchange
+from tests.support.endpoint_clients import OpenExchange
 
 pytestmark = pytest.mark.requirement("A7", "DE-25")
 

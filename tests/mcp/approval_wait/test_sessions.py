@@ -6,7 +6,7 @@ import pytest
 
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 VERSIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 PAGES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -45,7 +45,7 @@ async def test_a7_progress_says_what_is_waited_for(
     first = (await live.event())[1]
     (await decisions.only()).decide(verdict)
     rest = await live.rest()
-    steps = [one["params"]["progress"] for one in (first, *rest[:-1])]
+    steps = [notification["params"]["progress"] for notification in (first, *rest[:-1])]
 
     assert first["params"]["message"] == f"{MESSAGE} {PAGE}"
     assert steps == sorted(set(steps))
@@ -64,7 +64,7 @@ async def test_a7_without_a_token_the_stream_shows_that_it_lives(
     await live.took(3)
     (await decisions.only()).decide("approved")
 
-    assert [text(one) for one in await live.rest()] == ["paid 1"]
+    assert [text(event) for event in await live.rest()] == ["paid 1"]
 
 
 @pytest.mark.requirement("A7", "E-05", "E-15")
@@ -72,16 +72,16 @@ async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStag
     """When it was decided, the client hears that the page is of no more use."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
-    asked = (await live.event())[1]
+    request = (await live.event())[1]
     (await decisions.only()).decide("approved")
     rest = await live.rest()
 
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"].pop("elicitationId")
-    assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    assert request["method"] == "elicitation/create"
+    assert request["params"].pop("elicitationId")
+    assert request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     taken_back, complete, answer = rest
     assert taken_back["method"] == "notifications/cancelled"
-    assert taken_back["params"]["requestId"] == asked["id"]
+    assert taken_back["params"]["requestId"] == request["id"]
     assert complete["method"] == "notifications/elicitation/complete"
     assert text(answer) == "paid 1"
 
@@ -104,10 +104,10 @@ async def test_a7_what_the_client_answers_is_no_approval(
     """Nor does a client that fails at opening the page fail the call: it waits all the same."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
-    asked = (await live.event())[1]
+    client_request = (await live.event())[1]
     request = await decisions.only()
     before = live.taken
-    assert await pair.answer(pair.two, asked["id"], **member) == 202
+    assert await pair.answer(pair.two, client_request["id"], **member) == 202
     await live.took(before + 3)
     assert (Paid.amounts, request.watchers) == ([], 1)
     request.decide("approved")
@@ -121,8 +121,8 @@ async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action:
     """The call fails and says that its request still waits, which the same call finds again."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
-    asked = (await live.event())[1]
-    await pair.answer(pair.two, asked["id"], result={"action": action})
+    request = (await live.event())[1]
+    await pair.answer(pair.two, request["id"], result={"action": action})
     (answer,) = await live.rest()
 
     assert answer["result"]["isError"]
@@ -149,7 +149,7 @@ async def test_e_01_who_opens_no_pages_is_shown_none(
     (await decisions.only()).decide("approved")
 
     assert first["method"] == "notifications/progress"
-    assert {one.get("method") for one in await live.rest()} <= {"notifications/progress", None}
+    assert {event.get("method") for event in await live.rest()} <= {"notifications/progress", None}
 
 
 @pytest.mark.requirement("A7", "S-10")
@@ -165,10 +165,10 @@ async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) ->
     await request.watched_by(2)
     resumed = pair.resume(pair.two, last)
     request.decide("rejected")
-    found = [await resumed.rest(), await again.rest()]
+    streams = [await resumed.rest(), await again.rest()]
 
-    assert [text(one[-1]) for one in found] == ["It was rejected."] * 2
-    assert [one[-1]["id"] for one in found] == [7, 8]
+    assert [text(stream[-1]) for stream in streams] == ["It was rejected."] * 2
+    assert [stream[-1]["id"] for stream in streams] == [7, 8]
 
 
 @pytest.mark.requirement("CX-01", "A7")
@@ -221,7 +221,7 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
 ) -> None:
     """No further stream may show that the call is alive."""
     pair = await opened(decisions)
-    pair.one.streams.most = 0
+    pair.one.streams.max_streams = 0
     live = quiet(pair)
     await live.over()
 

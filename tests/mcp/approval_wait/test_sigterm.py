@@ -99,9 +99,9 @@ def call(label: str, **more: Any) -> tuple[list[tuple[str, str]], bytes]:
 
 
 def gatepost(folder: Path, *words: str) -> str:
-    code, said, complaints = ended("approvals", *words, "--tenant", "acme", cwd=folder)
+    code, output, complaints = ended("approvals", *words, "--tenant", "acme", cwd=folder)
     assert code == 0, complaints
-    return said
+    return output
 
 
 def rows(folder: Path) -> list[str]:
@@ -116,28 +116,28 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(served(idp, tmp_path))
         token = server.token()
-        held, round_two, silent, old = callers = [
+        held_call, round_two, silent, old = callers = [
             stack.enter_context(SigtermCaller(server, token)) for _ in range(4)
         ]
-        held.say(*call("held"))
+        held_call.say(*call("held"))
         fields, body = call("silent")
         silent.say([*fields, PLAIN], body)
         session = [("Mcp-Session-Id", server.client.open(token)), EVENTS]
         old.say(session, old_call("sign", {"label": "old"}))
         round_two.say(*call("round", _meta=PAGES))
-        asked = round_two.result()
-        (key,) = asked["inputRequests"]
-        given = {key: {"action": "accept"}}
-        more = {"inputResponses": given, "requestState": asked["requestState"], "_meta": PAGES}
+        result = round_two.result()
+        (key,) = result["inputRequests"]
+        responses = {key: {"action": "accept"}}
+        more = {"inputResponses": responses, "requestState": result["requestState"], "_meta": PAGES}
         round_two.say(*call("round", **more))
         eventually(lambda: len(rows(tmp_path)) == len(callers), within=WITHIN_S)
         server.process.process.send_signal(signal.SIGTERM)
-        answers = [one.result() for one in callers]
+        answers = [caller.result() for caller in callers]
 
         assert server.process.process.wait(WITHIN_S) == 0
-        assert [one["isError"] for one in answers] == [True] * len(callers)
-        for one in answers:
-            assert "waits for a person's approval" in one["content"][0]["text"]
+        assert [answer["isError"] for answer in answers] == [True] * len(callers)
+        for answer in answers:
+            assert "waits for a person's approval" in answer["content"][0]["text"]
         assert "without completing" not in server.process.output
 
     for row in rows(tmp_path):

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import META, STDIO_CONFIG, StdioClient, answered_text, stdio_process
 from tests.support.commands import ended
+from tests.support.connections import STDIO_CONFIG, StdioClient, answered_text, stdio_process
+from tests.support.endpoint import META
 from tests.support.measuring import eventually
 
 WITHIN_S = 30
@@ -24,9 +25,9 @@ PAGES: dict[str, Any] = {"elicitation": {"url": {}}}
 
 
 def gatepost(folder: Path, *words: str) -> str:
-    code, said, complaints = ended(*words, cwd=folder)
+    code, output, complaints = ended(*words, cwd=folder)
     assert code == 0, complaints
-    return said
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def approve(folder: Path) -> None:
     """Approve the one call that waits, at the command line."""
     *_, row = gatepost(folder, "approvals", "list", "--tenant", "acme").splitlines()
     which = (row.split()[0], "--tenant", "acme")
-    shown = gatepost(folder, "approvals", "show", *which)
-    digest = shown.partition("--digest ")[2].split()[0]
+    output = gatepost(folder, "approvals", "show", *which)
+    digest = output.partition("--digest ")[2].split()[0]
     gatepost(folder, "approvals", "approve", *which, "--digest", digest)
 
 
@@ -58,10 +59,10 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Pa
     """As over HTTP; no person can sign in here, so there is no page, but the command line."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
-    told = talk.hears("notifications/progress")
+    notifications = talk.hears("notifications/progress")
     approve(folder)
 
-    assert "waits for a person's approval" in told[0]["message"]
+    assert "waits for a person's approval" in notifications[0]["message"]
     assert talk.told("elicitation/create") == []
     assert answered_text(talk.of(call)) == "one"
 
@@ -76,8 +77,8 @@ def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> Non
     numbers = count(1)
 
     def look() -> Any:
-        asked = {"taskId": task["taskId"]}
-        looking = talk.modern("tasks/get", asked, identity=f"t-{next(numbers)}", can=TASKS)
+        params = {"taskId": task["taskId"]}
+        looking = talk.modern("tasks/get", params, identity=f"t-{next(numbers)}", can=TASKS)
         return talk.of(looking)["result"]
 
     eventually(lambda: look()["status"] == "completed", within=WITHIN_S)

@@ -12,7 +12,7 @@ from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_o
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, EndpointTaskClient, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 WITHIN_S = 20
 HOUR_S = 3600.0
@@ -83,8 +83,8 @@ def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
         accept = ("accept", "application/json")
 
         async def ask() -> Any:
-            found = (await pair.one.within(pair.session, body, accept)).json
-            return (found[0] if batch else found)["result"]
+            answer = (await pair.one.within(pair.session, body, accept)).json
+            return (answer[0] if batch else answer)["result"]
 
         return pair.one, ask()
 

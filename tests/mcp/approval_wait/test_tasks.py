@@ -165,14 +165,14 @@ async def test_a7_the_task_says_what_it_waits_for(
 ) -> None:
     """In its status, and as a page to a client that opens pages; it ends with the decision."""
     task = await server.first.start("pay")
-    shown = await waiting(server, task["taskId"])
+    state = await waiting(server, task["taskId"])
     (await decisions.only()).decide(verdict)
     ended = await server.second.until(task["taskId"])
 
-    assert shown["statusMessage"] == f"{MESSAGE} {PAGE}"
+    assert state["statusMessage"] == f"{MESSAGE} {PAGE}"
     if shows_page(server.first):
-        (asked,) = shown["inputRequests"].values()
-        assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+        (request,) = state["inputRequests"].values()
+        assert request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (ended["status"], text(ended)) == ("completed", words)
     assert "inputRequests" not in ended
     assert Paid.amounts == ([1] if verdict == "approved" else [])
@@ -218,7 +218,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
     request = await decisions.only()
     for _ in range(5):
         await server.crash()
-        await kept(server, task_id, lambda record: b'"unstarted":true' in record.call)
+        await wait_for_record(server, task_id, lambda record: b'"unstarted":true' in record.call)
     await request.watched_by(1)
     request.decide("approved")
     ended = await server.first.until(task_id)
@@ -269,20 +269,20 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
 ) -> None:
     """However long after its own time a person decides."""
     task_id = (await server.first.start("pay"))["taskId"]
-    shown = await waiting(server, task_id)
+    state = await waiting(server, task_id)
     for _ in range(5):
         for replica in (server.first, server.second):
-            replica.clock.now += shown["ttlMs"] / 1000 * 0.8
+            replica.clock.now += state["ttlMs"] / 1000 * 0.8
         record = await server.first.records.of("acme").tasks.get(task_id)
         assert record is not None
         before = record.expires_at
-        await kept(server, task_id, lambda now, before=before: now.expires_at > before)
+        await wait_for_record(server, task_id, lambda now, before=before: now.expires_at > before)
     (await decisions.only()).decide("approved")
 
     assert text(await server.first.until(task_id)) == "paid 1"
 
 
-async def kept(
+async def wait_for_record(
     server: TaskReplicas, task_id: str, condition: Callable[[TaskRecord], object]
 ) -> None:
     """Return once *condition* holds for the record."""
@@ -337,7 +337,7 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
 
     monkeypatch.setattr(client.task_runner.task_store, "create", create)
     hang_up = asyncio.Event()
-    params = {"name": "pay", "arguments": {}, "_meta": known(client)}
+    params = {"name": "pay", "arguments": {}, "_meta": meta_of(client)}
     headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
     body = message("tools/call", params)
     work = asyncio.create_task(client.send(body, [JSON, *headers], hang_up=hang_up))
@@ -349,5 +349,5 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     assert Paid.amounts == []
 
 
-def known(client: EndpointTaskClient) -> dict[str, Any]:
+def meta_of(client: EndpointTaskClient) -> dict[str, Any]:
     return {META + "protocolVersion": VERSION, **client.meta}

@@ -44,9 +44,9 @@ async def begin(client: EndpointClient) -> Response:
 async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT) -> Response:
     state = answer_of(before)["requestState"]
     (key,) = answer_of(before)["inputRequests"]
-    given = {} if answer is None else {key: answer}
+    responses = {} if answer is None else {key: answer}
     return await ask_again(
-        client, "pay", capabilities=PAGES, inputResponses=given, requestState=state
+        client, "pay", capabilities=PAGES, inputResponses=responses, requestState=state
     )
 
 
@@ -55,9 +55,9 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """It names what waits and where; the call is over, and what it asked for is not."""
-    asked = input_requests_of(await begin(client))
+    requests = input_requests_of(await begin(client))
 
-    (client_request,) = asked.values()
+    (client_request,) = requests.values()
     assert client_request["method"] == "elicitation/create"
     assert client_request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (await decisions.only()).watchers == 0
@@ -174,10 +174,14 @@ async def test_pr_01_a_client_with_a_progress_token_learns_that_its_call_waits(
     )
     await request.watched_by(1)
     request.decide("approved")
-    *told, answer = (await work).events
-    steps = [one["params"]["progress"] for one in told]
+    *notifications, answer = (await work).events
+    steps = [notification["params"]["progress"] for notification in notifications]
 
-    assert [one["params"]["message"] for one in told] == [f"{MESSAGE} {PAGE}", "begun", "half"]
+    assert [notification["params"]["message"] for notification in notifications] == [
+        f"{MESSAGE} {PAGE}",
+        "begun",
+        "half",
+    ]
     assert steps == sorted(set(steps))
     assert answer["result"]["content"][0]["text"] == "paid 1"
 

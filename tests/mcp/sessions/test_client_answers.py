@@ -15,7 +15,7 @@ from tests.support.client_requests import (
     said_in_session,
 )
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 
 @pytest.fixture
@@ -28,24 +28,24 @@ async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
     """The client is told that its request is over; the tool, that no answer came."""
     replicas = await opened(limits=EndpointLimits(client_request_timeout_s=0.05))
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
+    request = await next_request(live)
 
     _, taken_back = await live.event()
 
     assert taken_back["method"] == "notifications/cancelled"
-    assert taken_back["params"]["requestId"] == asked["id"]
+    assert taken_back["params"]["requestId"] == request["id"]
     assert await said_in_session(live) == (True, "No answer came within 0.05 seconds.")
-    assert await replicas.answer(replicas.two, asked["id"], result=ACCEPTED) == 202
+    assert await replicas.answer(replicas.two, request["id"], result=ACCEPTED) == 202
 
 
 @pytest.mark.requirement("CX-05")
 async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: EndpointPair) -> None:
     """The tool's timeout does not include the time in which the person answers."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
+    request = await next_request(live)
     done, _ = await asyncio.wait({live.task}, timeout=0.5)
     assert not done
-    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
 
     assert await said_in_session(live) == (False, "accept Ann")
 
@@ -55,22 +55,22 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
     """Another session, another caller, another id, twice, or too late: nothing comes of it."""
     mine = replicas.session
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
+    request = await next_request(live)
     wrong = {"action": "accept", "content": {"name": "Eve"}}
-    for identity in (asked["id"] + "x", asked["id"][:-3], "1", 1, 7, ""):
+    for identity in (request["id"] + "x", request["id"][:-3], "1", 1, 7, ""):
         assert await replicas.answer(replicas.two, identity, result=wrong) == 202
     await replicas.open(**SESSION_CAPABILITIES)
-    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 202
+    assert await replicas.answer(replicas.two, request["id"], result=wrong) == 202
     replicas.become(a_caller(subject="eve"))
     replicas.session = mine
-    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 404
+    assert await replicas.answer(replicas.two, request["id"], result=wrong) == 404
     replicas.become(a_caller())
 
-    kept = vars(replicas.one.shared_store.of("acme"))["_notes"]
-    assert [name for name in kept if "/answer/" in name] == []
-    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+    notes = vars(replicas.one.shared_store.of("acme"))["_notes"]
+    assert [name for name in notes if "/answer/" in name] == []
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
     assert await said_in_session(live) == (False, "accept Ann")
-    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 202
+    assert await replicas.answer(replicas.two, request["id"], result=wrong) == 202
 
 
 @pytest.mark.requirement("DE-10")
@@ -80,13 +80,13 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     """The waiting process also polls for the answer."""
     monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
+    request = await next_request(live)
 
-    async def vanishes(topic: str, told: bytes) -> None:
+    async def vanishes(topic: str, message: bytes) -> None:
         return
 
     monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
-    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
 
     assert await said_in_session(live) == (False, "accept Ann")
 
@@ -103,8 +103,8 @@ async def test_sa_04_a_client_request_is_found_again_after_a_lost_connection(
     live.hang_up()
 
     again = replicas.resume(replicas.two, block["id"])
-    asked = await next_request(again)
-    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+    request = await next_request(again)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
 
     assert await said_in_session(again) == (False, "accept Ann")
 
@@ -135,13 +135,13 @@ async def test_s_21_a_caller_has_a_bounded_number_of_client_requests() -> None:
     """The next one fails as too many, and may come later; an answer makes room."""
     replicas = await opened(limits=EndpointLimits(client_requests_per_caller=2))
     live = replicas.call(replicas.one, "ask_two")
-    asked = [await next_request(live) for _ in range(2)]
+    requests = [await next_request(live) for _ in range(2)]
     refused = replicas.post(
         replicas.one, message("tools/call", {"name": "ask_name", "arguments": {}}, identity=8)
     )
     await refused.over()
-    for one in asked:
-        await replicas.answer(replicas.two, one["id"], result=ACCEPTED)
+    for request in requests:
+        await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
 
     assert refused.headers["content-type"] == "application/json"
     assert (await said_in_session(live))[0] is False
@@ -155,7 +155,7 @@ async def test_s_21_without_room_for_a_stream_the_client_is_not_asked(
     replicas: EndpointPair,
 ) -> None:
     """The call says so instead of waiting."""
-    replicas.one.streams.most_per_caller = 0
+    replicas.one.streams.max_per_caller = 0
     body = message("tools/call", {"name": "ask_name", "arguments": {}})
 
     result = (await replicas.one.within(replicas.session, body)).json["result"]
@@ -169,8 +169,8 @@ async def test_de_09_answers_may_come_in_a_batch() -> None:
     """2025-03-26: an array of responses is 202, and each finds its call."""
     replicas = await opened("2025-03-26")
     live = replicas.call(replicas.one, "roots")
-    asked = await next_request(live)
-    answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
+    request = await next_request(live)
+    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"roots": []}}
 
     taken = await replicas.two.within(replicas.session, json.dumps([answer]).encode())
 

@@ -12,7 +12,7 @@ from tests.support.client_requests import (
     said_in_session,
 )
 from tests.support.endpoint import message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
@@ -31,14 +31,14 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
     """202 to the answer, at the process that asks as at the other; 25-06 has no mode member."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
+    request = await next_request(live)
 
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"]["message"] == "Who are you?"
-    assert asked["params"]["requestedSchema"]["properties"]["name"] == {"type": "string"}
-    assert asked["params"].get("mode", "form") == "form"
-    assert ("mode" in asked["params"]) <= (version == "2025-11-25")
-    assert await replicas.answer(getattr(replicas, at), asked["id"], result=ACCEPTED) == 202
+    assert request["method"] == "elicitation/create"
+    assert request["params"]["message"] == "Who are you?"
+    assert request["params"]["requestedSchema"]["properties"]["name"] == {"type": "string"}
+    assert request["params"].get("mode", "form") == "form"
+    assert ("mode" in request["params"]) <= (version == "2025-11-25")
+    assert await replicas.answer(getattr(replicas, at), request["id"], result=ACCEPTED) == 202
     assert await said_in_session(live) == (False, "accept Ann")
 
 
@@ -47,8 +47,8 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
 async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> None:
     """The tool learns which of the two it is."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
-    await replicas.answer(replicas.two, asked["id"], result={"action": action})
+    request = await next_request(live)
+    await replicas.answer(replicas.two, request["id"], result={"action": action})
 
     assert await said_in_session(live) == (False, f"{action} None")
 
@@ -59,18 +59,18 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
     """Both go out on the call and are read as the revision writes them."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "sample")
-    asked = await next_request(live)
-    message_ = asked["params"]["messages"][0]
-    assert (asked["method"], asked["params"]["maxTokens"]) == ("sampling/createMessage", 10)
+    request = await next_request(live)
+    message_ = request["params"]["messages"][0]
+    assert (request["method"], request["params"]["maxTokens"]) == ("sampling/createMessage", 10)
     assert (message_["role"], message_["content"]["text"]) == ("user", "Say hello")
     sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "hello"}}
-    await replicas.answer(replicas.two, asked["id"], result=sampled)
+    await replicas.answer(replicas.two, request["id"], result=sampled)
     assert await said_in_session(live) == (False, "m")
 
     live = replicas.call(replicas.two, "roots")
-    asked = await next_request(live)
-    assert asked["method"] == "roots/list"
-    await replicas.answer(replicas.one, asked["id"], result={"roots": [{"uri": "file:///work"}]})
+    request = await next_request(live)
+    assert request["method"] == "roots/list"
+    await replicas.answer(replicas.one, request["id"], result={"roots": [{"uri": "file:///work"}]})
     assert await said_in_session(live) == (False, "file:///work")
 
 
@@ -80,11 +80,11 @@ async def test_e_05_a_page_to_open_has_an_id_of_its_own(replicas: EndpointPair) 
     ids = set()
     for _ in range(2):
         live = replicas.call(replicas.one, "ask_page")
-        asked = await next_request(live)
-        assert asked["params"]["mode"] == "url"
-        assert asked["params"]["url"] == "https://mcp.example.com/connect"
-        ids.add(asked["params"]["elicitationId"])
-        await replicas.answer(replicas.two, asked["id"], result={"action": "accept"})
+        request = await next_request(live)
+        assert request["params"]["mode"] == "url"
+        assert request["params"]["url"] == "https://mcp.example.com/connect"
+        ids.add(request["params"]["elicitationId"])
+        await replicas.answer(replicas.two, request["id"], result={"action": "accept"})
         assert await said_in_session(live) == (False, "accept")
     assert len(ids) == 2
 
@@ -163,8 +163,8 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: Endpoi
     """As clients that know no other kind declare it."""
     replicas = await opened(elicitation={})
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
-    await replicas.answer(replicas.one, asked["id"], result=ACCEPTED)
+    request = await next_request(live)
+    await replicas.answer(replicas.one, request["id"], result=ACCEPTED)
 
     assert (await said_in_session(live))[0] is False
 
@@ -187,8 +187,8 @@ async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
 ) -> None:
     """The model reads why; a client's words are cut, and the session goes on."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await next_request(live)
-    await replicas.answer(replicas.two, asked["id"], **member)
+    request = await next_request(live)
+    await replicas.answer(replicas.two, request["id"], **member)
 
     failed, text = await said_in_session(live)
 

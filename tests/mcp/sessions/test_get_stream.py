@@ -11,7 +11,7 @@ from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.open_streams import LOOK_EVERY
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.endpoint import EndpointClient, a_caller, message
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 pack = Pack("changing")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
@@ -177,11 +177,11 @@ async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(
     await call(replicas, replicas.two, "rename")
     slow.reading.set()
 
-    told = [(await slow.event())[1] for _ in range(2)]
+    events = [(await slow.event())[1] for _ in range(2)]
 
-    assert told[0]["method"] == "notifications/resources/updated"
-    assert told[0]["params"] == {"uri": "file:///a"}
-    assert told[1]["method"] == "notifications/tools/list_changed"
+    assert events[0]["method"] == "notifications/resources/updated"
+    assert events[0]["params"] == {"uri": "file:///a"}
+    assert events[1]["method"] == "notifications/tools/list_changed"
     slow.hang_up()
     await slow.over()
 
@@ -255,20 +255,20 @@ async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: Endpoin
 @pytest.mark.requirement("S-21")
 async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: EndpointPair) -> None:
     """429 and when to try again; another caller is not affected, and a closed one makes room."""
-    replicas.one.streams.most_per_caller = 2
-    held: list[OpenExchange] = []
+    replicas.one.streams.max_per_caller = 2
+    streams: list[OpenExchange] = []
     for _ in range(2):
         await replicas.open()
-        held.append(await replicas.get(replicas.one).opened())
+        streams.append(await replicas.get(replicas.one).opened())
     await replicas.open()
     refused = await replicas.get(replicas.one).opened()
     replicas.become(a_caller(subject="bob"))
     await replicas.open()
-    held.append(await replicas.get(replicas.one).opened())
+    streams.append(await replicas.get(replicas.one).opened())
 
     assert (refused.status, refused.headers["retry-after"]) == (429, "10")
-    assert [live.status for live in held] == [200] * 3
-    for live in held:
+    assert [live.status for live in streams] == [200] * 3
+    for live in streams:
         live.hang_up()
         await live.over()
     assert len(replicas.one.streams) == 0

@@ -12,7 +12,7 @@ from gatepost.mcp import client
 from gatepost.mcp.sessions import resumable
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.endpoint import a_caller
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 pack = Pack("steps")
 

@@ -15,7 +15,7 @@ from gatepost.storage.memory.records import MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.endpoint import a_caller, message
-from tests.support.endpoint_streams import EndpointPair
+from tests.support.endpoint_clients import EndpointPair
 
 pack = Pack("talk")
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]

@@ -17,7 +17,7 @@ from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.support import client_requests
 from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
-from tests.support.endpoint_streams import listening
+from tests.support.endpoint_clients import listening
 
 pack = Pack("owned")
 

@@ -15,11 +15,11 @@ from tests.packs.conftest import (
     HttpServer,
     PackCaller,
     PackServer,
-    Protocol,
     RecordedRequest,
     StubResponse,
     open_server,
 )
+from tests.support.client import Protocol
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port, python_environment
 

@@ -18,7 +18,7 @@ from tests.packs.conftest import (
     by_rest,
     open_server,
 )
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"  # GitHub's own example of one
 DOCS = "https://docs.github.com/rest"
@@ -322,7 +322,7 @@ def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, mo
     """From whichever of GitHub's headers says it."""
     agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
-    answer = Octopus(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
+    answer = RestClient(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
 
     assert least <= answer.json["retry_after"] <= most
 

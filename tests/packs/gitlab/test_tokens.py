@@ -12,12 +12,12 @@ import pytest
 from tests.packs.conftest import (
     HttpServer,
     PackCaller,
-    PackResult,
     PackServer,
     RecordedRequest,
     StubResponse,
     open_server,
 )
+from tests.support.client import ToolResult
 
 PERSONAL = "glpat-" + "x" * 20
 OAUTH = "5" * 64
@@ -152,7 +152,7 @@ class ForgeServers(NamedTuple):
     elsewhere: HttpServer
 
 
-def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> PackResult:
+def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> ToolResult:
     """A request to the small GitLab, with the token that is kept."""
     usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
     return agent.call("gitlab_request", **(usual | more))

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackResult
+from tests.packs.conftest import PackCaller
 from tests.packs.scripts.test_process import children_of, is_alive
 from tests.packs.scripts.test_rejected import ScriptServer, agent, open_script_server
+from tests.support.client import ToolResult
 from tests.support.commands import running
 from tests.support.measuring import each, eventually
 
@@ -169,7 +170,7 @@ def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) ->
     assert reply.failure.endswith("It had printed:\nso far")
 
 
-def started(agent: PackCaller, reply: list[PackResult], code: str = IDLE) -> threading.Thread:
+def started(agent: PackCaller, reply: list[ToolResult], code: str = IDLE) -> threading.Thread:
     def call() -> None:
         reply.append(agent.call("script_exec", code=code))
 
@@ -180,7 +181,7 @@ def started(agent: PackCaller, reply: list[PackResult], code: str = IDLE) -> thr
 
 def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> None:
     """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
-    reply: list[PackResult] = []
+    reply: list[ToolResult] = []
     go = script_server.folder / "go"
     code = f"call('held', until = '{go}')"
     threads = [started(script_server.agent("rest", "greedy"), reply, code) for _ in range(4)]
@@ -205,7 +206,7 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
 
 def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> None:
     """Its scripts end with it, once those who wait for them have had their time."""
-    reply: list[PackResult] = []
+    reply: list[ToolResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
         agent = script_server.elsewhere("rest", "stopped")
         thread = started(agent, reply)

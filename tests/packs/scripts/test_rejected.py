@@ -17,8 +17,8 @@ from gatepost.policy.script_reviews.script import Place, Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
-from tests.packs.conftest import PackCaller, PackResult, PackServer, Protocol, open_server
-from tests.support.client import ResourceClient
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.support.client import Protocol, ResourceClient, ToolResult
 from tests.support.commands import ended, running, tenant_folder, toml_file
 from tests.support.processes import free_port
 from tests.support.server import configuration
@@ -233,7 +233,7 @@ REFUSED = (
 )
 
 
-def run(agent: PackCaller, name: str = "mine") -> PackResult:
+def run(agent: PackCaller, name: str = "mine") -> ToolResult:
     return agent.call("script_run", name=name)
 
 

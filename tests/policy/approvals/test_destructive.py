@@ -11,7 +11,7 @@ from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dev.composition import dev_config
 from gatepost.policy.approvals.tool_policies import plan_of
-from tests.rest.conftest import Octopus
+from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server
 
@@ -81,7 +81,7 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
         token = server.token(org_id="acme")
         for tool, arguments, destroys in CALLS:
             label = next(LABELS)
-            answer = Octopus(server, token).call(tool, {**arguments, "label": label})
+            answer = RestClient(server, token).call(tool, {**arguments, "label": label})
 
             waits = asks and destroys
             assert answer.status == (503 if waits else 200), (tool, arguments, answer)

@@ -13,8 +13,7 @@ from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
-from tests.rest.conftest import Octopus
-from tests.support.client import failure, result
+from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
 from tests.support.measuring import ManualClock
@@ -182,7 +181,7 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
         answers = [
             server.client.call(token, "record_write", fields=[(key, f"key-{n}")]) for n in range(6)
         ]
-        told = Octopus(server, token).call("record_write", {}, (key, "another"))
+        told = RestClient(server, token).call("record_write", {}, (key, "another"))
         replayed = server.client.call(token, "record_write", fields=[(key, "key-0")])
         others = [
             server.client.call(token, "record_write"),

@@ -28,8 +28,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.audit.conftest import AUDITED_TOOLS
-from tests.rest.conftest import Octopus
-from tests.support.client import failure, result
+from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -96,7 +95,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
     with server(idp, url, audit_bytes_per_day=MOST) as place:
         token = place.token(org_id="acme")
         ran, error = fill(place, token)
-        by_rest = Octopus(place, token).call("echo", TEXT)
+        by_rest = RestClient(place, token).call("echo", TEXT)
         neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
         colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
         listed = place.client.listed(token)
@@ -150,7 +149,7 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
 def test_replays_count(idp: Idp, url: str) -> None:
     """Each is a record, though its tool does not run again and no other limit counts it."""
     with server(idp, url, audit_bytes_per_day=MOST) as place:
-        agent = Octopus(place, place.token(org_id="acme"))
+        agent = RestClient(place, place.token(org_id="acme"))
         heard = [
             agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MOST // 1000)
         ]

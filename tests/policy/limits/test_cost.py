@@ -59,5 +59,7 @@ HERE = (
     "LocalCounters.",
     "AdmissionQueue.",
     "AdmittedCall.",
+    "LocalLimits.",
     "Bucket",
+    "leave",
 )

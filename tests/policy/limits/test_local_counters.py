@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.policy.limits import local_counters
-from gatepost.policy.limits.admission_queue import ConcurrencyCounter
-from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
-from gatepost.storage.rate_limits import ROUNDING_ERROR, Bucket, Buckets
+from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
@@ -143,12 +141,9 @@ CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)),
 @given(CALLS)
 def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
     """Against three textbook's buckets and a number of places, whichever of them refuses."""
-    kept = [
-        Bucket(0.0, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
-        for rate, burst in zip(RATES, BURSTS, strict=True)
-    ]
-    tenant, tool = ConcurrencyCounter("tenant", 6), ConcurrencyCounter("tool", 5)
-    account = CallLimits("acme", kept, [tenant, tool], ["caller", "tenant", "tool"], None)
+    buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURSTS, strict=True)]
+    tenant, tool = ConcurrencyCounter(6), ConcurrencyCounter(5)
+    limits = LocalLimits(buckets, [tenant, tool])
     held, now = [float(burst) for burst in BURSTS], 0.0
     for pause, running in comings:
         now += pause
@@ -157,12 +152,12 @@ def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
             for one, rate, burst in zip(held, RATES, BURSTS, strict=True)
         ]
         tenant.taken = tool.taken = running
-        taken = account.take(now)
+        taken = limits.take(now)
         if min(held) >= 1 + 1e-6:
             assert taken == (running < 5)
         if min(held) <= 1 - 1e-6 or running >= 5:
             assert not taken
-            assert account.shortage(now)[1] > 0
+            assert limits.shortage(now).wait_s > 0
         if taken:
             held = [one - 1 for one in held]
         assert (tenant.taken, tool.taken) == (running + taken, running + taken)

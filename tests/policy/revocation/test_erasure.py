@@ -71,12 +71,12 @@ async def scene(tmp_path: Path) -> TwoTenants:
 async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
     """Counting changes nothing."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
-    found = await erasure.found()
+    found = await erasure.inventory()
 
     assert found.records == FURNISHED
     assert found.files.files == 7
     assert "7 files and folders" in found.lines()[-1]
-    assert found == await erasure.found()
+    assert found == await erasure.inventory()
 
 
 async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:

@@ -1,7 +1,6 @@
 """Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
 
 import asyncio
-from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -273,11 +272,12 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     async def are_woken() -> bool:
         return len(woken) == 2
 
-    async with aclosing(await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)):
-        await replica.scripts.allow(ACME, NEW, Operator("root"))
-        held = await approvals.holds(NEW)
-        was = await replica.scripts.revoke(ACME, NEW.name, Operator("root"))
-        await run_until(are_woken)
+    subscription = await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)
+    await replica.scripts.allow(ACME, NEW, Operator("root"))
+    held = await approvals.holds(NEW)
+    was = await replica.scripts.revoke(ACME, NEW.name, Operator("root"))
+    await run_until(are_woken)
+    subscription.end()
 
     assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
     assert [(one.what, getattr(one.changed, "state", None)) for one in deployment.changes] == [

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import SESSION_CAPABILITIES, next_request, said_in_session
-from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.support.endpoint_clients import EndpointPair, OpenExchange
 from tests.upstreams.calls.test_calls import (
     Exchanged,
     ScriptedUpstreamCalls,

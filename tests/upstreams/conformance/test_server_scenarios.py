@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
-from tests.rest.conftest import Octopus
 from tests.support import commands
+from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.programs import Program, environment, loaded
@@ -262,15 +262,15 @@ def endpoints(
             ) as gate,
         ):
             caller = gate.token(org_id="acme", scope=SCOPE, exp=int(time.time()) + LASTING_S)
-            listed(Octopus(gate, caller))
+            listed(RestClient(gate, caller))
             with with_suite_names(gate.client.resource, caller) as through:
                 yield ConformanceUrls(fixture.name, endpoint, through)
 
 
-def listed(octopus: Octopus) -> None:
+def listed(rest_client: RestClient) -> None:
     """Return once the gate offers the fixture's tools."""
     until = time.monotonic() + LISTED_S
-    while f"{PREFIX}test_simple_text" not in (names := octopus.names()):
+    while f"{PREFIX}test_simple_text" not in (names := rest_client.names()):
         assert time.monotonic() < until, names
 
 

@@ -83,7 +83,7 @@ class IdempotentExecution:
         self._store = quota.records.of(self.caller.tenant_id).idempotency
         self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
-        self._done: asyncio.Future[CallOutcome] = loop.create_future()
+        self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
         self._stopped: asyncio.Future[None] = loop.create_future()
         self._wake_ups = WakeUps(shared_store, self._topic)
         self._callers = 0
@@ -97,19 +97,18 @@ class IdempotentExecution:
         """
         Wait for the outcome until the loop time *until*; return None if there is none by then.
 
-        If the call is the caller's own and runs here, wait until it ends: a person may have to
-        decide first.
+        If the *is_own* call runs here, wait until it ends: a person may have to decide first.
         """
         loop = asyncio.get_running_loop()
         self._callers += 1
         still_wanted = True
         try:
-            while not self._done.done():
+            while not self._outcome.done():
                 remaining_s = None if is_own and self.leads else until - loop.time()
                 if remaining_s is not None and remaining_s <= 0:
                     return None
-                await asyncio.wait({self._done}, timeout=remaining_s)
-            return self._done.result()
+                await asyncio.wait({self._outcome}, timeout=remaining_s)
+            return self._outcome.result()
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
             # client that cancels its call does not (T-11, CX-03).
@@ -156,8 +155,8 @@ class IdempotentExecution:
         self._resolve(NOT_RUN if error is None else CallOutcome(error=error))
 
     def _resolve(self, ending: CallOutcome) -> None:
-        if not self._done.done():
-            self._done.set_result(ending)
+        if not self._outcome.done():
+            self._outcome.set_result(ending)
             self._ended()
 
     def _new_record(self) -> IdempotencyRecord:
@@ -178,14 +177,14 @@ class IdempotentExecution:
         if self._is_finished(stored):
             return False
         async with self._wake_ups:
-            while (record := await self._store.get(self._template.key)) is not None:
-                if self._is_finished(record):
+            while (current := await self._store.get(self._template.key)) is not None:
+                if self._is_finished(current):
                     return False
-                if record.leased_until <= self._clock():
-                    if not self._may_take_over(record):
+                if current.leased_until <= self._clock():
+                    if not self._may_take_over(current):
                         self._resolve(UNKNOWN)
                         return False
-                    if await self._store.take_over(self._new_record(), expected=record):
+                    if await self._store.take_over(self._new_record(), expected=current):
                         return True
                     continue
                 if self._stopped.done():
@@ -201,7 +200,7 @@ class IdempotentExecution:
             self._resolve(OTHER_ARGUMENTS)
         elif stored.outcome is not None:
             self._resolve(replay(stored.outcome))
-        return self._done.done()
+        return self._outcome.done()
 
     def _may_take_over(self, stored: IdempotencyRecord) -> bool:
         after = self._template.unknown_s
@@ -220,13 +219,13 @@ class IdempotentExecution:
             await self._await_end(doing)
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
-        ending, stored_outcome = judged(
+        ending, replayable = judged(
             self._work, doing, invoked=self._invoked, stopped=self._stopped.done()
         )
-        if stored_outcome is None:
+        if replayable is None:
             await self._give_up(ending)
         else:
-            await self._finish(ending, stored_outcome)
+            await self._finish(ending, replayable)
 
     async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
         """Renew the lease while the call runs; cancel it once `stop` is called."""
@@ -266,16 +265,14 @@ class IdempotentExecution:
         except StoreUnavailable:
             log.warning("lease_not_renewed", extra={"request_id": self._work.call.request_id})
 
-    async def _finish(self, ending: CallOutcome, stored_outcome: bytes) -> None:
+    async def _finish(self, ending: CallOutcome, replayable: bytes) -> None:
         expires_at = self._clock() + self._template.kept_s
         template = self._template
 
         async def finish() -> None:
             try:
-                async with self._reserve(len(stored_outcome)):
-                    await self._store.finish(
-                        template.key, template.holder, stored_outcome, expires_at
-                    )
+                async with self._reserve(len(replayable)):
+                    await self._store.finish(template.key, template.holder, replayable, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
@@ -359,10 +356,10 @@ class RunningCalls:
         run.task.add_done_callback(self._tasks.discard)
         return run
 
-    def end(self, predicate: Callable[[TenantContext], bool]) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool]) -> None:
         """Stop the running and waiting calls of these callers, even if no client waits."""
         for run in tuple(self._open.values()):
-            if predicate(run.caller):
+            if is_ended(run.caller):
                 run.stop()
 
     async def aclose(self) -> None:

@@ -37,7 +37,7 @@ def revocation(
     """
     before = now + leeway_s
     until = NEVER_EXPIRES if block_s >= NEVER_EXPIRES else now + block_s
-    ends_at = max(before + max(longest_s, kept_s), until)
+    over = max(before + max(longest_s, kept_s), until)
     return RevocationRecord(
         id=secrets.token_hex(4),
         tenant=selectors.tenant,
@@ -50,7 +50,7 @@ def revocation(
         created_at=now,
         created_by=selectors.created_by,
         reason=selectors.reason,
-        expires_at=None if until == NEVER_EXPIRES else ends_at,
+        expires_at=None if until == NEVER_EXPIRES else over,
     )
 
 

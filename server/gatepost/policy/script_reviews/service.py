@@ -55,7 +55,7 @@ class ScriptReviews:
         reviews = await approvals.waiting()
         if not reviews:
             return []
-        approved = {script.name: script.content for script in await approvals.all_approved()}
+        approved = {review.name: review.content for review in await approvals.all_approved()}
         requests = [_request(tenant, review, approved.get(review.name)) for review in reviews]
         return [request for request in requests if not caller_is_revoked(request, self._is_revoked)]
 
@@ -67,8 +67,8 @@ class ScriptReviews:
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return the script with that id if it waits or was rejected."""
-        match = await self._found(tenant, request_id)
-        return None if match is None else match[0]
+        stored = await self._find(tenant, request_id)
+        return None if stored is None else stored[0]
 
     def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
         """Return a sentence why *approver* cannot approve the script, or None."""
@@ -164,7 +164,7 @@ class ScriptReviews:
         clock = self._clock if now is None else lambda: now
         return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
 
-    async def _found(
+    async def _find(
         self, tenant: str, request_id: str
     ) -> tuple[ApprovalRequest, ScriptReview] | None:
         """Return a waiting or rejected script, as a request and as it is stored."""
@@ -188,21 +188,21 @@ class ScriptReviews:
         if request is None:
             raise Undecidable(NOTHING_WAITS)
         if decision.verdict == "approved":
-            problem = self.objection(request, by)
+            objection = self.objection(request, by)
         else:
-            problem = policies.objection(request, by, now=decision.at)
+            objection = policies.objection(request, by, now=decision.at)
             request = replace(request, until=until)
-        if problem is not None:
-            raise Undecidable(problem)
+        if objection is not None:
+            raise Undecidable(objection)
         return _with(request, decision)
 
     async def _store(self, request: ApprovalRequest) -> bool:
         """Store a decision; return False if another decision came first."""
         decision = request.decisions[-1]
-        match = await self._found(request.tenant, request.id)
-        if match is None:
+        stored = await self._find(request.tenant, request.id)
+        if stored is None:
             return False
-        _, review = match
+        _, review = stored
         # The record has the time that was announced.
         approvals = self._of(request.tenant, decision.at)
         if decision.verdict == "approved":

@@ -54,25 +54,20 @@ class ScriptApprovals:
         those of a caller with fewer. An older version of the same file is dropped, because it
         cannot run any more. A rejected script is not submitted.
         """
-        new = [
+        accepted = [
             script for script in scripts if script.text is not None and await self._is_new(script)
         ]
-        if not new:
+        if not accepted:
             return
         # Read once for all of them: waiting scripts may be large, and a tenant has many.
-        del new[max_waiting:]
-        names, waiting = {script.name for script in new}, await self.waiting()
+        del accepted[max_waiting:]
+        names, waiting = {script.name for script in accepted}, await self.waiting()
         replaced = [review for review in waiting if review.name in names]
-        other_reviews = [review for review in waiting if review.name not in names]
+        remaining = [review for review in waiting if review.name not in names]
         party, now = party_of(caller), self._clock()
-        submitted = [ScriptReview.of(script, at=now, caller=party) for script in new]
-        displaced = {
-            review.digest for review in displaced_by(submitted, other_reviews, max_waiting)
-        }
-        for review in [
-            *replaced,
-            *(review for review in other_reviews if review.digest in displaced),
-        ]:
+        submitted = [ScriptReview.of(script, at=now, caller=party) for script in accepted]
+        displaced = {review.digest for review in displaced_by(submitted, remaining, max_waiting)}
+        for review in [*replaced, *(review for review in remaining if review.digest in displaced)]:
             await self._entries.delete(WAITING_PREFIX + review.digest)
         for review in [review for review in submitted if review.digest not in displaced]:
             key = WAITING_PREFIX + review.digest
@@ -152,10 +147,10 @@ class ScriptApprovals:
         """Remove expired rejections, and the oldest beyond *max_rejected*; return their number."""
         entries = await self._entries.all()
         stored = [entry for entry in entries if entry.key.startswith(REJECTED_PREFIX)]
-        retained = sorted(self._rejections(stored), key=lambda rejection: rejection.at)[
+        newest = sorted(self._rejections(stored), key=lambda rejection: rejection.at)[
             -max_rejected:
         ]
-        keys = {REJECTED_PREFIX + rejection.review.digest for rejection in retained}
+        keys = {REJECTED_PREFIX + rejection.review.digest for rejection in newest}
         expired = [entry.key for entry in stored if entry.key not in keys]
         for key in expired:
             await self._entries.delete(key)

@@ -179,7 +179,7 @@ class WorkThread:
     None: after the next work, or after `wake`.
     """
 
-    def __init__(self, name: str, look: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(self, name: str, look: Callable[[], float | None] | None = None) -> None:
         self._name, self._look = name, look
         self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -243,7 +243,7 @@ class WorkThread:
             del queued  # the item may hold a batch
             if self._closed and self._queue.empty():
                 return
-            timeout = self._look()
+            timeout = None if self._look is None else self._look()
 
 
 class QueuedWork(msgspec.Struct, eq=False):

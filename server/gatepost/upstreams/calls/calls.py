@@ -197,8 +197,8 @@ class UpstreamCalls:
                 "ref": {"type": kind, member: definition.key},
                 "argument": {"name": request.argument, "value": request.value},
             }
-            if request.given:
-                params["context"] = {"arguments": request.given}
+            if request.context_arguments:
+                params["context"] = {"arguments": request.context_arguments}
             return UpstreamCall("completion/complete", params)
 
         def read(result: UpstreamResult, _: Any) -> Outcome:
@@ -259,7 +259,7 @@ class _OneCall:
         ctx, server = self._ctx, self._server
         target = target_of(ctx, server, self._way.definition, self._arguments)
         try:
-            state = kept_for(ctx.client.kept, target, server, nested=ctx.depth > 0)
+            state = kept_for(ctx.client.previous_state, target, server, nested=ctx.depth > 0)
         except Stale as stale:
             raise ToolFailure("conflict", str(stale)) from None
         if isinstance(state, ParkedState):

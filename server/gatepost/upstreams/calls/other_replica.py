@@ -78,8 +78,7 @@ class OtherReplicaExchange:
             await self._wait(reply, sealing, received, listener)
             note = await self._shared_store.take(step_note(reply))
         finally:
-            with suppress(StoreUnavailable):
-                await subscription.aclose()
+            subscription.end()
         next_step: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
         return Ended("gone") if next_step is None else next_step
 

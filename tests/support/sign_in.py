@@ -1,4 +1,4 @@
-"""Issuers that sign people in: the development issuer, its imitations, and oidc-provider."""
+"""Signing in: the development issuer and oidc-provider, a code flow, and that of the Python SDK."""
 
 import base64
 import contextlib
@@ -8,42 +8,28 @@ import re
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 from uuid import uuid4
 
+import anyio
 import httpx2
 import msgspec
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey
+from mcp.client import Client
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
 
-from gatepost.config.settings import Config
-from gatepost.dev.composition import IssuerOptions, dev_config, dev_issuer
-from gatepost.dev.imitating import (
-    APP_CLIENT,
-    MACHINE_CLIENT,
-    SECRET_FILES,
-    client_id,
-    scopes_of,
-    sign_in_scopes,
-)
-from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Issuer, Resource
-from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwk import VerificationKey, import_set
-from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Policy, Tenancy
-from gatepost_authz.verdict_cache import VerdictCache
-from gatepost_authz.verifier import JwtVerifier, Verifiers
-from gatepost_keys.imitation import IMITATIONS
-from gatepost_keys.imitation.facts import api_of
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app, metadata
 from tests.support.measuring import ManualClock
 from tests.support.processes import Process
-from tests.support.programs import command, environment
+from tests.support.programs import BrowserUser, command, environment
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
@@ -179,105 +165,6 @@ def walk() -> CodeFlow:
     return CodeFlow()
 
 
-TOOL_SCOPES = frozenset({"files:read", "files:write"})
-
-
-APP_CALLBACK = "http://localhost:8123/callback"
-
-
-class PublishedSet:
-    """The issuer's published keys as the gate sees them: fetched anew for every token."""
-
-    version = 1
-
-    def __init__(self, walk: CodeFlow) -> None:
-        self.walk = walk
-        self.known: tuple[VerificationKey, ...] = ()
-
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "PublishedSet":
-        lacks = self.walk.issuer.settings.imitation.key_lacks
-        published = self.walk.issuer.keys.document(lacks)
-        self.known = tuple(import_set(published, allowed=trusted.algorithms))
-        return self
-
-    def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        return tuple(one for one in self.known if one.kid == kid and algorithm in one.algorithms)
-
-    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        return self.find(kid, algorithm)
-
-    async def after_bad_signature(self) -> bool:
-        return False
-
-
-class Imitated:
-    """One imitation: a client that walks through its flows, and a gate that trusts it."""
-
-    def __init__(self, name: str, state: Path, **habits: Any) -> None:
-        self.shape = IMITATIONS[name]
-        made = IssuerOptions(imitation=self.shape, **habits)
-        config = dev_config(8000, tools=(), state=state, issuer_options=made)
-        secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
-        plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)
-        self.walk = CodeFlow(plan)
-        self.walk.client_id = client_id(self.shape, APP_CLIENT)
-        self.secrets = secrets
-        self.config: Config = msgspec.structs.replace(config, scopes=scopes_of(plan))
-        self.api = api_of(self.shape, RESOURCE)
-
-    @property
-    def scope(self) -> str:
-        """The scopes of a client that needs all there is."""
-        wanted = sign_in_scopes(self.shape, self.api)
-        return " ".join(["openid", "offline_access", *self.walk.issuer.settings.offered, *wanted])
-
-    async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
-        """The answer of the token endpoint to a person's code."""
-        ask = {
-            "scope": self.scope,
-            "redirect_uri": APP_CALLBACK,
-            "audience": RESOURCE if self.shape.audience == "audience" else None,
-            "access_type": "offline" if self.shape.refresh == "access_type" else None,
-            "nonce": "n-1",
-        } | changes
-        code = await self.walk.code(user, **ask)
-        return await self.walk.exchange(code, redirect_uri=APP_CALLBACK, client_secret=self.secret)
-
-    @property
-    def secret(self) -> str | None:
-        """The secret of the client on a person's computer, if it has one."""
-        return None if self.shape.public_clients else self.secrets[APP_CLIENT]
-
-    async def machine(self, **changes: str) -> httpx2.Response:
-        """The answer of the token endpoint to a program."""
-        resource = self.walk.issuer.settings.resources[0]
-        scope = self.shape.machine_scope.format(resource=resource) or self.scope
-        known = {"openid", "offline_access"} if not self.shape.machine_scope else set()
-        form = {
-            "grant_type": "client_credentials",
-            "client_id": client_id(self.shape, MACHINE_CLIENT),
-            "client_secret": self.secrets[MACHINE_CLIENT],
-            "scope": " ".join(name for name in scope.split() if name not in known),
-        }
-        rule = self.shape.audience
-        named = {"audience": {"audience": RESOURCE}, "resource": {"resource": RESOURCE}}.get(rule)
-        return await self.walk.token(**(form | (named or {}) | changes))
-
-    async def verify(
-        self, token: str, *, table: Issuer | None = None, resource: str = RESOURCE
-    ) -> TenantContext:
-        """The caller that a gate with the printed table makes of *token*."""
-        registry = IssuerRegistry([table or self.config.issuers[0]])
-        policy = Policy(
-            tenancy=Tenancy(known=frozenset(self.config.tenancy.tenants)),
-            implications=Implications(self.config.scopes.implied),
-            development=True,
-        )
-        keys = PublishedSet(self.walk)
-        verifier = JwtVerifier(registry, keys, VerdictCache(), policy=policy, clock=self.walk.clock)
-        return await Verifiers([verifier]).verify(token, Resource(resource).of_tenant(""))
-
-
 TokenForm = Literal["jwt", "opaque"]
 
 
@@ -387,3 +274,88 @@ def authorization_server(
         yield RunningOidcProvider(process, json.loads(process.next_line())["issuer"])
     finally:
         process.kill()
+
+
+REDIRECT = "http://127.0.0.1:33419/callback"
+
+
+class Wallet:
+    """What a client must remember between connections; the SDK calls it a TokenStorage."""
+
+    tokens: OAuthToken | None = None
+    client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class RecordedExchanges:
+    """Every request as it went over the wire, secrets left out."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[dict[str, Any]] = []
+
+    async def record(self, response: httpx2.Response) -> None:
+        request = response.request
+        form: dict[str, str] = {}
+        if request.headers.get("content-type", "").startswith("application/x-www-form"):
+            form = dict(parse_qsl(request.content.decode()))
+        self.exchanges.append(
+            {
+                "method": request.method,
+                "url": str(request.url),
+                "status": response.status_code,
+                "grant_type": form.get("grant_type"),
+                "resource": form.get("resource"),
+                "challenge": response.headers.get("www-authenticate"),
+            }
+        )
+
+
+def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientProvider:
+    """The SDK's OAuth flow, with *person* at its browser."""
+    back: list[str] = []
+
+    async def open_browser(authorize: str) -> None:
+        back.append(await anyio.to_thread.run_sync(person.follow, authorize))
+
+    async def callback() -> AuthorizationCodeResult:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(back.pop()).query).items()}
+        return AuthorizationCodeResult(
+            code=query["code"], state=query.get("state"), iss=query.get("iss")
+        )
+
+    return OAuthClientProvider(
+        url,
+        OAuthClientMetadata(
+            client_name="Gatepost's Python test client",
+            redirect_uris=[AnyUrl(REDIRECT)],
+            grant_types=["authorization_code", "refresh_token"],
+            token_endpoint_auth_method="none",
+        ),
+        wallet,
+        redirect_handler=open_browser,
+        callback_handler=callback,
+    )
+
+
+@asynccontextmanager
+async def sdk_client(
+    url: str, auth: httpx2.Auth | None, mode: str, wire: RecordedExchanges
+) -> AsyncIterator[Client]:
+    """A client that has settled its era with the server at *url*."""
+    hooks = {"response": [wire.record]}
+    async with (
+        httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=30) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackResult, PackServer, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.support.client import ToolResult
 from tests.support.internet import PUBLIC, Internet, leads, says
 from tests.support.measuring import each
 
@@ -296,9 +297,9 @@ def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
     return urls[number % share :: share] if number else urls
 
 
-def ask(agent: PackCaller, taker: UrlTool, url: str) -> PackResult:
+def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
     """What came of the last call; one before it may have refused already."""
-    reply = PackResult()
+    reply = ToolResult()
     for tool, arguments in taker.calls(url):
         reply = agent.call(tool, **arguments)
         if reply.failure is not None:

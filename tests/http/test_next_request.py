@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.conftest import RULES, Front, connected, serving
 from tests.http.test_framing import END, app, post, told, warmed
+from tests.support.connections import RULES, RecordedEdge, connected, serving
 
 NAMED: ContextVar[str] = ContextVar("named", default="unset_")
 
@@ -34,10 +34,10 @@ async def test_a_request_within_another_head_is_a_part_of_that(port: int) -> Non
         await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
         assert (await told(wire))["path"] == "/mcp"
         await wire.send(post(b"first"))
-        found = await told(wire)
+        request = await told(wire)
 
-    assert (found["path"], found["body"]) == ("/other", "first")
-    assert found["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
+    assert (request["path"], request["body"]) == ("/other", "first")
+    assert request["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
 
 
 @pytest.mark.requirement("P3")
@@ -97,20 +97,20 @@ async def test_nothing_of_a_request_outlives_its_connection() -> None:
     of thousands of objects.
     """
     traces: weakref.WeakSet[ScopeTrace] = weakref.WeakSet()
-    front = Front(msgspec.structs.replace(RULES, origin="http://h", development=True))
+    recorded = RecordedEdge(msgspec.structs.replace(RULES, origin="http://h", development=True))
 
     async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
         scope["trace"] = trace = ScopeTrace()
         traces.add(trace)
         await respond(send, 200, END)
 
-    front.edge.app = leaves_one
-    async with serving(front.edge, HttptoolsProtocol) as port, connected(port) as wire:
+    recorded.edge.app = leaves_one
+    async with serving(recorded.edge, HttptoolsProtocol) as port, connected(port) as wire:
         for field in (b"X-A: 1", b"X-A: 1", b"X-A: 1", b"X-A: 2", b"X-A: 1"):
             await wire.send(post(b"first", field))
             await wire.until(END)
         assert len(traces) == 1, "the connection has its last request, and no other"
-    await front.log.aclose()
+    await recorded.log.aclose()
 
     assert len(traces) == 0
 
@@ -120,9 +120,9 @@ async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
     """It was started by the answer ahead of it: its trace was a part of the other one's."""
 
     async def names(scope: Scope, receive: Receive, send: Send) -> None:
-        found = NAMED.get()
+        value = NAMED.get()
         NAMED.set(scope["path"])
-        await respond(send, 200, f"{found} {END.decode()}".encode())
+        await respond(send, 200, f"{value} {END.decode()}".encode())
 
     async with serving(names, HttptoolsProtocol) as port, connected(port) as wire:
         await wire.send(post(b"first") * 3)

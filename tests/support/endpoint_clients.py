@@ -1,4 +1,4 @@
-"""Exchanges with endpoints in this process, read while they last."""
+"""Further clients of endpoints in this process: open answers, any revision, and REST."""
 
 import asyncio
 import json
@@ -7,17 +7,26 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
+from gatepost.rest.exchange import RestLimits
+from gatepost.rest.routes import RestRoutes
 from gatepost.storage.records import Records
 from gatepost.tools.api import Tool
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
 from tests.support.endpoint import (
     JSON,
     META,
+    URL,
     VERSION,
     EndpointClient,
     Header,
+    Response,
     block_of,
+    exchange,
     http_scope,
     message,
 )
@@ -244,7 +253,7 @@ class EndpointPair:
     async def receives_no_more(self) -> None:
         """Both processes forget which sessions they know."""
         for client in (self.one, self.two):
-            await client.server.register.aclose()
+            client.server.register.close()
 
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]
@@ -278,3 +287,51 @@ async def listening(
         stream.hang_up()
         stream.reading.set()
         await stream.over()
+
+
+REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
+    """One request in the words of a revision."""
+    if revision == VERSION:
+        return await client.ask(method, params)
+    return await client.within(await client.open(revision), message(method, params))
+
+
+async def result_of(
+    client: EndpointClient, revision: str, method: str, **params: Any
+) -> dict[str, Any]:
+    """Its result."""
+    result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
+    return result
+
+
+class RestEndpoint:
+    """Talks to one bridge over this runner and registry."""
+
+    def __init__(
+        self, runner: Runner, registry: Registry, *, limits: RestLimits | None = None
+    ) -> None:
+        self.bridge = RestRoutes(
+            runner,
+            registry,
+            challenge=Challenge(),
+            resource_of=SiblingPaths(Resource(URL)),
+            limits=limits or RestLimits(),
+        )
+
+    async def tools(self, caller: TenantContext) -> Response:
+        more = {CALLER: caller, "path_params": {}}
+        return await exchange(self.bridge.list_tools, more, verb="GET", path="/tools")
+
+    async def call(
+        self, caller: TenantContext, tool: str, arguments: Mapping[str, Any] | None = None
+    ) -> Response:
+        return await self.post(caller, tool, json.dumps(arguments or {}).encode())
+
+    async def post(self, caller: TenantContext, tool: str, body: bytes) -> Response:
+        """A call with exactly these bytes."""
+        more = {CALLER: caller, "path_params": {"name": tool}}
+        path = f"/tool/{tool}/call"
+        return await exchange(self.bridge.call_tool, more, body=body, path=path)

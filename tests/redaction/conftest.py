@@ -1,61 +1,14 @@
-"""
-A vault over records in memory, and packs for servers that keep secrets.
-
-The pack `parrot` says what it is told in each place there is, and `safe` uses secrets.
-"""
+"""A pack that says what it is told, in each place there is."""
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
-from gatepost.secrets.cache import SecretCache
-from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.store import SUBJECT, SecretStore
-from gatepost.storage.change_poller import ChangePoller
-from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import ProtocolError
-from tests.support.measuring import ManualClock
-
-
-async def poll(records: MemoryRecords, secrets: SecretCache) -> None:
-    """Poll for changes once, as a server does."""
-    poller = ChangePoller(records, MemorySharedStore())
-    async with poller.polling({SUBJECT: secrets.take_up}):
-        return
-
-
-async def changes(records: MemoryRecords) -> int:
-    """The counter of changes, which other processes look at."""
-    return (await records.changes([SUBJECT])).get(SUBJECT, 0)
-
-
-@pytest.fixture
-def records() -> MemoryRecords:
-    return MemoryRecords()
-
-
-@pytest.fixture
-def vault(records: MemoryRecords) -> SecretStore:
-    return SecretStore(records, KeyRing.ephemeral(), clock=lambda: 1_000.0)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000.0)
-
-
-@pytest.fixture
-def secrets(vault: SecretStore, clock: ManualClock) -> SecretCache:
-    return SecretCache(vault, clock=clock)
-
 
 SAID = [""]
 
@@ -86,7 +39,7 @@ async def say_rows(ctx: CallContext, text: str) -> dict[str, Any]:
 async def say_blocks(ctx: CallContext, text: str) -> Outcome:
     """Answer it in every member of every kind of block."""
     data = text.encode()
-    blob = Contents(data, "application/octet-stream", f"file:///{text}").shown("", None)
+    blob = Contents(data, "application/octet-stream", f"file:///{text}").protocol_form("", None)
     return Outcome(
         (
             {"type": "text", "text": "first", "annotations": {"audience": ["user"]}},
@@ -283,43 +236,3 @@ async def tell(ctx: CallContext, text: str) -> str:
 async def suggest(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
     """Complete it."""
     return [f"{value}!"]
-
-
-safe = Pack("safe")
-
-
-def proof(value: str | None) -> str:
-    """What shows which value it was, and not the value."""
-    return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
-
-
-@safe.tool()
-async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict[str, Any]:
-    """Open the safe."""
-    value = await ctx.secret(token, field="token", literals=literals)
-    return {"proof": proof(value)}
-
-
-@safe.tool()
-async def blurt(ctx: CallContext, token: Secret) -> str:
-    """Tell what the secret is, as no tool should."""
-    return f"It is {await ctx.secret(token, field='token')}, you know."
-
-
-@safe.tool()
-async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
-    """Keep a token for the next time."""
-    await ctx.sealed.put(f"safe_{name}", await ctx.secret(token, field="token"))
-    return {"kept": name}
-
-
-@safe.tool()
-async def fetch(ctx: CallContext, name: str) -> dict[str, Any]:
-    """Use what was kept."""
-    return {"proof": proof(await ctx.sealed.get(f"safe_{name}"))}
-
-
-@safe.tool()
-async def discard(ctx: CallContext, name: str) -> dict[str, Any]:
-    """Forget what was kept."""
-    return {"was": await ctx.sealed.delete(f"safe_{name}")}
