@@ -68,15 +68,15 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether any field has an error."""
         return any(field.error for field in self.fields)
 
-    def encoded(self, shown: bytes) -> bytes:
-        """Return the arguments *shown* (a JSON object) with the changes applied."""
-        members = decoded(shown)
+    def encoded(self, shown_arguments: bytes) -> bytes:
+        """Return the arguments *shown_arguments* (a JSON object) with the changes applied."""
+        members = decoded(shown_arguments)
         for name in self.removed:
             members.pop(name, None)
         return encoded(members | dict(self.changed))
 
 
-def fields_of(shown: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field]:
+def fields_of(shown_arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field]:
     """
     Return the fields for redacted arguments, by the tool's schema.
 
@@ -84,12 +84,14 @@ def fields_of(shown: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field
     with a redacted part is locked, because an edit could replace the secret by its mark.
     """
     properties = schema.get("properties")
-    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    known_properties: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     needed = schema.get("required")
     required = frozenset(needed) if isinstance(needed, list) else frozenset[str]()
-    names = [*shown, *(name for name in known if name not in shown)]
+    names = [*shown_arguments, *(name for name in known_properties if name not in shown_arguments)]
     return [
-        _field(name, shown, _resolved(known.get(name), schema), name in required)
+        _field(
+            name, shown_arguments, _resolved(known_properties.get(name), schema), name in required
+        )
         for name in names[:MAX_FIELDS]
     ]
 
@@ -118,30 +120,34 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
     return Filled(changed=changed, removed=frozenset(removed), fields=tuple(after))
 
 
-def _field(name: str, shown: Mapping[str, Any], schema: Mapping[str, Any], required: bool) -> Field:
-    given = name in shown
-    value = shown.get(name)
+def _field(
+    name: str, shown_arguments: Mapping[str, Any], schema: Mapping[str, Any], required: bool
+) -> Field:
+    is_given = name in shown_arguments
+    value = shown_arguments.get(name)
     description = schema.get("description")
     common: dict[str, Any] = {
         "name": name,
-        "given": given,
+        "given": is_given,
         "required": required,
         "description": description if isinstance(description, str) else "",
         "type": _type(schema),
     }
-    if given and REDACTED.search(compact(value)):
+    if is_given and REDACTED.search(compact(value)):
         return Field(kind="locked", text=_text(value), **common)
     choices = _choices(schema)
-    if choices and (not given or compact(value) in choices):
-        return Field(kind="choice", choices=choices, text=compact(value) if given else "", **common)
-    kind = _kind(value if given else None, given, schema)
+    if choices and (not is_given or compact(value) in choices):
+        return Field(
+            kind="choice", choices=choices, text=compact(value) if is_given else "", **common
+        )
+    kind = _kind(value if is_given else None, is_given, schema)
     text = ""
-    if given:
+    if is_given:
         text = spelt(laid_out(value)) if kind in {"json", "number"} else str(value)
     return Field(kind=kind, text=text, rows=min(max(text.count("\n") + 2, 3), 18), **common)
 
 
-def _kind(value: Any, given: bool, schema: Mapping[str, Any]) -> FieldKind:
+def _kind(value: Any, is_given: bool, schema: Mapping[str, Any]) -> FieldKind:
     types = schema.get("type")
     if isinstance(value, ExactNumber):
         return "number" if types in ("integer", "number") else "json"
@@ -150,9 +156,9 @@ def _kind(value: Any, given: bool, schema: Mapping[str, Any]) -> FieldKind:
         if hidden(value):
             return "json"
         return "text" if "\n" in value or len(value) > 80 else "line"
-    if types in ("integer", "number") and not given:
+    if types in ("integer", "number") and not is_given:
         return "number"
-    if types == "string" and not given:
+    if types == "string" and not is_given:
         return "text"
     return "json"
 
@@ -203,7 +209,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if isinstance(kind, str):
         return kind
     if isinstance(kind, list):
-        return " or ".join(one for one in kind if isinstance(one, str))
+        return " or ".join(type_name for type_name in kind if isinstance(type_name, str))
     return ""
 
 
@@ -228,10 +234,10 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     several = schema.get("anyOf")
     if isinstance(several, list):
         # `str | None` as pydantic writes it: a missing value is left out, never null.
-        others = [one for one in several if one != {"type": "null"}]
-        if len(others) == 1 and isinstance(others[0], Mapping):
+        alternatives = [alternative for alternative in several if alternative != {"type": "null"}]
+        if len(alternatives) == 1 and isinstance(alternatives[0], Mapping):
             return {
-                **_resolved(others[0], root),
+                **_resolved(alternatives[0], root),
                 **{k: v for k, v in schema.items() if k != "anyOf"},
             }
     reference = schema.get("$ref")

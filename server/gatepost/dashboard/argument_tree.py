@@ -107,24 +107,26 @@ class _TreeReader:
         return self._members(value, name, depth)
 
     def text(self, text: str, name: str, kind: NodeKind) -> Node:
-        shown = text[: max(self._text, 0)]
-        self._text -= len(shown)
+        visible = text[: max(self._text, 0)]
+        self._text -= len(visible)
         return Node(
-            name=name, kind=kind, text=shown, size=len(text), missing=len(text) - len(shown)
+            name=name, kind=kind, text=visible, size=len(text), missing=len(text) - len(visible)
         )
 
     def _members(self, value: Any, name: str, depth: int) -> Node:
-        named = isinstance(value, Mapping)
-        members = value.items() if named else ((str(at), one) for at, one in enumerate(value, 1))
+        has_names = isinstance(value, Mapping)
+        members = (
+            value.items() if has_names else ((str(at), item) for at, item in enumerate(value, 1))
+        )
         nodes: list[Node] = []
         for key, inner in members:
             if self._nodes <= 0:
                 break
             nodes.append(self.node(inner, key, depth + 1))
-        columns = () if named else columns_of(value)
+        columns = () if has_names else columns_of(value)
         return Node(
             name=name,
-            kind="object" if named else "table" if columns else "list",
+            kind="object" if has_names else "table" if columns else "list",
             columns=columns,
             nodes=tuple(nodes),
             size=len(value),
@@ -166,7 +168,7 @@ def _lines(parts: Iterable[str]) -> str:
     return ",\n".join(parts)
 
 
-def summary(encoded: bytes, most: int = 3) -> list[tuple[str, str]]:
+def summary(encoded: bytes, max_members: int = 3) -> list[tuple[str, str]]:
     """Return the names and the beginnings of the first arguments, for a list."""
     try:
         value = decoded(encoded)
@@ -175,7 +177,7 @@ def summary(encoded: bytes, most: int = 3) -> list[tuple[str, str]]:
     if not isinstance(value, Mapping):
         return []
     rows: list[tuple[str, str]] = []
-    for name, inner in list(value.items())[:most]:
+    for name, inner in list(value.items())[:max_members]:
         text = inner if isinstance(inner, str) else compact(inner)
         rows.append((name, text[:120]))
     return rows

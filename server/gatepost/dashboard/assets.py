@@ -35,9 +35,9 @@ class Assets:
     def __init__(self) -> None:
         folder = resources.files("gatepost.dashboard").joinpath("static")
         self.files: Mapping[str, AssetFile] = {
-            one.name: _file(one.read_bytes(), MEDIA_TYPES[one.name.rpartition(".")[2]])
-            for one in folder.iterdir()
-            if one.name.rpartition(".")[2] in MEDIA_TYPES
+            path.name: _file(path.read_bytes(), MEDIA_TYPES[path.name.rpartition(".")[2]])
+            for path in folder.iterdir()
+            if path.name.rpartition(".")[2] in MEDIA_TYPES
         }
 
     def path(self, base: str, name: str) -> str:
@@ -48,13 +48,13 @@ class Assets:
         return f"{base}{FOLDER}/{self.files[name].digest}/{name}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        chosen = scope["path_params"]
-        file = self.files.get(chosen["name"])
+        params = scope["path_params"]
+        file = self.files.get(params["name"])
         if scope["method"] not in {"GET", "HEAD"}:
             allow = ((b"allow", b"GET, HEAD"),)
             await respond(send, 405, b'{"error":"method_not_allowed"}', allow)
             return
-        if file is None or file.digest != chosen["digest"]:
+        if file is None or file.digest != params["digest"]:
             await respond(send, 404, b'{"error":"not_found"}')
             return
         size = (b"content-length", str(len(file.body)).encode("ascii"))

@@ -64,10 +64,10 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
             limit=PAGE_SIZE + 1,
         )
 
-    def query(self, **more: str) -> str:
+    def query(self, **changes: str) -> str:
         """Return the fields as a URL query."""
-        given = msgspec.structs.asdict(self) | more
-        return urlencode({name: value for name, value in given.items() if value})
+        values = msgspec.structs.asdict(self) | changes
+        return urlencode({name: value for name, value in values.items() if value})
 
 
 ChainState = Literal["good", "bad", "unknown"]
@@ -91,20 +91,20 @@ class AuditPages:
 
     async def search(self, page_request: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
-        sought, before = sought_of(page_request), _position(page_request.query.get("before", ""))
-        audit_query = sought.audit_query(self._layout.clock(), before)
-        found = await search_back(self._records, page_request.tenant, audit_query)
-        next_before = found.next_before(PAGE_SIZE)
+        filter_, before = sought_of(page_request), _position(page_request.query.get("before", ""))
+        audit_query = filter_.audit_query(self._layout.clock(), before)
+        results = await search_back(self._records, page_request.tenant, audit_query)
+        next_before = results.next_before(PAGE_SIZE)
         older = (
-            f"/audit?{sought.query(before='-'.join(map(str, next_before)))}" if next_before else ""
+            f"/audit?{filter_.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
         return self._layout.page(
             "audit.html",
             page_request,
             tab="/audit",
-            records=found.records[:PAGE_SIZE],
-            looked_since=None if found.looked_since is None else found.looked_since / 1000,
-            sought=sought,
+            records=results.records[:PAGE_SIZE],
+            looked_since=None if results.looked_since is None else results.looked_since / 1000,
+            sought=filter_,
             kinds=RECORD_KINDS,
             ages=AGES,
             older=older,
@@ -117,7 +117,7 @@ class AuditPages:
         trail = self._records.of(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
-        row = next((one for one in rows if one.number == number), None)
+        row = next((candidate for candidate in rows if candidate.number == number), None)
         if row is None:
             raise NotShown
         record = read(row)
@@ -159,17 +159,17 @@ async def search_back(records: Records, tenant: str, query: AuditQuery) -> Found
     Raises StoreUnavailable.
     """
     since = None
-    if most := looked_through(query):
+    if max_segments := looked_through(query):
         before = None if query.before is None else query.before[0]
-        horizon = await records.of(tenant).trail.horizon(before, most)
+        horizon = await records.of(tenant).trail.horizon(before, max_segments)
         if horizon is not None and horizon >= (query.since or 0):
             since = horizon + 1
     # If all of them ended in one millisecond, a bound would lead back to the same page.
     if since is not None and query.before is not None and since >= query.before[0]:
         since = None
     bounded = query if since is None else msgspec.structs.replace(query, since=since)
-    found = await search(records, tenant, bounded)
-    return FoundRecords(found, None if len(found) >= query.limit else since)
+    results = await search(records, tenant, bounded)
+    return FoundRecords(results, None if len(results) >= query.limit else since)
 
 
 def looked_through(query: AuditQuery) -> int:
@@ -177,20 +177,20 @@ def looked_through(query: AuditQuery) -> int:
     if query.text is not None or query.subject is not None:
         return READ_SEGMENTS
     counted = (query.kind, query.tool, query.outcome)
-    return SEARCHED_SEGMENTS if any(one is not None for one in counted) else 0
+    return SEARCHED_SEGMENTS if any(value is not None for value in counted) else 0
 
 
 def sought_of(page_request: PageRequest) -> AuditFilter:
     """Return the form's fields; fields with unknown values are empty."""
-    given = {
+    values = {
         name: page_request.query.get(name, "")[:MAX_TEXT].strip()
         for name in AuditFilter.__struct_fields__
     }
-    if given["kind"] not in RECORD_KINDS:
-        given["kind"] = ""
-    if given["age"] not in AGES:
-        given["age"] = ""
-    return AuditFilter(**given)
+    if values["kind"] not in RECORD_KINDS:
+        values["kind"] = ""
+    if values["age"] not in AGES:
+        values["age"] = ""
+    return AuditFilter(**values)
 
 
 def proof_of(
@@ -205,7 +205,7 @@ def proof_of(
     by_number = {row.number: row for row in rows}
     row, before = by_number[number], by_number.get(number - 1)
     writer = by_number[number].writer
-    ends = (last_numbers(one).get(writer, 0) for one in checkpoints)
+    ends = (last_numbers(checkpoint).get(writer, 0) for checkpoint in checkpoints)
     covering = next((record_id(writer, end) for end in ends if end >= number), "")
     state, sentence = _judged(row, before)
     previous = "" if before is None else before.hash.hex()

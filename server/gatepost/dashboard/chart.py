@@ -71,8 +71,8 @@ class ChartInterval(msgspec.Struct, frozen=True):
 
 def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s: float) -> Columns:
     """Return a chart with one column for each interval of *step_s* seconds."""
-    most = max((sum(interval.counts) for interval in intervals), default=0)
-    top = ceiling(most)
+    largest = max((sum(interval.counts) for interval in intervals), default=0)
+    top = ceiling(largest)
     width = (WIDTH - LEFT - RIGHT) / max(len(intervals), 1)
     scale = (HEIGHT - TOP - BOTTOM) / top
     every = max(math.ceil(len(intervals) / 8), 1)
@@ -95,13 +95,13 @@ def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s:
     )
 
 
-def ceiling(most: int) -> int:
-    """Return the end of an axis, at least *most*: 4, 8, 10, 20, 40, 80, 100…"""
-    if most <= 4:
+def ceiling(largest: int) -> int:
+    """Return the end of an axis, at least *largest*: 4, 8, 10, 20, 40, 80, 100…"""
+    if largest <= 4:
         return 4
-    size = int(10 ** math.floor(math.log10(most)))
+    size = int(10 ** math.floor(math.log10(largest)))
     for factor in (1, 2, 4, 6, 8, 10):
-        if factor * size >= most:
+        if factor * size >= largest:
             return factor * size
     return 10 * size
 

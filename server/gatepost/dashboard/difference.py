@@ -44,11 +44,11 @@ class ComparisonLimit:
     def __init__(self) -> None:
         self._left = MAX_LINES**2
 
-    def takes(self, lines: int, others: int) -> bool:
+    def takes(self, lines: int, other_lines: int) -> bool:
         """Return whether there is room to compare so many lines with so many, and take it."""
-        if lines * others > self._left:
+        if lines * other_lines > self._left:
             return False
-        self._left -= lines * others
+        self._left -= lines * other_lines
         return True
 
 
@@ -81,10 +81,10 @@ def difference(
     )
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+def _shared(first: Sequence[str], second: Sequence[str]) -> int:
     count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
+    for first_item, second_item in zip(first, second, strict=False):
+        if first_item != second_item:
             break
         count += 1
     return count
@@ -113,15 +113,15 @@ def _rows(old: Sequence[str], new: Sequence[str], offset: int) -> Iterator[DiffL
 
 def _folded(rows: Sequence[DiffLine], context: int) -> Iterator[DiffLine]:
     """Yield the rows with long unchanged runs folded into gaps; a single line is kept."""
-    near = [False] * len(rows)
+    is_near = [False] * len(rows)
     for at, row in enumerate(rows):
         if row.kind != "same":
             first, last = max(at - context, 0), min(at + context + 1, len(rows))
-            near[first:last] = [True] * (last - first)
+            is_near[first:last] = [True] * (last - first)
     at = 0
     while at < len(rows):
         end = at
-        while end < len(rows) and not near[end]:
+        while end < len(rows) and not is_near[end]:
             end += 1
         if end - at > 1:
             yield DiffLine("gap", count=end - at)

@@ -37,19 +37,19 @@ def pieces(text: str) -> list[Piece]:
     Bidirectional marks would let a command read other than it runs ("Trojan Source",
     CVE-2021-42574), and tag characters carry instructions to a model past the person who approves.
     """
-    found: list[Piece] = []
+    found_pieces: list[Piece] = []
     plain_from = 0
     for match in _UNUSUAL.finditer(text):
         piece = _piece(match)
         if piece is None:
             continue
         if match.start() > plain_from:
-            found.append(Piece(text[plain_from : match.start()]))
-        found.append(piece)
+            found_pieces.append(Piece(text[plain_from : match.start()]))
+        found_pieces.append(piece)
         plain_from = match.end()
     if plain_from < len(text):
-        found.append(Piece(text[plain_from:]))
-    return found
+        found_pieces.append(Piece(text[plain_from:]))
+    return found_pieces
 
 
 def shown(text: str) -> str:
@@ -57,10 +57,10 @@ def shown(text: str) -> str:
     return "".join(piece.text for piece in pieces(text))
 
 
-def oneline(text: str, most: int = 160) -> str:
+def oneline(text: str, max_chars: int = 160) -> str:
     """Return the beginning of a text on one line."""
-    head = text[: most + 1].replace("\n", " ↵ ").replace("\t", " ")
-    return head[:most] + "…" if len(text) > most else head
+    head = text[: max_chars + 1].replace("\n", " ↵ ").replace("\t", " ")
+    return head[:max_chars] + "…" if len(text) > max_chars else head
 
 
 def spelt(encoded: str) -> str:
@@ -74,23 +74,23 @@ def hidden(text: str) -> int:
 
 
 def _piece(match: re.Match[str]) -> Piece | None:
-    found = match.group()
-    if len(found) > 1:
-        return Piece(found, "secret", "A secret, which is never shown.")
-    unseen = not found.isprintable() or found in _BLANK or _selects(found)
+    text = match.group()
+    if len(text) > 1:
+        return Piece(text, "secret", "A secret, which is never shown.")
+    unseen = not text.isprintable() or text in _BLANK or _selects(text)
     if not unseen and not _overlays(match.string, match.start()):
         return None
-    code = ord(found)
+    code = ord(text)
     form = f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    name = unicodedata.name(found, "") or _category(found)
-    return Piece(_SHORT.get(found, form), "escape", f"U+{code:04X} {name}".strip())
+    name = unicodedata.name(text, "") or _category(text)
+    return Piece(_SHORT.get(text, form), "escape", f"U+{code:04X} {name}".strip())
 
 
 def _spelt(match: re.Match[str]) -> str:
-    found, piece = match.group(), _piece(match)
+    text, piece = match.group(), _piece(match)
     if piece is None or piece.kind == "secret":
-        return found
-    units = found.encode("utf-16-be", "surrogatepass")
+        return text
+    units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
@@ -102,9 +102,9 @@ def _overlays(text: str, at: int) -> bool:
     return marks == "Mn" and len(stack) == MAX_MARKS and all(map(unicodedata.combining, stack))
 
 
-def _selects(one: str) -> bool:
-    return any(ord(one) in block for block in _SELECTORS)
+def _selects(char: str) -> bool:
+    return any(ord(char) in block for block in _SELECTORS)
 
 
-def _category(one: str) -> str:
-    return "control character" if unicodedata.category(one) == "Cc" else "unassigned character"
+def _category(char: str) -> str:
+    return "control character" if unicodedata.category(char) == "Cc" else "unassigned character"

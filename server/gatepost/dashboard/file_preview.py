@@ -67,8 +67,8 @@ class FilePreviews:
                 return FileChange(path=path, exists=False)
             return FileChange(path=path, exists=True, why=failure.failure.message)
         if head.size > MAX_BYTES:
-            why = f"The file is too large to compare ({head.size:,} bytes)."
-            return FileChange(path=path, exists=True, why=why)
+            reason = f"The file is too large to compare ({head.size:,} bytes)."
+            return FileChange(path=path, exists=True, why=reason)
         await self._redaction.ready(request.tenant)
         redactor = self._redaction.of(request.tenant)
         after = _after(writing, arguments)
@@ -79,14 +79,14 @@ def _compared(
     path: str, now: bytes, after: Callable[[bytes], bytes], redactor: Redactor
 ) -> FileChange:
     try:
-        before, then = now.decode(), after(now).decode()
+        before, proposed = now.decode(), after(now).decode()
     except UnicodeDecodeError:
         return FileChange(path=path, exists=True, why="The current file is not UTF-8 text.")
     except ToolFailure as failure:
         return FileChange(path=path, exists=True, why=failure.failure.message)
-    shown = cleaned_text(then, redactor)
-    change = difference(cleaned_text(before, redactor), shown)
-    return FileChange(path=path, exists=True, change=change, secrets=MARK in shown)
+    shown_text = cleaned_text(proposed, redactor)
+    change = difference(cleaned_text(before, redactor), shown_text)
+    return FileChange(path=path, exists=True, change=change, secrets=MARK in shown_text)
 
 
 def _after(writing: FileWrite, arguments: Arguments) -> Callable[[bytes], bytes]:

@@ -37,12 +37,12 @@ def fields(encoded: bytes) -> dict[str, str]:
         )
     except ValueError:
         raise UnreadableForm("The form fields cannot be read.") from None
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise UnreadableForm("A form field is given twice.")
-        found[name] = value.replace("\r\n", "\n")
-    return found
+        values[name] = value.replace("\r\n", "\n")
+    return values
 
 
 def query_of(encoded: bytes) -> dict[str, str]:
@@ -69,13 +69,13 @@ def form_of(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, str]:
 def cookie_of(headers: Iterable[tuple[bytes, bytes]], name: str) -> str:
     """Return the cookie of that name; empty if it is missing or has two values (RFC 6265, 8.6)."""
     prefix = name.encode("ascii") + b"="
-    found = {
+    cookies = {
         part.strip()[len(prefix) :]
         for key, value in headers
         if key == b"cookie"
         for part in value.split(b";")
         if part.strip().startswith(prefix)
     }
-    if len(found) != 1:
+    if len(cookies) != 1:
         return ""
-    return found.pop().decode("latin-1")
+    return cookies.pop().decode("latin-1")

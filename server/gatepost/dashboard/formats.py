@@ -13,28 +13,28 @@ def amount(count: int, noun: str) -> str:
 
 def span(seconds: float) -> str:
     """Return a remaining time: `4:59`, `2 h 05 min`, `3 days`."""
-    whole = int(seconds)
-    if whole <= 0:
+    whole_s = int(seconds)
+    if whole_s <= 0:
         return "time is up"
-    if whole < 3_600:
-        return f"{whole // 60}:{whole % 60:02}"
-    if whole < 48 * 3_600:
-        return f"{whole // 3_600} h {whole % 3_600 // 60:02} min"
-    return f"{whole // 86_400} days"
+    if whole_s < 3_600:
+        return f"{whole_s // 60}:{whole_s % 60:02}"
+    if whole_s < 48 * 3_600:
+        return f"{whole_s // 3_600} h {whole_s % 3_600 // 60:02} min"
+    return f"{whole_s // 86_400} days"
 
 
 def ago(seconds: float) -> str:
     """Return an age: `just now`, `4 min ago`, `3 h ago`, `2 days ago`."""
-    whole = int(seconds)
-    if whole < 10:
+    whole_s = int(seconds)
+    if whole_s < 10:
         return "just now"
-    if whole < 60:
-        return f"{whole} s ago"
-    if whole < 3_600:
-        return f"{whole // 60} min ago"
-    if whole < 48 * 3_600:
-        return f"{whole // 3_600} h ago"
-    return f"{whole // 86_400} days ago"
+    if whole_s < 60:
+        return f"{whole_s} s ago"
+    if whole_s < 3_600:
+        return f"{whole_s // 60} min ago"
+    if whole_s < 48 * 3_600:
+        return f"{whole_s // 3_600} h ago"
+    return f"{whole_s // 86_400} days ago"
 
 
 def iso(at: float) -> str:

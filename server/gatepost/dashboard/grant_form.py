@@ -49,29 +49,29 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
         """Return the grant; None if only this call is approved."""
         if not self.chosen and not self.uses:
             return None
-        when = {"any": ANY_CALL, "condition": self.condition}.get(self.pattern)
+        condition = {"any": ANY_CALL, "condition": self.condition}.get(self.pattern)
         return GrantScope(
             until=now + int(self.chosen) if self.chosen else None,
             uses=int(self.uses) if self.uses else None,
-            when=when,
+            when=condition,
         )
 
 
 def grant_form_of(form: Mapping[str, str]) -> GrantFormPart:
     """Return the grant fields of a submitted form, validated."""
-    chosen, uses = form.get("grant", ""), form.get("uses", "").strip()
+    duration, uses = form.get("grant", ""), form.get("uses", "").strip()
     pattern, condition = form.get("pattern", "exact"), form.get("condition", "").strip()
     duration_error = uses_error = condition_error = ""
-    if chosen not in DURATIONS:
-        chosen, duration_error = "", "Choose one of the listed values."
+    if duration not in DURATIONS:
+        duration, duration_error = "", "Choose one of the listed values."
     if uses and not (uses.isascii() and uses.isdecimal() and 1 <= int(uses[:9]) <= MAX_USES):
         uses_error = f"Enter a whole number from 1 to {MAX_USES:,}, or leave the field empty."
-    if pattern != "exact" and not chosen and not uses:
+    if pattern != "exact" and not duration and not uses:
         duration_error = "Set a duration or a number of calls."
     if pattern == "condition" and not condition:
         condition_error = "Enter a condition, such as arguments.amount < 100."
     return GrantFormPart(
-        chosen=chosen,
+        chosen=duration,
         uses=uses,
         pattern=pattern if pattern in {"exact", "any", "condition"} else "exact",
         condition=condition,

@@ -24,8 +24,8 @@ class GrantsPage:
             await self._approvals.revoke_grant(
                 page_request.tenant, page_request.path["id"], page_request.user
             )
-        except Undecidable as why:
-            return await self._page(page_request, status=409, problem=str(why))
+        except Undecidable as undecidable:
+            return await self._page(page_request, status=409, problem=str(undecidable))
         return redirect("/grants")
 
     async def _page(
@@ -38,6 +38,6 @@ class GrantsPage:
             tab="/grants",
             status=status,
             problem=problem,
-            grants=[(one, argument_tree.read(one.arguments)) for one in grants],
+            grants=[(grant, argument_tree.read(grant.arguments)) for grant in grants],
             any_arguments=ANY_CALL,
         )

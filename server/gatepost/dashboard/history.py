@@ -30,13 +30,13 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.tool and not _holds(self.tool, request.tool, request.title):
             return False
-        people = [request.caller, *(one.by for one in request.decisions)]
-        return not self.person or any(_is(self.person, one) for one in people)
+        people = [request.caller, *(decision.by for decision in request.decisions)]
+        return not self.person or any(_is(self.person, party) for party in people)
 
-    def query(self, **more: str) -> str:
+    def query(self, **changes: str) -> str:
         """Return the filter as a URL query."""
-        given = msgspec.structs.asdict(self) | more
-        return urlencode({name: value for name, value in given.items() if value})
+        values = msgspec.structs.asdict(self) | changes
+        return urlencode({name: value for name, value in values.items() if value})
 
 
 class HistoryPage:
@@ -56,12 +56,12 @@ class HistoryPage:
         before = None
         if query.get("before"):
             before = await self._approvals.get(page_request.tenant, query["before"])
-        found, last = await self._page(page_request.tenant, filter_, before)
+        requests, last = await self._page(page_request.tenant, filter_, before)
         return self._layout.page(
             "history.html",
             page_request,
             tab="/history",
-            requests=[(one, address(one)) for one in found],
+            requests=[(request, address(request)) for request in requests],
             wanted=filter_,
             older=f"/history?{filter_.query(before=last.id)}" if last else "",
             is_first=before is None,
@@ -72,19 +72,19 @@ class HistoryPage:
         self, tenant: str, filter_: HistoryFilter, before: ApprovalRequest | None
     ) -> tuple[Sequence[ApprovalRequest], ApprovalRequest | None]:
         """Return the matching requests and the last one read; None if there are no more."""
-        found: list[ApprovalRequest] = []
+        matching: list[ApprovalRequest] = []
         looked_at = 0
         while looked_at < MAX_LOOKED_AT:
-            some = await self._approvals.history(tenant, before=before)
-            if not some:
-                return found, None
-            for request in some:
+            decided = await self._approvals.history(tenant, before=before)
+            if not decided:
+                return matching, None
+            for request in decided:
                 looked_at, before = looked_at + 1, request
                 if filter_.fits(request):
-                    found.append(request)
-                    if len(found) == PAGE_SIZE:
-                        return found, request
-        return found, before
+                    matching.append(request)
+                    if len(matching) == PAGE_SIZE:
+                        return matching, request
+        return matching, before
 
 
 def _is(name: str, party: DisplayedParty) -> bool:

@@ -38,12 +38,12 @@ class LiveInbox:
             pages = self._tenants[tenant] = _OpenPages()
             pages.task = started("live", lambda: self._look(tenant, pages))
         pages.number += 1
-        seen = 0
+        seen_version = 0
         try:
             while True:
-                while pages.version == seen:
+                while pages.version == seen_version:
                     await pages.changed.wait()
-                seen = pages.version
+                seen_version = pages.version
                 yield pages.waiting
         finally:
             pages.number -= 1

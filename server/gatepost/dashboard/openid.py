@@ -113,17 +113,18 @@ class OpenIdClient:
         )
         return uri
 
-    async def sign_out_address(self, back: str, hint: str) -> str:
+    async def sign_out_address(self, return_address: str, hint: str) -> str:
         """
         Return the URL that signs a person out at the issuer; empty if it has none.
 
-        The issuer sends the browser *back*. *hint* is the ID token of the sign-in, or empty: then
-        the issuer asks the person first (OpenID Connect RP-Initiated Logout 1.0 section 2).
+        The issuer sends the browser *return_address*. *hint* is the ID token of the sign-in, or
+        empty: then the issuer asks the person first (OpenID Connect RP-Initiated Logout 1.0 section
+        2).
         """
         endpoint = await self._end_session_endpoint()
         if not endpoint:
             return ""
-        query = {"client_id": self.client.client_id, "post_logout_redirect_uri": back}
+        query = {"client_id": self.client.client_id, "post_logout_redirect_uri": return_address}
         if hint:
             query["id_token_hint"] = hint
         address: str = add_params_to_uri(endpoint, list(query.items()))
@@ -180,8 +181,8 @@ class OpenIdClient:
         """Return the parameter that lets a person choose the account, if the issuer knows one."""
         prompt: str = self.client.prompt
         if not prompt and not self.client.authorization_endpoint:
-            known = (await self._metadata()).prompts
-            prompt = next((one for one in PROMPTS if one in known), "")
+            supported_prompts = (await self._metadata()).prompts
+            prompt = next((prompt for prompt in PROMPTS if prompt in supported_prompts), "")
         return {"prompt": prompt} if prompt else {}
 
     def _resource(self, target: Target) -> Mapping[str, str]:

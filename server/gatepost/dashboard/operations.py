@@ -73,76 +73,87 @@ class OperationsPage:
         # The record belongs to no tenant, because the page is about all of them.
         user = page_request.user
         log.info("operations_shown", extra={"issuer": user.issuer, "subject": user.subject})
-        found = await self._read(now)
+        process_reports = await self._read(now)
         return self._layout.page(
             "operations.html",
             page_request,
             tab="/operations",
-            processes=found,
-            late={one.process for one in found if now - one.written_at > OUTDATED_S},
-            versions=sorted({one.version for one in found}),
-            issuers=issuers_of([one.issuers for one in found]),
-            refusals=added([one.refusals for one in found]),
+            processes=process_reports,
+            late={
+                report.process for report in process_reports if now - report.written_at > OUTDATED_S
+            },
+            versions=sorted({report.version for report in process_reports}),
+            issuers=issuers_of([report.issuers for report in process_reports]),
+            refusals=added([report.refusals for report in process_reports]),
             tokens=[
                 (reason, number, RULES.get(reason, UNKNOWN_REASON))
-                for reason, number in added([one.tokens for one in found])
+                for reason, number in added([report.tokens for report in process_reports])
             ],
-            tools=slow_tools([one for report in found for one in report.tools]),
+            tools=slow_tools([times for report in process_reports for times in report.tools]),
             callers=await self._callers.everywhere(CALLERS),
         )
 
 
-def issuers_of(found: Sequence[Sequence[ReportedKeys]]) -> list[IssuerOverview]:
+def issuers_of(keys_of_processes: Sequence[Sequence[ReportedKeys]]) -> list[IssuerOverview]:
     """Return the issuers of all reports, those with problems first."""
     by_issuer: dict[str, list[ReportedKeys]] = {}
-    for keys in found:
-        for one in keys:
-            by_issuer.setdefault(one.issuer, []).append(one)
+    for keys in keys_of_processes:
+        for key_set in keys:
+            by_issuer.setdefault(key_set.issuer, []).append(key_set)
     overviews = [
         IssuerOverview(
             issuer=issuer,
-            states=tuple(sorted({one.state for one in seen})),
-            good=sum(one.state in GOOD_STATES for one in seen),
-            total=len(seen),
-            oldest_s=max((one.age_s for one in seen if one.age_s is not None), default=None),
+            states=tuple(sorted({key_set.state for key_set in key_sets})),
+            good=sum(key_set.state in GOOD_STATES for key_set in key_sets),
+            total=len(key_sets),
+            oldest_s=max(
+                (key_set.age_s for key_set in key_sets if key_set.age_s is not None), default=None
+            ),
         )
-        for issuer, seen in by_issuer.items()
+        for issuer, key_sets in by_issuer.items()
     ]
-    return sorted(overviews, key=lambda one: (one.good == one.total, not one.is_old, one.issuer))
+    return sorted(
+        overviews,
+        key=lambda overview: (
+            overview.good == overview.total,
+            not overview.is_old,
+            overview.issuer,
+        ),
+    )
 
 
-def slow_tools(found: Sequence[ToolTimes]) -> list[SlowTool]:
+def slow_tools(tool_times: Sequence[ToolTimes]) -> list[SlowTool]:
     """Return the slowest tools of all reports, by the time of most of their calls."""
     counts: dict[str, list[int]] = {}
     seconds: dict[str, float] = {}
-    for one in found:
-        if len(one.counts) != BUCKETS:
+    for times in tool_times:
+        if len(times.counts) != BUCKETS:
             continue  # written by another version with other buckets
-        before = counts.get(one.tool, [0] * BUCKETS)
-        counts[one.tool] = [a + b for a, b in zip(before, one.counts, strict=True)]
-        seconds[one.tool] = seconds.get(one.tool, 0.0) + one.seconds
+        before = counts.get(times.tool, [0] * BUCKETS)
+        counts[times.tool] = [a + b for a, b in zip(before, times.counts, strict=True)]
+        seconds[times.tool] = seconds.get(times.tool, 0.0) + times.seconds
     tools = [
         SlowTool(
             tool=tool,
-            calls=sum(inside),
-            mean_s=seconds[tool] / max(sum(inside), 1),
-            most_s=bound_of(inside),
+            calls=sum(tool_counts),
+            mean_s=seconds[tool] / max(sum(tool_counts), 1),
+            most_s=bound_of(tool_counts),
         )
-        for tool, inside in counts.items()
+        for tool, tool_counts in counts.items()
     ]
     longest = float("inf")
     order = sorted(
-        tools, key=lambda one: (-(longest if one.most_s is None else one.most_s), -one.mean_s)
+        tools, key=lambda tool: (-(longest if tool.most_s is None else tool.most_s), -tool.mean_s)
     )
     return order[:TOOLS]
 
 
 def bound_of(counts: Sequence[int]) -> float | None:
     """Return the bucket's bound below which most calls ended; None for the last bucket."""
-    threshold, seen = SLOW_SHARE * sum(counts), 0
+    threshold, counted = SLOW_SHARE * sum(counts), 0
     for bound, number in zip(BOUNDS_S, counts, strict=False):
-        seen += number
-        if seen >= threshold:
+        counted += number
+        if counted >= threshold:
             return bound
     return None
 

@@ -110,48 +110,48 @@ class GuardedPage:
     page get 403, and a form without its token changes nothing.
     """
 
-    def __init__(self, page: PageRoute, around: PageServices) -> None:
+    def __init__(self, page: PageRoute, services: PageServices) -> None:
         self.page = page
-        self._around = around
+        self._around = services
         methods = {"GET": page.get, "HEAD": page.get, "POST": page.post}
         self._handlers = {name: handler for name, handler in methods.items() if handler}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        around = self._around
-        paths = around.location.locate(scope["path"])
+        services = self._around
+        paths = services.location.locate(scope["path"])
         reply = ResponseSender(send, head=scope["method"] == "HEAD")
         if paths is None:
-            await reply.html(404, around.view.bare("error.html", "", turned=ABSENT, back=""))
+            await reply.html(404, services.view.bare("error.html", "", turned=ABSENT, back=""))
             return
         try:
             await self._serve_page(paths, scope, receive, reply)
         except PageRefused as turned:
-            back = "" if turned.leave else paths.base
-            html = around.view.bare(
-                "error.html", paths.base, turned=turned, back=back, csrf=turned.leave
+            return_to = "" if turned.leave else paths.base
+            html = services.view.bare(
+                "error.html", paths.base, turned=turned, back=return_to, csrf=turned.leave
             )
             await reply.html(turned.status, html)
 
     async def _serve_page(
         self, paths: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
     ) -> None:
-        around = self._around
+        services = self._around
         if scope["method"] not in self._handlers:
             allow = (b"allow", ", ".join(self._handlers).encode("ascii"))
             turned = PageRefused(
                 405, "Method not allowed", "This URL does not accept this request method."
             )
-            html = around.view.bare("error.html", paths.base, turned=turned, back=paths.base)
+            html = services.view.bare("error.html", paths.base, turned=turned, back=paths.base)
             await reply.html(405, html, (allow,))
             return
-        name = around.cookies.name("session", paths.target)
-        session = await around.sessions.find(cookie_of(scope["headers"], name), paths.target)
+        name = services.cookies.name("session", paths.target)
+        session = await services.sessions.find(cookie_of(scope["headers"], name), paths.target)
         if session is None:
             await self._to_sign_in(paths, scope, reply)
             return
         scope[CALLER] = session.caller
         page_request = await self._judged(paths, session, scope, receive)
-        if not around.sessions.lives(session):
+        if not services.sessions.lives(session):
             # The session may have ended while the form was being received.
             await self._to_sign_in(paths, scope, reply)
             return
@@ -170,42 +170,44 @@ class GuardedPage:
     async def _sign_out(
         self, paths: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
     ) -> None:
-        around = self._around
-        await around.sessions.end(session)
-        await around.note("signed_out", session.caller, peer_of(scope))
-        kept = cookie_of(scope["headers"], around.cookies.name("identity", paths.target))
-        hint = around.sessions.identity(session, kept)
-        address = await around.leave(paths, session.caller.issuer, hint)
-        removals = [around.cookies.removal("session", paths.target)]
-        if kept:
-            removals.append(around.cookies.removal("identity", paths.target))
+        services = self._around
+        await services.sessions.end(session)
+        await services.note("signed_out", session.caller, peer_of(scope))
+        identity_cookie = cookie_of(
+            scope["headers"], services.cookies.name("identity", paths.target)
+        )
+        hint = services.sessions.identity(session, identity_cookie)
+        address = await services.leave(paths, session.caller.issuer, hint)
+        removals = [services.cookies.removal("session", paths.target)]
+        if identity_cookie:
+            removals.append(services.cookies.removal("identity", paths.target))
         await reply.redirect(address, removals)
 
     async def _judged(
         self, paths: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
     ) -> PageRequest:
-        around, headers = self._around, scope[HEADERS_BY_NAME]
+        services, headers = self._around, scope[HEADERS_BY_NAME]
         if self.page.roles and not self.page.roles & session.caller.roles:
             raise PageRefused(
                 403,
                 "You have no role here",
                 f"You are signed in, but you are {lacking(self.page.roles)} of "
                 f"{session.caller.tenant_id}. Roles are assigned at your identity provider.",
-                leave=around.sessions.token(session),
+                leave=services.sessions.token(session),
             )
         form: dict[str, str] = {}
         try:
             query = query_of(scope["query_string"])
             if scope["method"] == "POST":
-                if not around.own.sends(headers):
+                if not services.own.sends(headers):
                     raise CROSS_SITE_FORM
-                form = form_of(headers, await read_body(receive, around.max_body_bytes))
-                given = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
+                form = form_of(headers, await read_body(receive, services.max_body_bytes))
+                token = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
                     "latin-1"
                 )
-                if not around.sessions.minted(session, given):
+                if not services.sessions.minted(session, token):
                     raise CROSS_SITE_FORM
-            elif not around.own.may_ask(headers):
+            elif not services.own.may_ask(headers):
                 raise CROSS_SITE_FORM
         except UnreadableForm as fault:
             raise PageRefused(fault.status, "Request not readable", fault.sentence) from None
@@ -223,7 +225,7 @@ class GuardedPage:
             path={name: value for name, value in path.items() if name != "tenant"},
             query=query,
             form=form,
-            csrf=around.sessions.token(session),
+            csrf=services.sessions.token(session),
             base=paths.base,
             fragment=headers.get(b"hx-request") == b"true",
             request_id=scope.get(REQUEST_ID, ""),
@@ -243,7 +245,7 @@ class GuardedPage:
         session: SignedInSession,
         receive: Receive,
         reply: ResponseSender,
-        more: Sequence[HeaderField],
+        extra_headers: Sequence[HeaderField],
     ) -> None:
         if answer.events is not None:
             live = LiveStream(session, self._around.sessions, self._around.streams)
@@ -252,12 +254,12 @@ class GuardedPage:
             except (TooMany, Closing):
                 raise TOO_MANY_WINDOWS from None
         elif answer.file is not None:
-            await reply.file(answer, more)
+            await reply.file(answer, extra_headers)
         elif answer.html is not None:
-            await reply.html(answer.status, answer.html, more)
+            await reply.html(answer.status, answer.html, extra_headers)
         else:
             # Always a path below the dashboard's base, whatever the page returned.
-            await reply.redirect(page_request.base + below(answer.location), more)
+            await reply.redirect(page_request.base + below(answer.location), extra_headers)
 
     async def _to_sign_in(self, paths: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
         headers = scope[HEADERS_BY_NAME]
@@ -281,8 +283,8 @@ def lacking(roles: frozenset[str]) -> str:
     """Return in words that a user has none of these roles."""
     # The first page sends operators on to their page; a refusal must not ask a user to become an
     # operator.
-    named = roles & DECIDERS or roles
-    names = [ROLE_NAMES.get(role, role) for role in sorted(named, reverse=True)]
+    shown_roles = roles & DECIDERS or roles
+    names = [ROLE_NAMES.get(role, role) for role in sorted(shown_roles, reverse=True)]
     return f"neither {' nor '.join(names)}" if len(names) > 1 else f"not {names[0]}"
 
 

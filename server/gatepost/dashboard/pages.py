@@ -38,7 +38,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         layout,
         runner=lambda: services.runner,
         policies=lambda: approvals.policies,
-        seen=services.callers.lately,
+        recent_callers=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
@@ -49,19 +49,19 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         limits=services.limits,
         tools=lambda: services.registry.tools,
         several=resolved_setting(config.storage.database).startswith("postgresql:"),
-        seen=services.callers.lately,
+        recent_callers=services.callers.lately,
         holds=services.revocations.holds,
     )
-    one = "/approvals/{id}"
+    path = "/approvals/{id}"
     return (
         PageRoute(path="", get=inbox.show, roles=DECIDERS | {OPERATOR}),
         PageRoute(path="/live", get=inbox.live, background=True),
-        PageRoute(path=one, get=review.show),
-        PageRoute(path=f"{one}/live", get=review.live, background=True),
-        PageRoute(path=f"{one}/arguments", get=review.arguments),
-        PageRoute(path=f"{one}/approve", post=review.approve),
-        PageRoute(path=f"{one}/edit", post=review.approve_edited),
-        PageRoute(path=f"{one}/reject", post=review.reject),
+        PageRoute(path=path, get=review.show),
+        PageRoute(path=f"{path}/live", get=review.live, background=True),
+        PageRoute(path=f"{path}/arguments", get=review.arguments),
+        PageRoute(path=f"{path}/approve", post=review.approve),
+        PageRoute(path=f"{path}/edit", post=review.approve_edited),
+        PageRoute(path=f"{path}/reject", post=review.reject),
         PageRoute(path="/history", get=history.show),
         PageRoute(path="/grants", get=grants.show),
         PageRoute(path="/grants/{id}/revoke", post=grants.revoke),
@@ -77,7 +77,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
 def upstream_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
     """Return the routes of the upstreams page, which is for administrators."""
     # Imported here, because a server without upstreams does not load these pages.
-    found: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
+    page_routes: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
         layout, services.upstreams.services
     )
-    return found
+    return page_routes

@@ -64,10 +64,10 @@ class RequestPage:
         grant = grant_form.granted(self._layout.clock())
         try:
             await self._approve(page_request, grant=grant)
-        except Undecidable as why:
+        except Undecidable as undecidable:
             return await self._refused(
                 page_request,
-                str(why),
+                str(undecidable),
                 grant_form=grant_form,
                 comment=_text(page_request, "comment"),
             )
@@ -77,16 +77,19 @@ class RequestPage:
         """Approve the request with edited arguments."""
         request = await self._found(page_request)
         if not _can_edit(request):
-            why = self._approvals.objection(request, page_request.user) or DECIDED
-            return await self._page(page_request, request, status=409, problem=why)
+            problem = self._approvals.objection(request, page_request.user) or DECIDED
+            return await self._page(page_request, request, status=409, problem=problem)
         filled = argument_form.filled(self._fields(request), page_request.form)
-        kept: dict[str, Any] = {"fields": filled.fields, "comment": _text(page_request, "comment")}
+        entered: dict[str, Any] = {
+            "fields": filled.fields,
+            "comment": _text(page_request, "comment"),
+        }
         if filled.errors:
-            return await self._page(page_request, request, status=422, **kept)
+            return await self._page(page_request, request, status=422, **entered)
         try:
             await self._approve(page_request, edited=filled.encoded(request.arguments))
-        except Undecidable as why:
-            return await self._refused(page_request, str(why), **kept)
+        except Undecidable as problem:
+            return await self._refused(page_request, str(problem), **entered)
         return _decided(page_request)
 
     async def _approve(self, page_request: PageRequest, **decision: Any) -> None:
@@ -106,8 +109,8 @@ class RequestPage:
             await self._approvals.reject(
                 page_request.tenant, _id(page_request), page_request.user, reason
             )
-        except Undecidable as why:
-            return await self._refused(page_request, str(why), reason=reason)
+        except Undecidable as undecidable:
+            return await self._refused(page_request, str(undecidable), reason=reason)
         return _decided(page_request)
 
     async def arguments(self, page_request: PageRequest) -> PageResponse:
@@ -129,12 +132,12 @@ class RequestPage:
         self, page_request: PageRequest, request: ApprovalRequest
     ) -> AsyncIterator[ServerSentEvent]:
         # The state that the page shows; it may have changed before the stream was opened.
-        known = page_request.query.get("known", "")
+        known_state = page_request.query.get("known", "")
         async for _ in self._live.watch(page_request.tenant):
             now = await self._approvals.get(page_request.tenant, request.id)
-            if now is None or _state(now) != known:
+            if now is None or _state(now) != known_state:
                 if now is not None:
-                    known = _state(now)
+                    known_state = _state(now)
                 yield ServerSentEvent("state", self._state_of(page_request, now, address(request)))
             if now is None or now.state != "waiting":
                 # The page closes the stream at this event; at any other end it would reconnect.
@@ -152,12 +155,14 @@ class RequestPage:
             raise NotShown
         return request
 
-    async def _refused(self, page_request: PageRequest, why: str, **values: Any) -> PageResponse:
+    async def _refused(
+        self, page_request: PageRequest, problem: str, **values: Any
+    ) -> PageResponse:
         """Return the page again with the reason, keeping everything that the approver entered."""
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._layout.page("gone.html", page_request, tab="", status=409, why=why)
-        return await self._page(page_request, request, status=409, problem=why, **values)
+            return self._layout.page("gone.html", page_request, tab="", status=409, why=problem)
+        return await self._page(page_request, request, status=409, problem=problem, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
         self,
@@ -211,8 +216,8 @@ class RequestPage:
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)
-        shown = decoded(request.arguments)
-        return argument_form.fields_of(shown, tool.input_schema if tool else {})
+        shown_arguments = decoded(request.arguments)
+        return argument_form.fields_of(shown_arguments, tool.input_schema if tool else {})
 
 
 def address(request: ApprovalRequest) -> str:

@@ -52,8 +52,8 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
     """Return the dashboard for *config*."""
     assets = Assets()
     parties = _parties(config, services)
-    around = page_services(config, services, resource, Templates(assets.path), parties)
-    location, view = around.location, around.view
+    common = page_services(config, services, resource, Templates(assets.path), parties)
+    location, view = common.location, common.view
     gateway = SignInServices(
         location=location,
         parties=parties,
@@ -63,31 +63,31 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
             baseline=frozenset(config.scopes.baseline),
             development=config.development,
         ),
-        sessions=around.sessions,
-        cookies=around.cookies,
+        sessions=common.sessions,
+        cookies=common.cookies,
         view=view,
         keyring=services.keyring,
         # The dashboard keeps no refresh token.
         baseline=tuple(scope for scope in config.scopes.named if scope != "offline_access"),
         failed=services.refusals.by_sign_in,
         slow_down=services.failed_tokens.check,
-        note=around.note,
+        note=common.note,
     )
 
-    def route(below: str, app: ASGIApp, methods: Sequence[str]) -> Route:
+    def route(subpath: str, app: ASGIApp, methods: Sequence[str]) -> Route:
         guarded = SecurityHeaders(
             app,
             resource=resource,
             development=config.development,
             sign_out_origins=sign_out_origins(config),
         )
-        return Route(location.pattern + below, guarded, methods=list(methods))
+        return Route(location.pattern + subpath, guarded, methods=list(methods))
 
-    shown = pages(config, services, view)
-    view.lead_to({page.path for page in shown})
-    made = (
-        *(route(page.path, GuardedPage(page, around), _methods(page)) for page in shown),
-        route("/sign-out", GuardedPage(SIGN_OUT, around), ["POST"]),
+    page_routes = pages(config, services, view)
+    view.lead_to({page.path for page in page_routes})
+    routes = (
+        *(route(page.path, GuardedPage(page, common), _methods(page)) for page in page_routes),
+        route("/sign-out", GuardedPage(SIGN_OUT, common), ["POST"]),
         route("/sign-in", SignInStep(choose, gateway), ["GET"]),
         route("/sign-in/start", SignInStep(begin, gateway), ["GET"]),
         route("/callback", SignInStep(finish, gateway), ["GET"]),
@@ -95,7 +95,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
         route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return DashboardRoutes(made, _painter(location, view, guards_of(resource)))
+    return DashboardRoutes(routes, _painter(location, view, guards_of(resource)))
 
 
 def page_services(
@@ -149,18 +149,18 @@ def _methods(page: PageRoute) -> list[str]:
 
 def _parties(config: Config, services: Services) -> Parties:
     """Return the issuers with dashboard sign-in, created once."""
-    issuers, known = services.issuers, dict[str, OpenIdClient | None]()
+    issuers, known_clients = services.issuers, dict[str, OpenIdClient | None]()
     clients = [issuer.dashboard for issuer in config.issuers if issuer.dashboard]
     secrets = {client.client_secret: resolve(client.client_secret) for client in clients}
 
     def party(issuer: str) -> OpenIdClient | None:
-        found = issuers.find(issuer)
-        if found is None or found[0].settings.dashboard is None:
+        match = issuers.find(issuer)
+        if match is None or match[0].settings.dashboard is None:
             return None
-        client = found[0].settings.dashboard
+        client = match[0].settings.dashboard
         return OpenIdClient(
             issuer,
-            found[0],
+            match[0],
             client,
             fetcher=services.fetcher,
             discovery=services.keys.discovery,
@@ -168,14 +168,14 @@ def _parties(config: Config, services: Services) -> Parties:
         )
 
     def of(paths: DashboardPaths) -> Mapping[str, OpenIdClient]:
-        made = {}
+        clients_by_name = {}
         for issuer in issuers.for_tenant(paths.target.tenant):
-            if issuer not in known:
-                known[issuer] = party(issuer)
-            one = known[issuer]
-            if one is not None:
-                made[short(issuer)] = one
-        return made
+            if issuer not in known_clients:
+                known_clients[issuer] = party(issuer)
+            client = known_clients[issuer]
+            if client is not None:
+                clients_by_name[short(issuer)] = client
+        return clients_by_name
 
     return of
 
@@ -200,8 +200,8 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
     def meaning_of(caller: TenantContext) -> bytes | None:
         if is_refused(caller) or is_out(caller):
             return None
-        found = issuers.find(caller.issuer)
-        return meanings.get(found[0].settings.issuer) if found else None
+        match = issuers.find(caller.issuer)
+        return meanings.get(match[0].settings.issuer) if match else None
 
     return meaning_of
 

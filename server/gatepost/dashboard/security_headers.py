@@ -60,8 +60,8 @@ class SecurityHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         def guarded(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                own = [pair for pair in message["headers"] if pair[0] not in self._names]
-                message = {**message, "headers": [*own, *self._guards]}
+                other_headers = [pair for pair in message["headers"] if pair[0] not in self._names]
+                message = {**message, "headers": [*other_headers, *self._guards]}
             return send(message)
 
         host = scope[HEADERS_BY_NAME].get(b"host", b"")

@@ -139,10 +139,10 @@ class SignInStep:
                 )
             await self._step(gateway, paths, scope, reply)
         except PageRefused as turned:
-            again = f"{base}/sign-in?{urlencode(SWITCHES)}" if paths else ""
-            html = gateway.view.bare("error.html", base, turned=turned, back=again)
-            more = ((b"allow", b"GET, HEAD"),) if turned.status == 405 else ()
-            await reply.html(turned.status, html, more)
+            retry_url = f"{base}/sign-in?{urlencode(SWITCHES)}" if paths else ""
+            html = gateway.view.bare("error.html", base, turned=turned, back=retry_url)
+            extra_headers = ((b"allow", b"GET, HEAD"),) if turned.status == 405 else ()
+            await reply.html(turned.status, html, extra_headers)
         except UnreadableForm as fault:
             unread = PageRefused(fault.status, "Request not readable", fault.sentence)
             html = gateway.view.bare("error.html", base, turned=unread, back="")
@@ -167,8 +167,8 @@ async def signed_out(
     gateway: SignInServices, paths: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Show the page after the sign-out."""
-    again = f"{paths.base}/sign-in?{urlencode(SWITCHES)}"
-    await reply.html(200, gateway.view.bare("signedout.html", paths.base, again=again))
+    retry_url = f"{paths.base}/sign-in?{urlencode(SWITCHES)}"
+    await reply.html(200, gateway.view.bare("signedout.html", paths.base, again=retry_url))
 
 
 async def missing(
@@ -222,11 +222,11 @@ async def finish(
     try:
         caller, identity = await _identified(gateway, party, attempt, paths, query)
     except FetchError as error:
-        own = error.error or ("invalid_client" if error.status == 401 else "")
-        if own in OWN_ERRORS:
+        error_code = error.error or ("invalid_client" if error.status == 401 else "")
+        if error_code in OWN_ERRORS:
             # This counts as a failure, because made-up codes could cause requests without end.
             gateway.failed(scope, InvalidToken("refused_client").about(issuer=party.issuer))
-            raise misconfigured(party, own) from error
+            raise misconfigured(party, error_code) from error
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": str(error)}
         )
@@ -343,11 +343,11 @@ async def _start_session(
         await sessions.end(before)
     await gateway.note("signed_in", caller, peer_of(scope))
     scope[CALLER] = session.caller
-    made = [cookies.header("session", target, value), cookies.removal("sign-in", target)]
+    cookie_headers = [cookies.header("session", target, value), cookies.removal("sign-in", target)]
     hint = sessions.sealed_identity(session, identity) if identity else ""
     if hint:
-        made.append(cookies.header("identity", target, hint))
-    return made
+        cookie_headers.append(cookies.header("identity", target, hint))
+    return cookie_headers
 
 
 def short(issuer: str) -> str:

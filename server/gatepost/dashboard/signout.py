@@ -31,9 +31,9 @@ def destinations(
     """Return the function that says where a user goes who signs out."""
 
     async def destination(paths: DashboardPaths, issuer: str, hint: str) -> str:
-        back, party = place.signed_out(paths), parties(paths).get(short(issuer))
+        return_address, party = place.signed_out(paths), parties(paths).get(short(issuer))
         try:
-            address = await party.sign_out_address(back, hint) if party else ""
+            address = await party.sign_out_address(return_address, hint) if party else ""
         except FetchError as error:
             # The session here has ended in any case.
             log.warning("dashboard_sign_out_failed", extra={"issuer": issuer, "reason": str(error)})
@@ -45,6 +45,8 @@ def destinations(
 
 def sign_out_origins(config: Config) -> tuple[str, ...]:
     """Return the origins of the issuers where people sign out, for the policy of the pages."""
-    leading = [one for one in config.issuers if one.dashboard and one.dashboard.sign_out]
+    leading = [
+        issuer for issuer in config.issuers if issuer.dashboard and issuer.dashboard.sign_out
+    ]
     parts = [urlsplit(issuer.issuer) for issuer in leading]
     return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))

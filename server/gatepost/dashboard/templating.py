@@ -71,7 +71,7 @@ class Templates:
 
         return self.environment.get_template(name).render(
             base=base,
-            path=lambda below="": base + below,
+            path=lambda subpath="": base + subpath,
             asset=lambda file: self._asset(base, file),
             token_field=token_field,
             token_header=TOKEN_HEADER,

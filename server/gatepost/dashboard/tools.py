@@ -69,36 +69,42 @@ class ToolsPage:
         *,
         runner: Callable[[], Runner],
         policies: Callable[[], ToolPolicies],
-        seen: ReadRecentCallers,
+        recent_callers: ReadRecentCallers,
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:
-        self._layout, self._runner, self._policies, self._seen = layout, runner, policies, seen
+        self._layout, self._runner, self._policies = layout, runner, policies
+        self._recent_callers = recent_callers
         self._baseline, self._implications = baseline, Implications(implied)
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show all tools, checked for the caller that the user chose."""
-        query, callers = page_request.query, await self._seen(page_request.tenant, MAX_CALLERS)
-        chosen = query.get("caller", "")
-        caller = next((one for one in callers if key_of(one) == chosen), None)
+        query, callers = (
+            page_request.query,
+            await self._recent_callers(page_request.tenant, MAX_CALLERS),
+        )
+        caller_key = query.get("caller", "")
+        caller = next((candidate for candidate in callers if key_of(candidate) == caller_key), None)
         entered = query.get("scopes", "")[:MAX_SCOPES]
-        judged = None
+        judged_caller = None
         if caller is not None:
-            judged = JudgedCaller(caller=caller, known=True)
+            judged_caller = JudgedCaller(caller=caller, known=True)
         elif "scopes" in query:
-            judged = self._entered(page_request.tenant, entered)
+            judged_caller = self._entered(page_request.tenant, entered)
         runner, policies, baseline = self._runner(), self._policies(), self._baseline
-        who = judged.caller if judged else self._entered(page_request.tenant, "").caller
-        await runner.registry.ready(who)
-        tools = runner.registry.known_tools(who)
-        found = [(tool.name, policies.of(tool)) for tool in tools]
-        plan: Plan = {name: policy for name, policy in found if policy is not None}
+        shown_caller = (
+            judged_caller.caller if judged_caller else self._entered(page_request.tenant, "").caller
+        )
+        await runner.registry.ready(shown_caller)
+        tools = runner.registry.known_tools(shown_caller)
+        named_policies = [(tool.name, policies.of(tool)) for tool in tools]
+        plan: Plan = {name: policy for name, policy in named_policies if policy is not None}
         rows = [
             ToolRow(
                 tool=tool,
                 rules=rules_of(plan.get(tool.name)),
-                access=access(tool, judged.caller, runner, plan, baseline=baseline)
-                if judged
+                access=access(tool, judged_caller.caller, runner, plan, baseline=baseline)
+                if judged_caller
                 else None,
             )
             for tool in tools
@@ -109,16 +115,16 @@ class ToolsPage:
             tab="/tools",
             packs=_by_pack(rows),
             count=len(rows),
-            callers=[(key_of(one), one) for one in callers],
+            callers=[(key_of(candidate), candidate) for candidate in callers],
             kept=f"{KEPT_S / 86_400:g} days",
-            chosen=chosen if caller else "",
+            chosen=caller_key if caller else "",
             entered=entered,
-            judged=judged,
+            judged=judged_caller,
         )
 
     def _entered(self, tenant: str, entered: str) -> JudgedCaller:
-        given = frozenset(entered.replace(",", " ").split())
-        expanded = self._implications.expand(given)
+        scopes = frozenset(entered.replace(",", " ").split())
+        expanded = self._implications.expand(scopes)
         unknown = TenantContext(
             tenant_id=tenant,
             issuer="",
@@ -128,13 +134,13 @@ class ToolsPage:
             expires_at=0,
             scopes=expanded,
         )
-        return JudgedCaller(caller=unknown, known=False, implied=expanded - given)
+        return JudgedCaller(caller=unknown, known=False, implied=expanded - scopes)
 
 
 def key_of(caller: TenantContext) -> str:
     """Return the form's key for a caller: a digest, so that URLs contain no personal data."""
-    who = (*caller.principal_key, caller.client_id or "")
-    return hashlib.sha256("\0".join(who).encode()).hexdigest()[:16]
+    identity = (*caller.principal_key, caller.client_id or "")
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
 
 
 def access(

@@ -64,12 +64,12 @@ class ShownServices(Protocol):
 
 def routes(layout: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]:
     """Return the routes of the page, which is for administrators."""
-    page, one = UpstreamsPage(layout, upstreams), "/upstreams/{id}"
+    page, path = UpstreamsPage(layout, upstreams), "/upstreams/{id}"
     return (
         PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
-        PageRoute(path=f"{one}/accept", post=page.accept, roles=ADMIN),
-        PageRoute(path=f"{one}/refresh", post=page.refresh, roles=ADMIN),
-        PageRoute(path=f"{one}/status", post=page.switch, roles=ADMIN),
+        PageRoute(path=f"{path}/accept", post=page.accept, roles=ADMIN),
+        PageRoute(path=f"{path}/refresh", post=page.refresh, roles=ADMIN),
+        PageRoute(path=f"{path}/status", post=page.switch, roles=ADMIN),
     )
 
 
@@ -97,8 +97,8 @@ class UpstreamsPage:
                 problem="The changes are others by now. Look at them again.",
             )
         try:
-            chosen = (digest,) if digest else tuple(one.digest for one in changes)
-            await self._administration.accept(server, chosen, _actor(page_request))
+            digests = (digest,) if digest else tuple(change.digest for change in changes)
+            await self._administration.accept(server, digests, _actor(page_request))
         except Conflict as conflict:
             return await self._page(page_request, status=409, problem=conflict.message)
         return redirect("/upstreams")
@@ -136,16 +136,16 @@ class UpstreamsPage:
     async def _page(
         self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
-        found = await self._administration.servers(page_request.tenant)
-        shown, limit = [], ComparisonLimit()
-        for server in found:
+        servers = await self._administration.servers(page_request.tenant)
+        upstreams, limit = [], ComparisonLimit()
+        for server in servers:
             catalogue = await self._administration.catalogue(server)
-            taken = self._upstreams.offers.left_out(page_request.tenant, server.id)
+            left_out = self._upstreams.offers.left_out(page_request.tenant, server.id)
             health = self._upstreams.calls.health.numbers(page_request.tenant, server.id)
             # An upstream's texts may be long.
-            shown.append(
+            upstreams.append(
                 await asyncio.to_thread(
-                    shown_server, server, catalogue, health, limit=limit, taken=taken
+                    shown_server, server, catalogue, health, limit=limit, left_out=left_out
                 )
             )
         agents = await self._upstreams.agents.agents(page_request.tenant)
@@ -155,10 +155,10 @@ class UpstreamsPage:
             tab="/upstreams",
             status=status,
             problem=problem,
-            upstreams=shown,
+            upstreams=upstreams,
             agents=agents,
-            servers={server.id: server.name for server in found},
-            limit=MAX_SHOWN,
+            servers={server.id: server.name for server in servers},
+            max_shown=MAX_SHOWN,
         )
 
 
@@ -168,9 +168,9 @@ def shown_server(
     health: HealthNumbers,
     *,
     limit: ComparisonLimit,
-    taken: Sequence[LeftOut] = (),
+    left_out: Sequence[LeftOut] = (),
 ) -> ShownUpstream:
-    """Return the shown form of a server; *taken* and the unusable definitions are left out."""
+    """Return the shown form of a server; *left_out* and the unusable definitions are left out."""
     if catalogue is None:
         state = "disabled" if server.status == "disabled" else "new"
         return ShownUpstream(server=server, catalogue=None, state=state, health=health)
@@ -180,26 +180,28 @@ def shown_server(
         server=server,
         catalogue=catalogue,
         state="disabled" if server.status == "disabled" else state,
-        tools=sum(one.section == "tools" for one in catalogue.definitions),
+        tools=sum(definition.section == "tools" for definition in catalogue.definitions),
         changes=tuple(
             ShownChange(
-                change=one,
-                difference=difference(_text(one.before), _text(one.after), limit=limit),
+                change=change,
+                difference=difference(_text(change.before), _text(change.after), limit=limit),
             )
-            for one in changes[:MAX_SHOWN]
+            for change in changes[:MAX_SHOWN]
         ),
         waiting=len(changes),
         seen=seen_of(changes),
-        left_out=tuple(dict.fromkeys((*catalogue.left_out, *taken))),
+        left_out=tuple(dict.fromkeys((*catalogue.left_out, *left_out))),
         health=health,
-        cleaned=[one for one in catalogue.definitions if one.cleaned][:MAX_SHOWN],
+        cleaned=[definition for definition in catalogue.definitions if definition.cleaned][
+            :MAX_SHOWN
+        ],
     )
 
 
 def seen_of(changes: Sequence[Change]) -> str:
     """Return a digest of changes that wait."""
-    found = sorted((one.section, one.key, one.digest) for one in changes)
-    return hashlib.sha256(msgspec.json.encode(found)).hexdigest()
+    identity = sorted((change.section, change.key, change.digest) for change in changes)
+    return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()
 
 
 def _text(value: Mapping[str, Any] | None) -> str:

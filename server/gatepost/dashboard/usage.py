@@ -75,24 +75,27 @@ class UsagePage:
         records: Records,
         limits: LimitStage,
         tools: Callable[[], Iterable[str]],
-        seen: ReadRecentCallers,
+        recent_callers: ReadRecentCallers,
         several: bool,
         holds: Callable[[str], list[RevocationRecord]],
     ) -> None:
         self._layout, self._records, self._limits = layout, records, limits
-        self._tools, self._seen, self._several = tools, seen, several
+        self._tools, self._recent_callers, self._several = tools, recent_callers, several
         self._holds = holds
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the last day or the last week."""
-        span = next((one for one in SPANS if one.key == page_request.query.get("span")), SPANS[0])
+        span = next(
+            (candidate for candidate in SPANS if candidate.key == page_request.query.get("span")),
+            SPANS[0],
+        )
         now = self._layout.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
         trail = self._records.of(page_request.tenant).trail
         counts = await trail.count(int(since * 1000), span.step_s * 1000)
         # A caller has one bucket, whatever clients and tokens it uses.
-        seen = await self._seen(page_request.tenant, CALLERS)
-        callers = list({one.principal_key: one for one in seen}.values())
+        recent = await self._recent_callers(page_request.tenant, CALLERS)
+        callers = list({caller.principal_key: caller for caller in recent}.values())
         levels = await self._limits.levels(
             page_request.tenant, tools=sorted(self._tools()), callers=callers
         )
@@ -106,8 +109,8 @@ class UsagePage:
                 intervals_of(counts, since, span, now), OUTCOME_KINDS, step_s=span.step_s
             ),
             tools=tools_of(counts),
-            buckets=[bucket_meter(one) for one in levels.buckets],
-            places=[place_meter(one) for one in levels.concurrency],
+            buckets=[bucket_meter(bucket) for bucket in levels.buckets],
+            places=[place_meter(limit) for limit in levels.concurrency],
             levels=levels,
             refused=refused_by(counts),
             tokens=tokens_of(counts),
@@ -121,9 +124,9 @@ def intervals_of(
 ) -> list[ChartInterval]:
     """Return one interval for each step, including empty ones."""
     by_interval: Counter[tuple[int, str]] = Counter()
-    for one in counts:
-        if (kind := kind_of(one)) is not None:
-            by_interval[int((one.at / 1000 - since) // span.step_s), kind] += one.number
+    for count in counts:
+        if (kind := kind_of(count)) is not None:
+            by_interval[int((count.at / 1000 - since) // span.step_s), kind] += count.number
     number = int((now - since) // span.step_s) + 1
     return [
         ChartInterval(
@@ -137,40 +140,40 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
     """Return the outcomes of the calls of each tool, the most called first."""
     kinds: dict[str, Counter[str]] = {}
     outcomes: dict[str, Counter[str]] = {}
-    for one in counts:
-        if (kind := kind_of(one)) is None:
+    for count in counts:
+        if (kind := kind_of(count)) is None:
             continue
-        kinds.setdefault(one.tool, Counter())[kind] += one.number
+        kinds.setdefault(count.tool, Counter())[kind] += count.number
         if kind not in {"answered", "waited"}:
-            outcomes.setdefault(one.tool, Counter())[one.outcome] += one.number
-    most = max((found.total() for found in kinds.values()), default=1)
+            outcomes.setdefault(count.tool, Counter())[count.outcome] += count.number
+    largest = max((of_tool.total() for of_tool in kinds.values()), default=1)
     used = [
         ToolUse(
             tool=tool,
-            counts=tuple(found[kind] for kind in OUTCOME_KINDS),
+            counts=tuple(of_tool[kind] for kind in OUTCOME_KINDS),
             outcomes=tuple(outcomes.get(tool, Counter()).most_common(4)),
-            share=found.total() / most,
+            share=of_tool.total() / largest,
         )
-        for tool, found in kinds.items()
+        for tool, of_tool in kinds.items()
     ]
-    return sorted(used, key=lambda one: (-one.total, one.tool))
+    return sorted(used, key=lambda tool: (-tool.total, tool.tool))
 
 
 def refused_by(counts: Iterable[Count]) -> list[tuple[str, int]]:
     """Return how many calls each limit refused, most first; "" for limits outside `[limits]`."""
     refused: Counter[str] = Counter()
-    for one in counts:
-        if (one.kind, one.outcome) == ("refusal", "rate_limit"):
-            refused[one.limit] += one.number
+    for count in counts:
+        if (count.kind, count.outcome) == ("refusal", "rate_limit"):
+            refused[count.limit] += count.number
     return refused.most_common()
 
 
 def tokens_of(counts: Iterable[Count]) -> list[tuple[str, int, RefusalReason]]:
     """Return refused tokens by reason, most first, each with its rule."""
     refused: Counter[str] = Counter()
-    for one in counts:
-        if one.kind == "token":
-            refused[one.outcome] += one.number
+    for count in counts:
+        if count.kind == "token":
+            refused[count.outcome] += count.number
     return [
         (reason, number, RULES.get(reason, UNKNOWN_REASON))
         for reason, number in refused.most_common()

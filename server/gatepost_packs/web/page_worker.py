@@ -58,11 +58,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     *request* has the page's `source` and `url`, and `markdown`: false for plain text.
     """
-    page = Page(request, with_surroundings=False)
+    page = Page(request, whole_page=False)
     if len(page.text) < LITTLE:
         # All text is in elements that usually surround the content. Too much text is better than
         # none.
-        everything = Page(request, with_surroundings=True)
+        everything = Page(request, whole_page=True)
         page = everything if len(everything.text) > 2 * len(page.text) else page
     return {"title": page.title, "text": page.text[:CHARACTERS], "cut": page.cut}
 
@@ -70,7 +70,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 class Page:
     """A page as it is shown; content *around* the main content only if wanted."""
 
-    def __init__(self, request: dict[str, Any], *, with_surroundings: bool) -> None:
+    def __init__(self, request: dict[str, Any], *, whole_page: bool) -> None:
         document = turbohtml.parse(request["source"], positions=False)
         self._link_characters = 0
         self._base = self._url = request["url"]
@@ -78,12 +78,12 @@ class Page:
             self._base = self._absolute(base.attr("href") or "", ("http", "https")) or self._url
         self.title = _title(document)
         document.remove(
-            HIDDEN_ELEMENTS if with_surroundings else f"{HIDDEN_ELEMENTS}, {SURROUNDING_ELEMENTS}"
+            HIDDEN_ELEMENTS if whole_page else f"{HIDDEN_ELEMENTS}, {SURROUNDING_ELEMENTS}"
         )
         for element in document.select("[style]"):
             if INVISIBLE.search(element.attr("style") or ""):
                 element.decompose()
-        part = document if with_surroundings else _main(document)
+        part = document if whole_page else _main(document)
         part.strip_tags(NESTED_MARKS)
         self._resolve(part)
         _flatten_layout(part)
