@@ -15,7 +15,7 @@ from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tl
 from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
 from tests.support.proxies import CertificateAuthority
 
-GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+GET_REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,9 +45,9 @@ async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None
     server = await started(sock)
     with closing(socket.create_connection(address, WITHIN_S)) as client:
         for _ in range(asked_before):
-            client.sendall(GET)
+            client.sendall(GET_REQUEST)
             await asyncio.to_thread(client.recv, 65_536)
-        client.sendall(GET)
+        client.sendall(GET_REQUEST)
 
         # The loop has had no turn since.
         await server.shutdown([sock])
@@ -67,7 +67,7 @@ async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
 
     def exchange(client: socket.socket) -> bytes:
         with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:
-            encrypted.sendall(GET)
+            encrypted.sendall(GET_REQUEST)
             return rest_of(encrypted)
 
     with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:

@@ -11,13 +11,13 @@ from gatepost_keys.issuer.state import MINT_GRANT
 from tests.keys.conftest import CLI, ORIGIN, RESOURCE, CodeFlow, table
 from tests.support.measuring import each
 
-ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
+ROBOT_CLIENT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
 
 
 @pytest.fixture
 def machines() -> CodeFlow:
-    return CodeFlow(clients=(ROBOT, PROBE))
+    return CodeFlow(clients=(ROBOT_CLIENT, PROBE))
 
 
 def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:

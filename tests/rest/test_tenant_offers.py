@@ -36,8 +36,8 @@ def of(server: Server, tenant: str, **claims: str) -> Octopus:
 
 
 def described(octopus: Octopus, name: str = NAME) -> str:
-    [found] = [one["description"] for one in octopus.tools().json if one["name"] == name]
-    return str(found)
+    [description] = [tool["description"] for tool in octopus.tools().json if tool["name"] == name]
+    return str(description)
 
 
 def test_two_tenants_with_the_same_names_see_their_own(server: Server) -> None:
