@@ -89,13 +89,13 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[str, ...]]:
     """The servers and the names of the workloads of this run; ValueError for unknown names."""
-    known = {each.name for each in workload.WORKLOADS}
-    workloads = [name for name in options.only if name in known]
-    servers = [name for name in options.only if name not in known]
+    names = {each.name for each in workload.WORKLOADS}
+    workloads = [name for name in options.only if name in names]
+    servers = [name for name in options.only if name not in names]
     everyone = [each.name for each in contestants.CONTESTANTS]
     return (
-        contestants.named(servers or everyone),
-        tuple(each.name for each in workload.named(workloads or sorted(known))),
+        contestants.by_name(servers or everyone),
+        tuple(each.name for each in workload.by_name(workloads or sorted(names))),
     )
 
 
@@ -134,7 +134,7 @@ def plan(options: argparse.Namespace) -> BenchPlan:
     )
 
 
-def execute(options: argparse.Namespace, wanted: BenchPlan) -> int:
+def execute(options: argparse.Namespace, bench_plan: BenchPlan) -> int:
     """Mint, run, print, save."""
     cores = Cores.choose()
     if cores.note:
@@ -145,15 +145,17 @@ def execute(options: argparse.Namespace, wanted: BenchPlan) -> int:
     everyone = (*contestants.CONTESTANTS, listen.SSE, *gateway.gateways(""))
     ports = free_ports(sorted({each.name for each in everyone}))
     resource = f"http://127.0.0.1:{ports['gatepost']}{workload.PATH}"
-    asked = {name for each in wanted.contestants for name in wanted.workloads(each, 1)}
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        folder = Path(place)
+    workload_names = {
+        name for each in bench_plan.contestants for name in bench_plan.workloads(each, 1)
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
+        folder = Path(folder_name)
         mint = tokens.Mint.create(origin.url, resource)
         origin.key_set = mint.key_set
-        calls_only = options.listen or options.gateway or "fresh" not in asked
-        fresh = 0 if calls_only else options.fresh or FRESH_A_SECOND * wanted.seconds
-        print(f"minting {fresh + 1001} tokens ...", flush=True)
-        purse = tokens.Purse.fill(mint, folder, fresh=fresh)
+        calls_only = options.listen or options.gateway or "fresh" not in workload_names
+        fresh_tokens = 0 if calls_only else options.fresh or FRESH_A_SECOND * bench_plan.seconds
+        print(f"minting {fresh_tokens + 1001} tokens ...", flush=True)
+        purse = tokens.Purse.fill(mint, folder, fresh_tokens=fresh_tokens)
         # Not before the tokens are minted, which every core may help with.
         cores.pin_load(0)
         bench = RoundRunner(folder, origin, resource, purse, cores, ports)
@@ -162,15 +164,18 @@ def execute(options: argparse.Namespace, wanted: BenchPlan) -> int:
         if options.gateway:
             return proxied(options, bench)
         if options.profile:
-            for what in workload.named(sorted(asked)):
+            for load in workload.by_name(sorted(workload_names)):
                 for server in profiled(options):
-                    print(hotspots.profile(bench, server, what, max(wanted.seconds, 5)), end="\n\n")
+                    print(
+                        hotspots.profile(bench, server, load, max(bench_plan.seconds, 5)),
+                        end="\n\n",
+                    )
             return 0
-        results = rounds.run(bench, wanted, lambda line: print(line, flush=True))
-    print(f"\n{report.render(results, wanted.contestants)}\n")
+        results = rounds.run(bench, bench_plan, lambda line: print(line, flush=True))
+    print(f"\n{report.render(results, bench_plan.contestants)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     report.save(results, this_machine(), path)
-    print(f"Every sample: {shown(path)}")
+    print(f"Every sample: {shown_path(path)}")
     return 0
 
 
@@ -181,7 +186,7 @@ def listened(options: argparse.Namespace, bench: RoundRunner, mint: tokens.Mint)
     print(f"\n{listen.render(costs)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-listen.json"
     listen.save(costs, this_machine(), path)
-    print(f"Every figure: {shown(path)}")
+    print(f"Every figure: {shown_path(path)}")
     return 0
 
 
@@ -198,28 +203,30 @@ def proxied(options: argparse.Namespace, bench: RoundRunner) -> int:
     print(f"\n{gateway.render(costs)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-gateway.json"
     gateway.save(costs, this_machine(), path)
-    print(f"Every sample: {shown(path)}")
+    print(f"Every sample: {shown_path(path)}")
     return 0
 
 
 def soaked(seconds: float) -> int:
     """Run, print; exit status 1 when something is left."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-") as place,
+        tempfile.TemporaryDirectory(prefix="bench-") as folder_name,
         issuer.running() as origin,
-        soak.served(Path(place), origin, free_port()) as (process, mint),
+        soak.served(Path(folder_name), origin, free_port()) as (process, mint),
     ):
-        found = asyncio.run(soak.run(process, mint, seconds, lambda line: print(line, flush=True)))
-    print(f"\n{soak.render(found)}")
-    return 1 if found.leaks else 0
+        soaking = asyncio.run(
+            soak.run(process, mint, seconds, lambda line: print(line, flush=True))
+        )
+    print(f"\n{soak.render(soaking)}")
+    return 1 if soaking.leaks else 0
 
 
 def signed(options: argparse.Namespace) -> int:
     """Sign, stop, print."""
     cores = Cores.choose()
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         cores.pin_load(0)
-        site = checkpoints.CheckpointSite(Path(place), origin, free_port(), cores)
+        site = checkpoints.CheckpointSite(Path(folder_name), origin, free_port(), cores)
         costs = checkpoints.run(site, options.tenants, lambda line: print(line, flush=True))
     print(f"\n{checkpoints.render(costs)}")
     return 0
@@ -245,28 +252,28 @@ def several(
 ) -> int:
     """Call several processes, print, save; *seconds* unless the options say otherwise."""
     number = options.rounds or (1 if options.quick else 3)
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         say = lambda line: print(line, flush=True)  # noqa: E731
-        samples = run(Path(place), origin, number, options.seconds or seconds, say)
+        samples = run(Path(folder_name), origin, number, options.seconds or seconds, say)
     print(f"\n{render(samples)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.json"
     replicas.save(samples, this_machine(), path)
-    print(f"Every sample: {shown(path)}")
+    print(f"Every sample: {shown_path(path)}")
     return 0
 
 
 def flattened(options: argparse.Namespace) -> int:
     """Call servers of growing sizes, print, save."""
-    wanted = flat.steps(full=options.full, only=options.only)
+    steps = flat.steps(full=options.full, only=options.only)
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
     say = lambda line: print(line, flush=True)  # noqa: E731
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        site = flat.FlatSite(Path(place), origin, Cores.choose())
-        results = flat.run(site, wanted, number, seconds, say)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
+        site = flat.FlatSite(Path(folder_name), origin, Cores.choose())
+        results = flat.run(site, steps, number, seconds, say)
     print(f"\n{flat.render(results)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-flat.json"
     flat.save(results, this_machine(), path)
-    print(f"Every sample: {shown(path)}")
+    print(f"Every sample: {shown_path(path)}")
     return 0
 
 
@@ -274,12 +281,14 @@ def sized(options: argparse.Namespace) -> int:
     """Send documents of growing sizes, print, save."""
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 2
     say = lambda line: print(line, flush=True)  # noqa: E731
-    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        found = sizes.run(sizes.SizeSite(Path(place), origin, Cores.choose()), number, seconds, say)
-    print(f"\n{sizes.render(found)}\n")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
+        rows = sizes.run(
+            sizes.SizeSite(Path(folder_name), origin, Cores.choose()), number, seconds, say
+        )
+    print(f"\n{sizes.render(rows)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-sizes.json"
-    sizes.save(found, this_machine(), path)
-    print(f"Every figure: {shown(path)}")
+    sizes.save(rows, this_machine(), path)
+    print(f"Every figure: {shown_path(path)}")
     return 0
 
 
@@ -290,7 +299,7 @@ def redacted(options: argparse.Namespace) -> int:
     print(f"{redaction.render(costs, makings)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-redaction.json"
     redaction.save(costs, makings, this_machine(), path)
-    print(f"Every figure: {shown(path)}")
+    print(f"Every figure: {shown_path(path)}")
     return 0
 
 
@@ -304,7 +313,7 @@ MEASUREMENTS = {
 """The measurements that have an option of their own and need a load."""
 
 
-def shown(path: Path) -> Path:
+def shown_path(path: Path) -> Path:
     """A path as short as it can be said from here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -317,21 +326,21 @@ def main(values: Sequence[str] | None = None) -> int:
     if options.soak:
         return soaked(options.soak)
     if options.walk:
-        print(walk.render(walk.run(), listed=options.listed))
+        print(walk.render(walk.run(), with_functions=options.listed))
         return 0
     try:
         wrk.program()
-        for name, measured in MEASUREMENTS.items():
+        for name, measure in MEASUREMENTS.items():
             if getattr(options, name):
-                return measured(options)
-        wanted = plan(options)
+                return measure(options)
+        bench_plan = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)
         return 2
     if find_spec("uvloop") is None:
         print("uvloop is not installed: run this in the development environment", file=sys.stderr)
         return 2
-    return execute(options, wanted)
+    return execute(options, bench_plan)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from bench.probe import first_answer, line_printed
 from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, Place
+from bench.workload import PATH, WORKLOADS, BenchEndpoint
 from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
@@ -83,14 +83,14 @@ class CheckpointSite:
     """Where the servers of a run live, one after the other, on one database."""
 
     def __init__(self, folder: Path, issuer: BenchIssuer, port: int, cores: Cores) -> None:
-        self.folder, self.cores, self.place = folder, cores, Place(port)
+        self.folder, self.cores, self.endpoint = folder, cores, BenchEndpoint(port)
         resource = f"http://127.0.0.1:{port}{PATH}"
         mint = Mint.create(issuer.url, resource)
         issuer.key_set = mint.key_set
         self._settings = Settings(port, issuer.url, issuer.jwks_uri, resource, tools=0, sizes={})
         self._token = mint.token(0)
         (folder / "token").write_text(f"{self._token}\n", encoding="ascii")
-        script = wrk.script(WARM, self.place, folder / "token")
+        script = wrk.script(WARM, self.endpoint, folder / "token")
         (folder / "calls.lua").write_text(script, encoding="utf-8")
         self.configure(after_s=QUIET_S)
 
@@ -108,7 +108,7 @@ class CheckpointSite:
         process = BenchProcess.start(launch.command, log=log, cores=self.cores, env=launch.env)
         try:
             line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            first_answer(process, self.place, WARM, self._token, limit_s=START_S)
+            first_answer(process, self.endpoint, WARM, self._token, limit_s=START_S)
             yield process
         finally:
             process.stop()
@@ -116,7 +116,7 @@ class CheckpointSite:
     def interval(self, process: BenchProcess) -> Interval:
         """Send calls for an interval."""
         before = signed(process)
-        url, script = f"http://{self.place.address}", self.folder / "calls.lua"
+        url, script = f"http://{self.endpoint.address}", self.folder / "calls.lua"
         account = wrk.load(url, script, seconds=SECONDS, cores=self.cores)
         return Interval(account.rate, account.p99_us, signed(process) - before)
 
@@ -150,20 +150,20 @@ def run(site: CheckpointSite, tenants: int, say: Callable[[str], object] = print
     with site.served() as process:
         stop_s = stopped(process)
         at_stop = signed(process)
-    signing_s = SECONDS * sum(1 for one in intervals if one.signed)
+    signing_s = SECONDS * sum(1 for interval in intervals if interval.signed)
     return Costs(tenants, intervals, signing_s, idle_stop_s, stop_s, at_stop)
 
 
 def render(costs: Costs) -> str:
     """The figures as lines of text."""
-    quiet = [one for one in costs.intervals if not one.signed]
-    busy = [one for one in costs.intervals if one.signed]
+    quiet = [interval for interval in costs.intervals if not interval.signed]
+    busy = [interval for interval in costs.intervals if interval.signed]
     lines = [f"{costs.tenants} tenants, SQLite, {wrk.CONNECTIONS} connections", ""]
-    for name, found in (("nothing is signed", quiet), ("chains are signed", busy)):
-        if found:
-            rate = statistics.median(one.rate for one in found)
-            p99_ms = statistics.median(one.p99_us for one in found) / 1000
-            lowest = min(one.rate for one in found)
+    for name, intervals in (("nothing is signed", quiet), ("chains are signed", busy)):
+        if intervals:
+            rate = statistics.median(interval.rate for interval in intervals)
+            p99_ms = statistics.median(interval.p99_us for interval in intervals) / 1000
+            lowest = min(interval.rate for interval in intervals)
             lines.append(
                 f"while {name}: {rate:.0f} calls/s (lowest {lowest:.0f}), p99 {p99_ms:.1f} ms"
             )

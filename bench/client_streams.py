@@ -22,12 +22,12 @@ def room_for(streams: int) -> None:
 
     Raises Stuck where the system's hard limit is lower.
     """
-    wanted = streams + SPARE
+    needed = streams + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise Stuck(f"this system allows {hard} open files, and {streams} streams need {wanted}")
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise Stuck(f"this system allows {hard} open files, and {streams} streams need {needed}")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class ClientStreams:
@@ -47,35 +47,36 @@ class ClientStreams:
         self._selector.close()
 
     def join(
-        self, count: int, request: Callable[[int], bytes], word: bytes, *, limit_s: float
+        self, count: int, request: Callable[[int], bytes], marker: bytes, *, limit_s: float
     ) -> None:
-        """Open that many more, each with its request, and wait until each was sent *word*."""
+        """Open that many more, each with its request, and wait until each was sent *marker*."""
         for first in range(0, count, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, count))
             for number in numbers:
-                one = socket.create_connection(("127.0.0.1", self._port), timeout=limit_s)
-                one.sendall(request(number))
-                one.setblocking(False)
-                self._sockets.append(one)
-                self._selector.register(one, selectors.EVENT_READ)
-            self.hear(word, limit_s=limit_s, of=len(numbers))
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=limit_s)
+                connection.sendall(request(number))
+                connection.setblocking(False)
+                self._sockets.append(connection)
+                self._selector.register(connection, selectors.EVENT_READ)
+            self.hear(marker, limit_s=limit_s, of=len(numbers))
 
-    def hear(self, word: bytes, *, limit_s: float, of: int | None = None) -> list[float]:
+    def hear(self, marker: bytes, *, limit_s: float, of: int | None = None) -> list[float]:
         """
-        Read until *of* streams (default: all) were sent *word*; the moments (monotonic), in order.
+        Read until *of* streams (default: all) were sent *marker*; the moments (monotonic), in
+        order.
 
         A word may not fall into two packets: servers send an event whole.
         """
-        wanted = len(self._sockets) if of is None else of
+        expected = len(self._sockets) if of is None else of
         heard: dict[int, float] = {}
         deadline = time.monotonic() + limit_s
-        while len(heard) < wanted:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise Stuck(f"{wanted - len(heard)} of {wanted} streams never heard {word!r}")
-            for key, _ in self._selector.select(left):
+        while len(heard) < expected:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise Stuck(f"{expected - len(heard)} of {expected} streams never heard {marker!r}")
+            for key, _ in self._selector.select(remaining_s):
                 data = self._read(key.fd, key.fileobj)
-                if word in data:
+                if marker in data:
                     heard.setdefault(key.fd, time.monotonic())
         return sorted(heard.values())
 
@@ -83,18 +84,18 @@ class ClientStreams:
         """Read what comes for a while; how many packets that were."""
         deadline = time.monotonic() + seconds
         packets = 0
-        while (left := deadline - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(remaining_s):
                 packets += bool(self._read(key.fd, key.fileobj))
         return packets
 
-    def _read(self, descriptor: int, one: object) -> bytes:
-        assert isinstance(one, socket.socket)
+    def _read(self, descriptor: int, file: object) -> bytes:
+        assert isinstance(file, socket.socket)
         try:
-            data = one.recv(READ)
+            data = file.recv(READ)
         except BlockingIOError:
             return b""
         if not data:
-            self._selector.unregister(one)
+            self._selector.unregister(file)
             raise Stuck(f"the server closed stream {descriptor}")
         return data

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench import gatepost, peers
 from bench.servers.settings import Settings
-from bench.workload import Place, Workload
+from bench.workload import BenchEndpoint, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = ("warm", "rotation", "fresh", "document", "alone", "no-token", "garbage")
@@ -44,9 +44,9 @@ class Contestant:
     ready_line: str = ""
     """What it prints when it is ready, if start-up is measured."""
 
-    def place(self, port: int, what: Workload) -> Place:
+    def endpoint(self, port: int, workload: Workload) -> BenchEndpoint:
         """Where requests of a workload go."""
-        return Place(port) if self.one_path else Place(port, f"/{what.answer}")
+        return BenchEndpoint(port) if self.one_path else BenchEndpoint(port, f"/{workload.answer}")
 
 
 class Unavailable(Exception):
@@ -139,10 +139,10 @@ CONTESTANTS = (
 )
 
 
-def named(names: list[str]) -> tuple[Contestant, ...]:
+def by_name(names: list[str]) -> tuple[Contestant, ...]:
     """The contestants of these names and the floor; ValueError for an unknown name."""
     unknown = set(names) - {contestant.name for contestant in CONTESTANTS}
     if unknown:
-        known = ", ".join(contestant.name for contestant in CONTESTANTS)
-        raise ValueError(f"unknown server {sorted(unknown)[0]!r}; there are {known}")
+        offered = ", ".join(contestant.name for contestant in CONTESTANTS)
+        raise ValueError(f"unknown server {sorted(unknown)[0]!r}; there are {offered}")
     return tuple(each for each in CONTESTANTS if each.name in {*names, "floor"})

@@ -17,7 +17,7 @@ from bench.probe import first_answer, line_printed
 from bench.process import BenchProcess, Cores, usage
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, Place
+from bench.workload import PATH, WORKLOADS, BenchEndpoint
 from gatepost.config.settings import Config
 
 WARM = WORKLOADS[0]
@@ -136,9 +136,11 @@ class FlatSite:
         try:
             if not step.is_floor:
                 line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            place = Place(port, "/call" if step.is_floor else PATH, f"127.0.0.1:{self._port}")
-            served = Served(step, process, place, folder, self.cores)
-            first_answer(process, place, WARM, tokens[0], limit_s=START_S)
+            endpoint = BenchEndpoint(
+                port, "/call" if step.is_floor else PATH, f"127.0.0.1:{self._port}"
+            )
+            served = Served(step, process, endpoint, folder, self.cores)
+            first_answer(process, endpoint, WARM, tokens[0], limit_s=START_S)
             served.warm_up()
             yield served
         finally:
@@ -151,7 +153,7 @@ class FlatSite:
     def _tokens(self, step: FlatStep, folder: Path) -> list[str]:
         mint = Mint(self._mint.issuer, self._mint.resource, self._mint.key, step.tenants)
         tokens = mint.pool(step.tokens)
-        (folder / "tokens").write_text("".join(f"{one}\n" for one in tokens), encoding="ascii")
+        (folder / "tokens").write_text("".join(f"{token}\n" for token in tokens), encoding="ascii")
         return tokens
 
     def _started(self, step: FlatStep, folder: Path) -> tuple[int, BenchProcess]:
@@ -183,20 +185,25 @@ class Served:
     """A server that answers."""
 
     def __init__(
-        self, step: FlatStep, process: BenchProcess, place: Place, folder: Path, cores: Cores
+        self,
+        step: FlatStep,
+        process: BenchProcess,
+        endpoint: BenchEndpoint,
+        folder: Path,
+        cores: Cores,
     ) -> None:
-        self.step, self._process, self._place, self._cores = step, process, place, cores
+        self.step, self._process, self._endpoint, self._cores = step, process, endpoint, cores
         self._script, self._file = folder / "calls.lua", folder / "tokens"
-        self._script.write_text(wrk.script(WARM, place, self._file), encoding="utf-8")
+        self._script.write_text(wrk.script(WARM, endpoint, self._file), encoding="utf-8")
         self._tokens = self._file.read_text(encoding="ascii").split()
 
     def _load(self, seconds: int) -> wrk.Account:
-        url = f"http://{self._place.address}"
+        url = f"http://{self._endpoint.address}"
         account = wrk.load(url, self._script, seconds=seconds, cores=self._cores)
         # wrk begins with the first token: the next interval goes on where this one ended.
         at = account.requests % len(self._tokens)
         self._tokens = [*self._tokens[at:], *self._tokens[:at]]
-        self._file.write_text("".join(f"{one}\n" for one in self._tokens), encoding="ascii")
+        self._file.write_text("".join(f"{token}\n" for token in self._tokens), encoding="ascii")
         return account
 
     def warm_up(self) -> None:
@@ -223,27 +230,27 @@ class Served:
 
 def run(
     site: FlatSite,
-    wanted: Mapping[str, Sequence[FlatStep]],
+    rows: Mapping[str, Sequence[FlatStep]],
     rounds: int,
     seconds: int,
     say: Callable[[str], object] = print,
 ) -> FlatResults:
     """Measure each row: the floor and all sizes in turn, several times."""
     samples: list[FlatSample] = []
-    for name, row in wanted.items():
+    for name, row in rows.items():
         with ExitStack() as stack:
             served = [stack.enter_context(site.served(FlatStep(FLOOR, len(samples))))]
             for step in row:
                 served.append(stack.enter_context(site.served(step)))
                 say(f"{step.size:,} {name}: ready")
             for _ in range(rounds):
-                for one in served:
-                    found = one.sample(seconds)
-                    floor = FlatStep(name, 0) if one.step.is_floor else one.step
-                    samples.append(replace(found, step=floor))
-                    say(f"{floor.size:,} {name}: {found.cpu_us:.0f} µs")
+                for server in served:
+                    sample = server.sample(seconds)
+                    floor = FlatStep(name, 0) if server.step.is_floor else server.step
+                    samples.append(replace(sample, step=floor))
+                    say(f"{floor.size:,} {name}: {sample.cpu_us:.0f} µs")
     costs = []
-    for step in wanted.get("records", ()):
+    for step in rows.get("records", ()):
         costs += asyncio.run(pages(site.database(step), "tenant-0", step.size))
     return FlatResults(samples, costs)
 
@@ -257,38 +264,38 @@ def render(results: FlatResults) -> str:
     lines = ["CPU of a call with every control on, SQLite, 32 connections", ""]
     heads = f"{'µs':>7} {'floors':>7} {'times':>6} {'p99 ms':>7} {'MiB':>5} {'cached':>8}"
     lines.append(f"{'':>24} {heads}")
-    for name in dict.fromkeys(one.step.name for one in results.samples):
-        lines += _row(name, [one for one in results.samples if one.step.name == name])
+    for name in dict.fromkeys(sample.step.name for sample in results.samples):
+        lines += _row(name, [sample for sample in results.samples if sample.step.name == name])
     if results.pages:
         lines += ["", "milliseconds of a page by the number of records", ""]
-        lines += [one.line for one in results.pages]
+        lines += [page.line for page in results.pages]
     return "\n".join(lines)
 
 
 def _row(name: str, samples: Sequence[FlatSample]) -> list[str]:
     lines, base = [], 0.0
-    floor = min(one.cpu_us for one in samples if not one.step.size)
-    for size in sorted({one.step.size for one in samples} - {0}):
-        found = [one for one in samples if one.step.size == size]
-        cpu_us = min(one.cpu_us for one in found)
-        p99_ms = statistics.median(one.p99_us for one in found) / 1000
+    floor = min(sample.cpu_us for sample in samples if not sample.step.size)
+    for size in sorted({sample.step.size for sample in samples} - {0}):
+        of_size = [sample for sample in samples if sample.step.size == size]
+        cpu_us = min(sample.cpu_us for sample in of_size)
+        p99_ms = statistics.median(sample.p99_us for sample in of_size) / 1000
         base = base or cpu_us
         times = cpu_us / base
         text = (
             f"{size:>15,} {name:<8} {cpu_us:7.0f} {cpu_us / floor:7.2f} {times:6.2f} {p99_ms:7.1f}"
-            f" {found[-1].resident / 2**20:5.0f} {found[-1].step.cached_tokens:>8,}"
+            f" {of_size[-1].resident / 2**20:5.0f} {of_size[-1].step.cached_tokens:>8,}"
         )
-        if failed := sum(one.failed for one in found):
+        if failed := sum(sample.failed for sample in of_size):
             text += f"  {failed} calls failed"
         lines.append(text if times == 1 else f"{text}  {_verdict(name, times)}")
     return lines
 
 
 def _verdict(name: str, times: float) -> str:
-    told = [f"{TARGET:g}: {_met(times, TARGET)}"]
+    verdicts = [f"{TARGET:g}: {_met(times, TARGET)}"]
     if name == "tenants":
-        told.append(f"{OF_TENANTS:g}: {_met(times, OF_TENANTS)}")
-    return ", ".join(told)
+        verdicts.append(f"{OF_TENANTS:g}: {_met(times, OF_TENANTS)}")
+    return ", ".join(verdicts)
 
 
 def _met(times: float, target: float) -> str:

@@ -109,12 +109,13 @@ def write_config(
     settings: Settings,
     folder: Path,
     *,
-    more: Sequence[Path] = (),
+    further_files: Sequence[Path] = (),
     controls: str = ON,
     database: str = "",
 ) -> Path:
     """
-    Write configuration and tools into *folder*, naming *more* tools; the path for `--config`.
+    Write configuration and tools into *folder*, naming *further_files* tools; the path for
+    `--config`.
 
     *controls* is ON or OFF. The default *database* is a SQLite file in the folder.
     """
@@ -122,7 +123,7 @@ def write_config(
     if fillers:
         tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
         (folder / "fillers.py").write_text(tools, encoding="utf-8")
-    load = [*map(str, more), *([str(folder / "fillers.py")] if fillers else [])]
+    load = [*map(str, further_files), *([str(folder / "fillers.py")] if fillers else [])]
     ring = folder / "keyring.json"
     is_on = controls.startswith(ON)
     if is_on and not ring.exists():

@@ -16,7 +16,7 @@ from bench.process import BenchProcess, Cores
 from bench.report import number, table, verdict
 from bench.rounds import START_S, RoundResults, RoundRunner, RoundSample
 from bench.servers.settings import Settings
-from bench.workload import Place, Workload
+from bench.workload import BenchEndpoint, Workload
 
 UPSTREAMS = 20
 TOOLS = 50
@@ -57,9 +57,9 @@ class GatewayCosts:
     def of(self, server: str, workload: str, name: str = "cpu_us") -> dict[int, float]:
         """Return one figure of a server under a workload, by round."""
         return {
-            one.round: getattr(one, name)
-            for one in self.samples
-            if (one.server, one.workload) == (server, workload) and not one.note
+            sample.round: getattr(sample, name)
+            for sample in self.samples
+            if (sample.server, sample.workload) == (server, workload) and not sample.note
         }
 
 
@@ -79,7 +79,7 @@ def gateways(origin: str) -> tuple[Contestant, ...]:
 
         return launch
 
-    ready = "Gatepost is ready at"
+    ready_line = "Gatepost is ready at"
     return (
         Contestant(FLOOR, "floor: bare ASGI", contestants.module("floor"), (OWN.name,)),
         Contestant(FORWARD, "bare POST", behind(contestants.module("forward")), THROUGH),
@@ -89,7 +89,7 @@ def gateways(origin: str) -> tuple[Contestant, ...]:
             "Gatepost, all controls on",
             gate(gatepost.ON),
             BOTH,
-            ready_line=ready,
+            ready_line=ready_line,
             remembers=True,
         ),
         Contestant("envoy", "Envoy 1.40, JWT and MCP filter", behind(envoy), THROUGH),
@@ -122,10 +122,10 @@ def envoy(settings: Settings, folder: Path) -> Launch:
     return Launch([*command, "--use-dynamic-base-id", "--log-level", "warning"])
 
 
-def asked_of(contestant: Contestant, what: Workload) -> Workload:
+def workload_of(contestant: Contestant, workload: Workload) -> Workload:
     """Return a workload with the name that the tool has at a server."""
-    is_ours = contestant.name in GATES and what.name in THROUGH
-    return replace(what, named="mcp_up00__echo") if is_ours else what
+    is_ours = contestant.name in GATES and workload.name in THROUGH
+    return replace(workload, other_tool="mcp_up00__echo") if is_ours else workload
 
 
 def place_of(contestant: Contestant) -> Contestant:
@@ -145,7 +145,7 @@ def upstream_running(bench: RoundRunner) -> Iterator[str]:
     log = folder / "output.log"
     process = BenchProcess.start(launch.command, log=log, cores=cores, env=launch.env)
     try:
-        first_answer(process, Place(port), OWN, None, limit_s=START_S)
+        first_answer(process, BenchEndpoint(port), OWN, None, limit_s=START_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.stop()
@@ -166,15 +166,17 @@ def start_all(
     for contestant in map(place_of, rows):
         if contestant.name in costs.missing:
             continue
-        what = asked_of(contestant, OWN if contestant.name == FLOOR else PROXIED)
+        workload = workload_of(contestant, OWN if contestant.name == FLOOR else PROXIED)
         try:
             process, _ = stack.enter_context(
                 bench.started(contestant, round_, gatepost.DEMO_TOOLS, RoundResults())
             )
             # Gatepost fetches the catalogues in the background.
             token = bench.purse.first("one")
-            first_answer(process, bench.place(contestant, what), what, token, limit_s=START_S)
-            bench.load(contestant, what, WARM_UP_S)
+            first_answer(
+                process, bench.endpoint(contestant, workload), workload, token, limit_s=START_S
+            )
+            bench.load(contestant, workload, WARM_UP_S)
         except (Unavailable, NotAnswering, wrk.LoadError) as reason:
             costs.missing[contestant.name] = str(reason)
             continue
@@ -195,21 +197,21 @@ def run(
     With *only*, the gateways of these names, beside what they are compared with.
     """
     costs = GatewayCosts()
-    wanted = {FLOOR, FORWARD, *only} if only else {one.name for one in gateways("")}
+    names = {FLOOR, FORWARD, *only} if only else {gateway.name for gateway in gateways("")}
     for round_ in range(1, rounds + 1):
         tell(f"round {round_} of {rounds} ...")
         with upstream_running(bench) as origin, ExitStack() as stack:
-            rows = [one for one in gateways(origin) if one.name in wanted]
+            rows = [gateway for gateway in gateways(origin) if gateway.name in names]
             running = start_all(stack, bench, rows, round_, costs)
-            for what in WORKLOADS:
+            for workload in WORKLOADS:
                 for contestant, process in running:
-                    if what.name not in contestant.workloads:
+                    if workload.name not in contestant.workloads:
                         continue
-                    asked = asked_of(contestant, what)
+                    sent = workload_of(contestant, workload)
                     try:
-                        sample = bench.measure(round_, contestant, process, asked, seconds)
+                        sample = bench.measure(round_, contestant, process, sent, seconds)
                     except (NotAnswering, wrk.LoadError, OSError) as reason:
-                        costs.missing[f"{contestant.name}, {what.name}"] = str(reason)
+                        costs.missing[f"{contestant.name}, {workload.name}"] = str(reason)
                         continue
                     costs.samples.append(sample)
     return costs
@@ -228,9 +230,9 @@ def profile(bench: RoundRunner, servers: Sequence[str], seconds: int) -> str:
                 if not running:
                     parts.append(f"{contestant.title}: {costs.missing[contestant.name]}")
                     continue
-                what, process = asked_of(contestant, PROXIED), running[0][1]
-                cpu_us = bench.measure(0, contestant, process, what, seconds).cpu_us
-                stacks = hotspots.watched(bench, process, contestant, what, seconds)
+                workload, process = workload_of(contestant, PROXIED), running[0][1]
+                cpu_us = bench.measure(0, contestant, process, workload, seconds).cpu_us
+                stacks = hotspots.watched(bench, process, contestant, workload, seconds)
             spots = hotspots.from_stacks(stacks or "", cpu_us)
             parts.append(hotspots.render(contestant.title, spots, cpu_us))
     return "\n\n".join(parts)
@@ -244,33 +246,37 @@ def ratios(costs: GatewayCosts, gate: str, *, strict: bool) -> list[float]:
     """
     proxied, own = costs.of(gate, "proxied"), costs.of(gate, "own")
     forward, floor = costs.of(FORWARD, "proxied"), costs.of(FLOOR, "own")
-    found = []
+    ratio_by_round = []
     for round_ in proxied.keys() & own.keys() & forward.keys() & floor.keys():
         post = forward[round_] - (floor[round_] if strict else 0)
-        found.append(proxied[round_] / (post + own[round_]))
-    return found
+        ratio_by_round.append(proxied[round_] / (post + own[round_]))
+    return ratio_by_round
 
 
 def render(costs: GatewayCosts) -> str:
     """The whole report as text."""
-    names = [(one.name, one.title) for one in gateways("")]
+    names = [(gateway.name, gateway.title) for gateway in gateways("")]
     fields = (("cpu_us", 1, 1), ("rate", 1, 0), ("p50_us", 1000, 2), ("p99_us", 1000, 2))
     parts = []
-    for what in WORKLOADS:
+    for workload in WORKLOADS:
         rows = []
         for name, title in names:
-            values = [costs.of(name, what.name, one) for one, _, _ in fields]
+            values = [costs.of(name, workload.name, field_name) for field_name, _, _ in fields]
             if values[0]:
                 cells = [
-                    number(median(found.values()) / unit, digits)
-                    for found, (_, unit, digits) in zip(values, fields, strict=True)
+                    number(median(figures.values()) / unit, digits)
+                    for figures, (_, unit, digits) in zip(values, fields, strict=True)
                 ]
                 rows.append([title, *cells])
-        parts.append(table([what.title, "CPU µs", "req/s", "p50 ms", "p99 ms"], rows))
+        parts.append(table([workload.title, "CPU µs", "req/s", "p50 ms", "p99 ms"], rows))
     parts.append(table(("target", "at most", "reached", "verdict"), targets(costs)))
-    remarks = [f"{name}: not measured: {why}" for name, why in sorted(costs.missing.items())]
+    remarks = [f"{name}: not measured: {reason}" for name, reason in sorted(costs.missing.items())]
     remarks += sorted(
-        {f"{one.server}, {one.workload}: {one.note}" for one in costs.samples if one.note}
+        {
+            f"{sample.server}, {sample.workload}: {sample.note}"
+            for sample in costs.samples
+            if sample.note
+        }
     )
     return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
 
@@ -279,14 +285,14 @@ def targets(costs: GatewayCosts) -> list[tuple[str, str, str, str]]:
     """What a call of an upstream may cost, what it costs, and the verdict."""
     lines = []
     for gate in GATES:
-        for strict, told in ((False, "bare POST"), (True, "bare POST without its server")):
-            if found := ratios(costs, gate, strict=strict):
-                reached = median(found)
-                title = f"{gate}: CPU, of {told} + own call"
+        for strict, floor_name in ((False, "bare POST"), (True, "bare POST without its server")):
+            if reached_ratios := ratios(costs, gate, strict=strict):
+                reached = median(reached_ratios)
+                title = f"{gate}: CPU, of {floor_name} + own call"
                 outcome = verdict(reached, RATIO, at_most=True)
                 lines.append((title, f"{RATIO}", f"{reached:.2f}", outcome))
         own, bare = costs.of(gate, "alone", "p50_us"), costs.of(FORWARD, "alone", "p50_us")
-        if added := [(own[one] - bare[one]) / 1000 for one in own.keys() & bare.keys()]:
+        if added := [(own[round_] - bare[round_]) / 1000 for round_ in own.keys() & bare.keys()]:
             reached = median(added)
             outcome = verdict(reached, ADDED_MS, at_most=True, unit=" ms")
             lines.append((f"{gate}: p50 added", f"{ADDED_MS} ms", f"{reached:.2f} ms", outcome))

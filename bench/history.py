@@ -40,11 +40,11 @@ class PageCost:
     @property
     def line(self) -> str:
         """Return the cost as a line of the report."""
-        told = f"{self.records:>15,} records {self.name:<32} {self.ms:10.1f}"
+        text = f"{self.records:>15,} records {self.name:<32} {self.ms:10.1f}"
         if not self.limited:
-            return told
+            return text
         verdict = "met" if self.ms <= PAGE_MS else f"missed by {self.ms - PAGE_MS:.0f}"
-        return f"{told}  {PAGE_MS:g}: {verdict}"
+        return f"{text}  {PAGE_MS:g}: {verdict}"
 
 
 async def fill(folder: Path, tenant: str, count: int) -> None:
@@ -54,12 +54,12 @@ async def fill(folder: Path, tenant: str, count: int) -> None:
     begin, step = (time.time() - SPAN_S) * 1000, SPAN_S * 1000 / count
 
     def link(
-        chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        chain: ChainKey, before: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
-        made, head = WriteAttempt(keyring).link(chain, found, new_records)
-        rows = [row for one in made for row in rows_of(one)]
+        records, head = WriteAttempt(keyring).link(chain, before, new_records)
+        rows = [row for record in records for row in rows_of(record)]
         parts = [rows[at : at + TOGETHER] for at in range(0, len(rows), TOGETHER)]
-        return [one for part in parts for one in kept(1, part[0].number, part)], head
+        return [segment for part in parts for segment in kept(1, part[0].number, part)], head
 
     for first in range(0, count, BATCH):
         new_records = [
@@ -85,7 +85,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     keyring = KeyRing.load(f"file:{database.parent / 'keyring.json'}")
     trail, hour = records.of(tenant).trail, 3600
     now = int(time.time() // hour) * hour
-    asked: dict[str, Callable[[], Awaitable[object]]] = {
+    page_calls: dict[str, Callable[[], Awaitable[object]]] = {
         "audit, newest": lambda: search_back(records, tenant, AuditQuery()),
         "audit, one tool": lambda: search_back(records, tenant, AuditQuery(tool="tool-3")),
         "usage, a day": lambda: trail.count((now - 23 * hour) * 1000, hour * 1000),
@@ -93,7 +93,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     }
     costs = [
         PageCost(name, count, await _measured(page, TIMES), limited=True)
-        for name, page in asked.items()
+        for name, page in page_calls.items()
     ]
     absent = AuditQuery(tool="absent")
     costs.append(
@@ -118,9 +118,9 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
 
 
 async def _measured(page: Callable[[], Awaitable[object]], times: int) -> float:
-    found = []
+    times_ms = []
     for _ in range(times):
         began = time.perf_counter()
         await page()
-        found.append((time.perf_counter() - began) * 1000)
-    return statistics.median(found)
+        times_ms.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times_ms)

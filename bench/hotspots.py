@@ -47,57 +47,59 @@ class Spot:
 
 def frame_name(frame: str) -> str:
     """`run (/…/site-packages/uvicorn/server.py:71)` → `uvicorn/server.py run`."""
-    found = FRAME.match(frame)
-    if not found:
+    match = FRAME.match(frame)
+    if not match:
         return frame
-    file = LIBRARY.sub("", found["file"])
+    file = LIBRARY.sub("", match["file"])
     for root in ("/server/", "/authz/", "/keys/", "/bench/", "/lib/python"):
         if file.startswith("/") and root in file:
             file = file.partition(root)[2]
-    return f"{file} {found['name']}"
+    return f"{file} {match['name']}"
 
 
 def from_stacks(text: str, cpu_us: float) -> list[Spot]:
     """Collapsed stacks (`outer;inner count`, one a line) as shares of a request's CPU."""
-    own: Counter[str] = Counter()
+    own_samples: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         frames = [frame_name(frame) for frame in stack.split(";")]
         if WAITING.search(frames[-1]):
             continue
-        own[frames[-1]] += int(count)
+        own_samples[frames[-1]] += int(count)
         for frame in set(frames):
             total[frame] += int(count)
-    return spots(own, total, cpu_us / (own.total() or 1))
+    return spots(own_samples, total, cpu_us / (own_samples.total() or 1))
 
 
 def from_statistics(path: Path, cpu_us: float) -> list[Spot]:
     """What cProfile recorded, scaled to a request's CPU."""
-    own: dict[str, float] = {}
+    own_s: dict[str, float] = {}
     total: dict[str, float] = {}
     recorded: Mapping[tuple[str, int, str], tuple[int, int, float, float, object]]
     recorded = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
     for (file, _, name), (_, _, self_s, all_s, _) in recorded.items():
         key = frame_name(f"{name} ({file})")
-        own[key] = own.get(key, 0.0) + self_s
+        own_s[key] = own_s.get(key, 0.0) + self_s
         total[key] = total.get(key, 0.0) + all_s
-    return spots(own, total, cpu_us / (sum(own.values()) or 1))
+    return spots(own_s, total, cpu_us / (sum(own_s.values()) or 1))
 
 
-def spots(own: Mapping[str, float], total: Mapping[str, float], unit: float) -> list[Spot]:
+def spots(of_itself: Mapping[str, float], total: Mapping[str, float], unit: float) -> list[Spot]:
     """Counts turned into microseconds, the most expensive first."""
-    found = [Spot(name, own.get(name, 0) * unit, total[name] * unit) for name in total]
-    return sorted(found, key=lambda spot: (-spot.own_us, -spot.total_us))
+    found_spots = [Spot(name, of_itself.get(name, 0) * unit, total[name] * unit) for name in total]
+    return sorted(found_spots, key=lambda spot: (-spot.own_us, -spot.total_us))
 
 
-def render(title: str, found: list[Spot], cpu_us: float) -> str:
+def render(title: str, hot_spots: list[Spot], cpu_us: float) -> str:
     """Files first, then functions."""
     files: Counter[str] = Counter()
-    for spot in found:
+    for spot in hot_spots:
         files[spot.name.rpartition(" ")[0] or spot.name] += spot.own_us
     by_file = [(name, number(us), number(100 * us / cpu_us)) for name, us in files.most_common(25)]
-    by_function = [(spot.name, number(spot.own_us), number(spot.total_us)) for spot in found[:ROWS]]
+    by_function = [
+        (spot.name, number(spot.own_us), number(spot.total_us)) for spot in hot_spots[:ROWS]
+    ]
     return "\n\n".join(
         [
             f"{title}: {cpu_us:.1f} µs CPU a request",
@@ -114,7 +116,11 @@ def spy() -> str | None:
 
 
 def watched(
-    bench: RoundRunner, process: BenchProcess, contestant: Contestant, what: Workload, seconds: int
+    bench: RoundRunner,
+    process: BenchProcess,
+    contestant: Contestant,
+    workload: Workload,
+    seconds: int,
 ) -> str | None:
     """The stacks of a process under load; None when py-spy cannot say."""
     program = spy()
@@ -126,7 +132,7 @@ def watched(
     watcher = subprocess.Popen(
         [*command, "--output", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    bench.load(contestant, what, seconds)
+    bench.load(contestant, workload, seconds)
     watcher.wait(60)
     return path.read_text(encoding="utf-8") if path.exists() else None
 
@@ -135,31 +141,31 @@ def under_cprofile(contestant: Contestant, path: Path) -> Contestant:
     """The same server started under cProfile, which writes its statistics when it ends."""
 
     def launch(settings: Settings, folder: Path) -> Launch:
-        plain = contestant.launch(settings, folder)
-        interpreter, *rest = plain.command
-        return Launch([interpreter, "-m", "cProfile", "-o", str(path), *rest], plain.env)
+        launched = contestant.launch(settings, folder)
+        interpreter, *arguments = launched.command
+        return Launch([interpreter, "-m", "cProfile", "-o", str(path), *arguments], launched.env)
 
     return Contestant(contestant.name, contestant.title, launch, ready_line=contestant.ready_line)
 
 
-def profile(bench: RoundRunner, server: str, what: Workload, seconds: int) -> str:
+def profile(bench: RoundRunner, server: str, workload: Workload, seconds: int) -> str:
     """Load one server with one workload, once to count and once to look; a printable report."""
     contestant = next(each for each in CONTESTANTS if each.name == server)
-    title = f"{contestant.title}, {what.title}"
+    title = f"{contestant.title}, {workload.title}"
     results = RoundResults()
     try:
         with ExitStack() as stack:
-            process, _ = stack.enter_context(bench.started(contestant, 0, what.tools, results))
-            bench.load(contestant, what, 1)
-            cpu_us = bench.measure(0, contestant, process, what, seconds).cpu_us
-            stacks = watched(bench, process, contestant, what, seconds)
+            process, _ = stack.enter_context(bench.started(contestant, 0, workload.tools, results))
+            bench.load(contestant, workload, 1)
+            cpu_us = bench.measure(0, contestant, process, workload, seconds).cpu_us
+            stacks = watched(bench, process, contestant, workload, seconds)
         if stacks:
             return render(title, from_stacks(stacks, cpu_us), cpu_us)
         path = bench.folder / "statistics"
         with ExitStack() as stack:
             slowed = under_cprofile(contestant, path)
-            stack.enter_context(bench.started(slowed, 1, what.tools, results))
-            bench.load(contestant, what, seconds)
+            stack.enter_context(bench.started(slowed, 1, workload.tools, results))
+            bench.load(contestant, workload, seconds)
     except (Unavailable, NotAnswering, wrk.LoadError) as reason:
         return f"{title}: not measured: {reason}"
     return f"{MISSING}\n\n{render(title, from_statistics(path, cpu_us), cpu_us)}"

@@ -18,7 +18,7 @@ from bench.report import number, table
 from bench.rounds import WARM, RoundResults, RoundRunner
 from bench.servers.settings import Settings
 from bench.tokens import TENANTS, Mint
-from bench.workload import FEW_TOOLS, META, PATH, REVISION, Place
+from bench.workload import FEW_TOOLS, META, PATH, REVISION, BenchEndpoint
 
 OPEN_S = 60
 EVENT_WAIT_S = 60
@@ -47,7 +47,7 @@ def listening(settings: Settings, folder: Path) -> Launch:
     """Gatepost as shipped, with a tool that has something to tell."""
     tool = folder / "announce.py"
     tool.write_text(ANNOUNCE, encoding="utf-8")
-    return contestants.serve(gatepost.write_config(settings, folder, more=[tool]))
+    return contestants.serve(gatepost.write_config(settings, folder, further_files=[tool]))
 
 
 GATEPOST = Contestant(
@@ -76,15 +76,15 @@ class ListenCost:
     """Of warm calls: `without` streams, beside `idle` ones, and while changes are `announced`."""
 
 
-def request(place: Place, method: str, params: dict[str, object], token: str) -> bytes:
+def request(endpoint: BenchEndpoint, method: str, params: dict[str, object], token: str) -> bytes:
     """A request of the modern era, byte for byte."""
     body = json.dumps(
         {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
     ).encode()
     name = params.get("name")
     lines = [
-        f"POST {place.path} HTTP/1.1",
-        f"Host: {place.host}",
+        f"POST {endpoint.path} HTTP/1.1",
+        f"Host: {endpoint.host}",
         "Accept: application/json, text/event-stream",
         "Content-Type: application/json",
         f"MCP-Protocol-Version: {REVISION}",
@@ -160,38 +160,38 @@ class Trial:
 
     def _beside(self, work: Callable[[float], object]) -> float:
         """The p99 of calls while *work* (given seconds) is done again and again."""
-        found: list[float] = []
-        calls = Thread(target=lambda: found.append(self._p99()))
+        p99s: list[float] = []
+        calls = Thread(target=lambda: p99s.append(self._p99()))
         calls.start()
         while calls.is_alive():
             work(0.5)
         calls.join()
-        if not found:
+        if not p99s:
             raise wrk.LoadError("the calls beside the streams were not measured")
-        return found[0]
+        return p99s[0]
 
     def _token(self, number: int) -> str:
         return self._tokens[number % len(self._tokens)]
 
     def _call(self, number: int) -> bytes:
-        place = Place(self._port, "/call" if self._bare else PATH)
+        endpoint = BenchEndpoint(self._port, "/call" if self._bare else PATH)
         echo = {"name": "echo", "arguments": {"text": "x"}}
-        return request(place, "tools/call", echo, self._token(number))
+        return request(endpoint, "tools/call", echo, self._token(number))
 
     def _listen(self, number: int) -> bytes:
-        place = Place(self._port, "/listen" if self._bare else PATH)
-        wanted: dict[str, object] = {"notifications": {"toolsListChanged": True}}
-        return request(place, "subscriptions/listen", wanted, self._token(number))
+        endpoint = BenchEndpoint(self._port, "/listen" if self._bare else PATH)
+        filters: dict[str, object] = {"notifications": {"toolsListChanged": True}}
+        return request(endpoint, "subscriptions/listen", filters, self._token(number))
 
     def _announce(self, streams: ClientStreams) -> tuple[float, float]:
         """Announce a change; seconds until the first and the last stream heard of it."""
-        place = Place(self._port, "/announce" if self._bare else PATH)
+        endpoint = BenchEndpoint(self._port, "/announce" if self._bare else PATH)
         call: dict[str, object] = {"name": "announce", "arguments": {}}
-        head, _, body = request(place, "tools/call", call, self._token(0)).partition(b"\r\n\r\n")
+        head, _, body = request(endpoint, "tools/call", call, self._token(0)).partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         begun = time.monotonic()
-        connection.request("POST", place.path, body, fields)
+        connection.request("POST", endpoint.path, body, fields)
         moments = streams.hear(b"list_changed", limit_s=EVENT_WAIT_S)
         answer = connection.getresponse()
         connection.close()
@@ -211,10 +211,10 @@ def run(
     for contestant in (SSE, GATEPOST):
         tell(f"{contestant.title}: {streams} streams ...")
         cost = ListenCost(contestant.name, streams)
-        for at, what in enumerate((Trial.connections, Trial.streams)):
+        for at, step in enumerate((Trial.connections, Trial.streams)):
             # A server of its own for each: freed memory is used again and would hide what is new.
             with bench.started(contestant, at, FEW_TOOLS, RoundResults()) as (process, _):
-                what(Trial(bench, contestant, process, tokens, idle_s), cost)
+                step(Trial(bench, contestant, process, tokens, idle_s), cost)
         costs.append(cost)
     return costs
 
@@ -233,7 +233,7 @@ def render(costs: list[ListenCost]) -> str:
                 number(cost.idle_cpu * 100, 2),
                 number(cost.reached_all_s * 1000, 0),
                 number(without / 1000, 2),
-                *(number(cost.p99_us[what] / without, 2) for what in ("idle", "announced")),
+                *(number(cost.p99_us[state] / without, 2) for state in ("idle", "announced")),
             ]
         )
     head = [

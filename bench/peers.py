@@ -33,11 +33,11 @@ def python(environment: Path = ENVIRONMENT, lock: Path = LOCK) -> Path:
     )
     for step in steps:
         try:
-            done = subprocess.run(step, capture_output=True, text=True, timeout=INSTALL_S)
+            completed = subprocess.run(step, capture_output=True, text=True, timeout=INSTALL_S)
         except subprocess.TimeoutExpired:
             raise PeersMissing(f"installing took more than {INSTALL_S} s") from None
-        if done.returncode:
-            raise PeersMissing(last_line(done.stderr) or f"{step[1]} failed")
+        if completed.returncode:
+            raise PeersMissing(last_line(completed.stderr) or f"{step[1]} failed")
     stamp.write_text(digest, encoding="ascii")
     return interpreter
 

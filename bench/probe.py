@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.workload import Place, Workload
+from bench.workload import BenchEndpoint, Workload
 
 TIMEOUT_S = 10
 PAUSE_S = 0.004
@@ -35,14 +35,14 @@ class ProbeResponse:
     body: bytes
 
 
-def ask(place: Place, workload: Workload, token: str | None) -> ProbeResponse:
+def ask(endpoint: BenchEndpoint, workload: Workload, token: str | None) -> ProbeResponse:
     """One request of a workload; OSError while no server listens."""
-    connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=TIMEOUT_S)
     try:
-        headers = workload.headers(place)
+        headers = workload.headers(endpoint)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        connection.request("POST", place.path, workload.body, headers)
+        connection.request("POST", endpoint.path, workload.body, headers)
         response = connection.getresponse()
         return ProbeResponse(response.status, response.read())
     finally:
@@ -50,25 +50,30 @@ def ask(place: Place, workload: Workload, token: str | None) -> ProbeResponse:
 
 
 def first_answer(
-    process: Startable, place: Place, workload: Workload, token: str | None, *, limit_s: float
+    process: Startable,
+    endpoint: BenchEndpoint,
+    workload: Workload,
+    token: str | None,
+    *,
+    limit_s: float,
 ) -> float:
     """The moment (monotonic) of the first right answer; NotAnswering after *limit_s*."""
     deadline = time.monotonic() + limit_s
-    why = "nothing listens"
+    reason = "nothing listens"
     while time.monotonic() < deadline:
         if not process.running:
             raise NotAnswering(f"ended at once: {last_words(process)}")
         try:
-            answer = ask(place, workload, token)
+            answer = ask(endpoint, workload, token)
         except OSError as error:
-            why = str(error)
+            reason = str(error)
         else:
-            wrong = workload.misread(answer.status, answer.body)
-            if wrong is None:
+            problem = workload.misread(answer.status, answer.body)
+            if problem is None:
                 return time.monotonic()
-            why = wrong
+            reason = problem
         time.sleep(PAUSE_S)
-    raise NotAnswering(why)
+    raise NotAnswering(reason)
 
 
 def line_printed(process: Startable, text: str, *, limit_s: float) -> float:

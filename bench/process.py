@@ -65,9 +65,9 @@ class ProcessRow:
 
 def read_stat(text: str) -> ProcessRow:
     """A line of /proc/PID/stat (proc(5)), CPU including children that were waited for."""
-    pid, _, rest = text.partition(" (")
+    pid, _, after_name = text.partition(" (")
     # The name may hold spaces and brackets; the last bracket ends it.
-    fields = rest.rpartition(") ")[2].split()
+    fields = after_name.rpartition(") ")[2].split()
     ticks = sum(int(field) for field in fields[11:15])
     pages = int(fields[21])
     return ProcessRow(

@@ -38,12 +38,12 @@ class Making:
     ms: float
 
 
-def words(dice: Random, size: int) -> str:
+def random_text(dice: Random, size: int) -> str:
     """Lines of text as reports and logs have them."""
-    known = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
+    vocabulary = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
     lines = []
     while size > 0:
-        line = " ".join(dice.choices(known, k=dice.randint(6, 14)))
+        line = " ".join(dice.choices(vocabulary, k=dice.randint(6, 14)))
         lines.append(line)
         size -= len(line) + 1
     return "\n".join(lines)
@@ -76,7 +76,7 @@ def answers(size: int) -> Mapping[str, bytes]:
     dice = Random(4)
     encode = msgspec.json.encode
     return {
-        "text": encode([{"type": "text", "text": words(dice, size)}]),
+        "text": encode([{"type": "text", "text": random_text(dice, size)}]),
         "JSON as text": encode([{"type": "text", "text": rows(dice, size)}]),
         "JSON as value": rows(dice, size).encode(),
         "base64": encode([{"type": "text", "text": digits(dice, size)}]),
@@ -103,30 +103,30 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Ma
     The floor is what any server does with an answer at the least: encode it.
     """
     making: dict[int, list[float]] = {count: [] for count in SECRETS}
-    made: dict[int, Redactor] = {}
+    redactors: dict[int, Redactor] = {}
     searched: dict[tuple[str, int], list[tuple[float, float]]] = {}
     documents = answers(size)
     for _ in range(rounds):
         for count in SECRETS:
             values = secrets(count)
             begun = time.process_time()
-            made[count] = Redactor(values)
+            redactors[count] = Redactor(values)
             making[count].append((time.process_time() - begun) * 1000)
         for name, document in documents.items():
             value = msgspec.json.decode(document)
             floor = min(timed(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
             for count in SECRETS:
                 blocks = name != "JSON as value"
-                ms = timed(lambda: cleaned(document, made[count], blocks=blocks))  # noqa: B023
+                ms = timed(lambda: cleaned(document, redactors[count], blocks=blocks))  # noqa: B023
                 scale = MEGABYTE / len(document)
                 searched.setdefault((name, count), []).append((ms * scale, ms / (floor or ms)))
     costs = [
         RedactionCost(
-            name, count, median(ms for ms, _ in taken), median(ratio for _, ratio in taken)
+            name, count, median(ms for ms, _ in pairs), median(ratio for _, ratio in pairs)
         )
-        for (name, count), taken in searched.items()
+        for (name, count), pairs in searched.items()
     ]
-    return costs, [Making(count, median(taken)) for count, taken in making.items()]
+    return costs, [Making(count, median(times)) for count, times in making.items()]
 
 
 def render(costs: Sequence[RedactionCost], makings: Sequence[Making]) -> str:
@@ -134,8 +134,8 @@ def render(costs: Sequence[RedactionCost], makings: Sequence[Making]) -> str:
     head = ["answer", *(f"{count} secrets" for count in SECRETS)]
     lines = []
     for name in dict.fromkeys(cost.answer for cost in costs):
-        found = {cost.secrets: cost for cost in costs if cost.answer == name}
-        cells = [f"{number(found[n].ms)} ({number(found[n].ratio)})" for n in SECRETS]
+        by_secrets = {cost.secrets: cost for cost in costs if cost.answer == name}
+        cells = [f"{number(by_secrets[n].ms)} ({number(by_secrets[n].ratio)})" for n in SECRETS]
         lines.append([name, *cells])
     lines.append(["making, ms", *(number(making.ms) for making in makings)])
     return table(head, lines)
@@ -149,9 +149,9 @@ def save(
 ) -> None:
     """Every figure, and where it was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {
+    results = {
         "machine": machine,
-        "costs": [asdict(one) for one in costs],
-        "making": [asdict(one) for one in makings],
+        "costs": [asdict(cost) for cost in costs],
+        "making": [asdict(making) for making in makings],
     }
-    path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(results, indent=1), encoding="utf-8")

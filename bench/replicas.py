@@ -19,7 +19,7 @@ from bench.probe import first_answer, line_printed
 from bench.process import BenchProcess, Cores, usage
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, Place
+from bench.workload import PATH, WORKLOADS, BenchEndpoint
 from gatepost.storage.sql.records import migrate
 from tests.support.stores import Postgres
 
@@ -50,13 +50,13 @@ class ProcessesSample:
     @classmethod
     def of(cls, processes: int, accounts: Sequence[wrk.Account], cpu_s: float) -> Self:
         """What the loads of one interval counted, and the CPU seconds that it took."""
-        calls = sum(one.requests for one in accounts)
+        calls = sum(account.requests for account in accounts)
         return cls(
             processes=processes,
-            rate=sum(one.rate for one in accounts),
-            p99_us=max(one.p99_us for one in accounts),
+            rate=sum(account.rate for account in accounts),
+            p99_us=max(account.p99_us for account in accounts),
             cpu_us=cpu_s / calls * 1e6 if calls else 0.0,
-            failed=sum(one.failed + one.refused for one in accounts),
+            failed=sum(account.failed + account.refused for account in accounts),
         )
 
 
@@ -77,13 +77,20 @@ class ReplicaSite:
         """Run so many replicas on a new database; yields their ports and processes."""
         with self.postgres.database() as url, ExitStack() as stack:
             asyncio.run(migrate(url))
-            near, far = str(self.postgres.port), str(gatepost.free_port())
-            command = [sys.executable, "-m", "bench.servers.delay", far, near, str(delay_ms)]
+            database_port, delayed_port = str(self.postgres.port), str(gatepost.free_port())
+            command = [
+                sys.executable,
+                "-m",
+                "bench.servers.delay",
+                delayed_port,
+                database_port,
+                str(delay_ms),
+            ]
             stack.callback(self._started("delay", command, contestants.source_path(ROOT)).stop)
             settings = Settings(
                 self.port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
             )
-            database = url.replace(f":{near}/", f":{far}/")
+            database = url.replace(f":{database_port}/", f":{delayed_port}/")
             launch = contestants.serve(
                 gatepost.write_config(settings, self.folder, database=database)
             )
@@ -100,12 +107,12 @@ class ReplicaSite:
                 served.append((port, process))
             for port, process in served:
                 line_printed(process, "Gatepost is ready at", limit_s=START_S)
-                first_answer(process, self.place(port), WARM, self.token, limit_s=START_S)
+                first_answer(process, self.endpoint(port), WARM, self.token, limit_s=START_S)
             yield served
 
-    def place(self, port: int) -> Place:
+    def endpoint(self, port: int) -> BenchEndpoint:
         """Where a replica answers for the resource."""
-        return Place(port, name=f"127.0.0.1:{self.port}")
+        return BenchEndpoint(port, name=f"127.0.0.1:{self.port}")
 
     def _started(self, name: str, command: list[str], env: dict[str, str]) -> BenchProcess:
         log = self.folder / f"{name}.log"
@@ -116,7 +123,7 @@ class ReplicaSite:
 
         def called(port: int) -> wrk.Account:
             script = self.folder / f"calls-{port}.lua"
-            script.write_text(wrk.script(WARM, self.place(port), self.folder / "token"))
+            script.write_text(wrk.script(WARM, self.endpoint(port), self.folder / "token"))
             url = f"http://127.0.0.1:{port}"
             return wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=CONNECTIONS)
 
@@ -156,14 +163,14 @@ def render(samples: Sequence[ProcessesSample]) -> str:
     ]
     base = rate = 0.0
     for number in NUMBERS:
-        found = [one for one in samples if one.processes == number]
-        rate = statistics.median(one.rate for one in found)
+        of_number = [sample for sample in samples if sample.processes == number]
+        rate = statistics.median(sample.rate for sample in of_number)
         base = base or rate
-        cpu_us = statistics.median(one.cpu_us for one in found)
-        p99_ms = statistics.median(one.p99_us for one in found) / 1000
+        cpu_us = statistics.median(sample.cpu_us for sample in of_number)
+        p99_ms = statistics.median(sample.p99_us for sample in of_number) / 1000
         figures = f"{rate:.0f} calls/s ({rate / base:.1f} times), p99 {p99_ms:.1f} ms"
         lines.append(f"{number} replicas: {figures}, {cpu_us:.0f} µs CPU a call")
-        if failed := sum(one.failed for one in found):
+        if failed := sum(sample.failed for sample in of_number):
             lines.append(f"  {failed} calls failed")
     verdict = "met" if rate >= TARGET * base else f"missed by {TARGET - rate / base:.1f}"
     return "\n".join([*lines, f"target: {TARGET:g} times with {NUMBERS[-1]} replicas: {verdict}"])
@@ -172,5 +179,5 @@ def render(samples: Sequence[ProcessesSample]) -> str:
 def save(samples: Sequence[ProcessesSample], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "samples": [asdict(one) for one in samples]}
+    document = {"machine": machine, "samples": [asdict(sample) for sample in samples]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -31,30 +31,30 @@ class Measure:
 
 
 def over_rounds(
-    own: dict[int, float], floor: dict[int, float], *, inverse: bool = False
+    values: dict[int, float], floor: dict[int, float], *, inverse: bool = False
 ) -> Measure | None:
     """
     One measure from values by round; None without any.
 
     *inverse* divides the floor's value by ours, so that costs too read as "1 is the floor".
     """
-    if not own:
+    if not values:
         return None
-    ratios = [ratio(own[n], floor[n], inverse=inverse) for n in own if n in floor]
+    ratios = [ratio(values[n], floor[n], inverse=inverse) for n in values if n in floor]
     ratios = [each for each in ratios if not math.isnan(each)]
     nan = float("nan")
     return Measure(
-        median(own.values()),
+        median(values.values()),
         median(ratios) if ratios else nan,
         min(ratios, default=nan),
         max(ratios, default=nan),
-        ratio(min(own.values()), min(floor.values()), inverse=inverse) if floor else nan,
+        ratio(min(values.values()), min(floor.values()), inverse=inverse) if floor else nan,
     )
 
 
-def ratio(own: float, floor: float, *, inverse: bool) -> float:
+def ratio(value: float, floor: float, *, inverse: bool) -> float:
     """Own to floor, or floor to own; not a number where one is missing."""
-    over, under = (floor, own) if inverse else (own, floor)
+    over, under = (floor, value) if inverse else (value, floor)
     return over / under if under else float("nan")
 
 
@@ -91,8 +91,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
-        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-        return "  ".join([cells[0].ljust(widths[0]), *rest]).rstrip()
+        aligned = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *aligned]).rstrip()
 
     return "\n".join([line(head), *(line(row) for row in rows)])
 
@@ -105,19 +105,21 @@ COLUMNS: tuple[tuple[str, str, bool, Callable[[float], str]], ...] = (
 )
 
 
-def workload_table(results: RoundResults, contestants: Sequence[Contestant], what: Workload) -> str:
+def workload_table(
+    results: RoundResults, contestants: Sequence[Contestant], workload: Workload
+) -> str:
     """One workload: a row per server, figures with their ratio to the floor."""
     rows = []
     for contestant in contestants:
         cells = [contestant.title]
         for _, field, inverse, show in COLUMNS:
-            measure = compared(results, contestant.name, what, field, inverse=inverse)
+            measure = compared(results, contestant.name, workload, field, inverse=inverse)
             cells += [show(measure.value), number(measure.ratio, 2)] if measure else ["-", "-"]
             if field == "cpu_us":
                 cells += [spread(measure), number(measure.best, 2) if measure else "-"]
         if any(cell != "-" for cell in cells[1:]):
             rows.append(cells)
-    head = [what.title]
+    head = [workload.title]
     for title, *_ in COLUMNS:
         head += [title, "ratio"] + (["spread", "best"] if title == "CPU µs" else [])
     return table(head, rows)
@@ -137,8 +139,8 @@ def start_table(results: RoundResults, contestants: Sequence[Contestant]) -> str
     for contestant in contestants:
         cells = [contestant.title]
         for field, unit in fields:
-            own = of_starts(results.starts, contestant.name, field)
-            measure = over_rounds(own, of_starts(results.starts, FLOOR, field))
+            starts = of_starts(results.starts, contestant.name, field)
+            measure = over_rounds(starts, of_starts(results.starts, FLOOR, field))
             digits = 2 if unit == 1.0 else 0
             cells += (
                 [number(measure.value / unit, digits), number(measure.ratio, 1)]
@@ -157,44 +159,49 @@ def start_table(results: RoundResults, contestants: Sequence[Contestant]) -> str
 def targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
     """What Gatepost is to reach, what it reaches, and the verdict; informs, never fails."""
     lines = []
-    for what in WORKLOADS:
-        aims = (("gatepost", "controls on", what.controlled), ("stripped", "off", what.target))
+    for workload in WORKLOADS:
+        aims = (
+            ("gatepost", "controls on", workload.controlled),
+            ("stripped", "off", workload.target),
+        )
         for server, state, target in aims:
-            measure = compared(results, server, what, "cpu_us", inverse=True)
+            measure = compared(results, server, workload, "cpu_us", inverse=True)
             if measure and target is not None and not math.isnan(measure.ratio):
                 reached, outcome = f"{measure.ratio:.2f}", verdict(measure.ratio, target)
-                title = f"{what.title}: CPU ratio, {state}"
+                title = f"{workload.title}: CPU ratio, {state}"
                 lines.append((title, f"{target:.2f}", reached, outcome))
-        slowest = compared(results, "gatepost", what, "p99_us")
-        if slowest and what.controlled_p99 is not None and not math.isnan(slowest.ratio):
-            most = what.controlled_p99
-            outcome = verdict(slowest.ratio, most, at_most=True)
-            title = f"{what.title}: p99 to the floor's, controls on"
-            lines.append((title, f"< {most:g}", f"{slowest.ratio:.1f}", outcome))
-        lines += disk_targets(results, what)
+        slowest = compared(results, "gatepost", workload, "p99_us")
+        if slowest and workload.controlled_p99 is not None and not math.isnan(slowest.ratio):
+            maximum = workload.controlled_p99
+            outcome = verdict(slowest.ratio, maximum, at_most=True)
+            title = f"{workload.title}: p99 to the floor's, controls on"
+            lines.append((title, f"< {maximum:g}", f"{slowest.ratio:.1f}", outcome))
+        lines += disk_targets(results, workload)
     return lines + start_targets(results)
 
 
-def disk_targets(results: RoundResults, what: Workload) -> list[tuple[str, str, str, str]]:
+def disk_targets(results: RoundResults, workload: Workload) -> list[tuple[str, str, str, str]]:
     """The latency of a workload, compared with an `fsync` of the same round."""
     lines = []
     for name, field in (("p50", "p50_us"), ("p99", "p99_us")):
-        own = of_samples(results.samples, "gatepost", what.name, field)
-        measure = over_rounds(own, {one.round: getattr(one, field) for one in results.disk})
-        if measure and what.of_fsync is not None and not math.isnan(measure.ratio):
-            took = median(getattr(one, field) for one in results.disk)
-            title = f"{what.title}: {name} to an fsync's ({took:,.0f} µs), controls on"
-            outcome = verdict(measure.ratio, what.of_fsync, at_most=True)
-            lines.append((title, f"< {what.of_fsync:g}", f"{measure.ratio:.1f}", outcome))
+        values = of_samples(results.samples, "gatepost", workload.name, field)
+        measure = over_rounds(values, {disk.round: getattr(disk, field) for disk in results.disk})
+        if measure and workload.of_fsync is not None and not math.isnan(measure.ratio):
+            took = median(getattr(disk, field) for disk in results.disk)
+            title = f"{workload.title}: {name} to an fsync's ({took:,.0f} µs), controls on"
+            outcome = verdict(measure.ratio, workload.of_fsync, at_most=True)
+            lines.append((title, f"< {workload.of_fsync:g}", f"{measure.ratio:.1f}", outcome))
     return lines
 
 
 def compared(
-    results: RoundResults, server: str, what: Workload, value: str, *, inverse: bool = False
+    results: RoundResults, server: str, workload: Workload, value: str, *, inverse: bool = False
 ) -> Measure | None:
     """One value of a server in a workload, compared with the floor."""
-    own = of_samples(results.samples, server, what.name, value)
-    return over_rounds(own, of_samples(results.samples, FLOOR, what.name, value), inverse=inverse)
+    values = of_samples(results.samples, server, workload.name, value)
+    return over_rounds(
+        values, of_samples(results.samples, FLOOR, workload.name, value), inverse=inverse
+    )
 
 
 def start_targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
@@ -220,9 +227,9 @@ def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
     """The whole report as text."""
     ordered = sorted(contestants, key=lambda each: each.name != FLOOR)
     parts = [
-        workload_table(results, ordered, what)
-        for what in WORKLOADS
-        if any(sample.workload == what.name for sample in results.samples)
+        workload_table(results, ordered, workload)
+        for workload in WORKLOADS
+        if any(sample.workload == workload.name for sample in results.samples)
     ]
     if results.starts:
         parts.append(start_table(results, ordered))
@@ -230,7 +237,7 @@ def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
     if aims:
         parts.append(table(("Gatepost's targets", "target", "reached", "verdict"), aims))
     remarks = {f"{s.server}, {s.workload}: {s.note}" for s in results.samples if s.note}
-    remarks |= {f"{name}: not measured: {why}" for name, why in results.missing.items()}
+    remarks |= {f"{name}: not measured: {reason}" for name, reason in results.missing.items()}
     if remarks:
         parts.append("\n".join(sorted(remarks)))
     return "\n\n".join(parts)

@@ -17,7 +17,7 @@ from bench.probe import NotAnswering, ask, first_answer, line_printed
 from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
 from bench.tokens import Purse
-from bench.workload import FEW_TOOLS, WORKLOADS, Place, Workload
+from bench.workload import FEW_TOOLS, WORKLOADS, BenchEndpoint, Workload
 
 START_S = 60
 FSYNCS, WRITTEN_BYTES = 500, 16_384
@@ -108,26 +108,28 @@ class RoundRunner:
             sizes=sizes,
         )
 
-    def place(self, contestant: Contestant, what: Workload) -> Place:
+    def endpoint(self, contestant: Contestant, workload: Workload) -> BenchEndpoint:
         """Where a server takes a workload's requests."""
-        place = contestant.place(self.ports[contestant.name], what)
+        endpoint = contestant.endpoint(self.ports[contestant.name], workload)
         # All tokens are for one resource, so every Gatepost has to be that one.
         return (
-            replace(place, name=urlsplit(self.resource).netloc) if contestant.remembers else place
+            replace(endpoint, name=urlsplit(self.resource).netloc)
+            if contestant.remembers
+            else endpoint
         )
 
-    def load(self, contestant: Contestant, what: Workload, seconds: int) -> wrk.Account:
+    def load(self, contestant: Contestant, workload: Workload, seconds: int) -> wrk.Account:
         """One interval of a workload against a server."""
-        place = self.place(contestant, what)
-        path = self.folder / f"{what.name}-{contestant.name}.lua"
-        script = wrk.script(what, place, self.purse.files.get(what.tokens))
+        endpoint = self.endpoint(contestant, workload)
+        path = self.folder / f"{workload.name}-{contestant.name}.lua"
+        script = wrk.script(workload, endpoint, self.purse.files.get(workload.tokens))
         path.write_text(script, encoding="utf-8")
         return wrk.load(
-            f"http://{place.address}",
+            f"http://{endpoint.address}",
             path,
             seconds=seconds,
             cores=self.cores,
-            connections=what.connections,
+            connections=workload.connections,
         )
 
     @contextmanager
@@ -143,52 +145,54 @@ class RoundRunner:
             launch.command, log=folder / "output.log", cores=self.cores, env=launch.env
         )
         try:
-            ready = None
+            ready_s = None
             if contestant.ready_line:
-                ready = line_printed(process, contestant.ready_line, limit_s=START_S) - begun
-            place, token = self.place(contestant, WARM), self.purse.take(WARM.tokens)
-            answered = first_answer(process, place, WARM, token, limit_s=START_S) - begun
+                ready_s = line_printed(process, contestant.ready_line, limit_s=START_S) - begun
+            endpoint, token = self.endpoint(contestant, WARM), self.purse.take(WARM.tokens)
+            answered = first_answer(process, endpoint, WARM, token, limit_s=START_S) - begun
             resident = process.usage().resident
-            yield process, Start(number, contestant.name, answered, ready, resident)
+            yield process, Start(number, contestant.name, answered, ready_s, resident)
         finally:
             process.stop()
             # The access log of a full run is hundreds of megabytes.
             shutil.rmtree(folder, ignore_errors=True)
 
-    def introduce(self, contestant: Contestant, what: Workload) -> None:
+    def introduce(self, contestant: Contestant, workload: Workload) -> None:
         """Send every token of a workload once: what its first use costs is measured as `fresh`."""
         for _ in range(MAX_WARM_UPS):
-            if self.load(contestant, what, WARM_UP_S).reused:
+            if self.load(contestant, workload, WARM_UP_S).reused:
                 return
-        raise NotAnswering(f"{what.name}: not every token was sent in {MAX_WARM_UPS} s")
+        raise NotAnswering(f"{workload.name}: not every token was sent in {MAX_WARM_UPS} s")
 
     def measure(
         self,
         number: int,
         contestant: Contestant,
         process: BenchProcess,
-        what: Workload,
+        workload: Workload,
         seconds: int,
     ) -> RoundSample:
         """One interval, the server's CPU taken from outside around it."""
-        answer = ask(self.place(contestant, what), what, self.purse.take(what.tokens))
-        wrong = what.misread(answer.status, answer.body)
-        if wrong:
-            raise NotAnswering(f"{what.name}: {wrong}")
-        if what.tokens == "thousand" and contestant.remembers:
-            self.introduce(contestant, what)
+        answer = ask(
+            self.endpoint(contestant, workload), workload, self.purse.take(workload.tokens)
+        )
+        problem = workload.misread(answer.status, answer.body)
+        if problem:
+            raise NotAnswering(f"{workload.name}: {problem}")
+        if workload.tokens == "thousand" and contestant.remembers:
+            self.introduce(contestant, workload)
         before = process.usage().cpu_s
-        account = self.load(contestant, what, seconds)
+        account = self.load(contestant, workload, seconds)
         used = process.usage().cpu_s - before
         return RoundSample(
             number,
             contestant.name,
-            what.name,
+            workload.name,
             account.rate,
             account.p50_us,
             account.p99_us,
             used / account.requests * 1e6 if account.requests else float("nan"),
-            remark(account, what, contestant),
+            remark(account, workload, contestant),
         )
 
 
@@ -208,31 +212,31 @@ def remark(account: wrk.Account, workload: Workload, contestant: Contestant) -> 
 
 def learn_sizes(bench: RoundRunner, workloads: Sequence[Workload], results: RoundResults) -> None:
     """Let the floor answer as many bytes as Gatepost does."""
-    place = Place(bench.ports["gatepost"])
-    for what in workloads:
+    endpoint = BenchEndpoint(bench.ports["gatepost"])
+    for workload in workloads:
         # Every token but a refused one gets the same answer, and fresh ones must stay fresh.
-        token = bench.purse.take("one" if what.status == 200 else what.tokens)
-        answer = ask(place, what, token)
-        if what.misread(answer.status, answer.body) is None:
-            results.sizes[what.answer] = len(answer.body)
+        token = bench.purse.take("one" if workload.status == 200 else workload.tokens)
+        answer = ask(endpoint, workload, token)
+        if workload.misread(answer.status, answer.body) is None:
+            results.sizes[workload.answer] = len(answer.body)
 
 
 def run_round(bench: RoundRunner, plan: BenchPlan, number: int, results: RoundResults) -> None:
     """One round: the calls with few tools, then the list with many, each with fresh servers."""
-    for tools in sorted({what.tools for what in WORKLOADS}):
-        workloads = [what for what in WORKLOADS if what.tools == tools]
-        names = {what.name for what in workloads}
-        asked = [
+    for tools in sorted({workload.tools for workload in WORKLOADS}):
+        workloads = [workload for workload in WORKLOADS if workload.tools == tools]
+        names = {workload.name for workload in workloads}
+        contestants = [
             each
             for each in plan.contestants
             if names & set(plan.workloads(each, number))
             and not {each.name, staged(each, tools)} & results.missing.keys()
         ]
-        if asked:
+        if contestants:
             with ExitStack() as stack:
-                running = start_all(stack, bench, asked, (number, tools), results)
-                for what in workloads:
-                    ask_in_turn(bench, plan, what, running, (number, results))
+                running = start_all(stack, bench, contestants, (number, tools), results)
+                for workload in workloads:
+                    ask_in_turn(bench, plan, workload, running, (number, results))
                 if tools == FEW_TOOLS:
                     for process, start, _ in running:
                         results.starts.append(replace(start, resident=process.usage().resident))
@@ -262,7 +266,9 @@ def start_all(
             results.missing[staged(contestant, stage[1])] = str(reason)
             continue
         if contestant.name == "gatepost":
-            learn_sizes(bench, [what for what in WORKLOADS if what.tools == stage[1]], results)
+            learn_sizes(
+                bench, [workload for workload in WORKLOADS if workload.tools == stage[1]], results
+            )
         bench.load(contestant, WARM, WARM_UP_S)
         running.append((process, start, contestant))
     return running
@@ -271,22 +277,22 @@ def start_all(
 def ask_in_turn(
     bench: RoundRunner,
     plan: BenchPlan,
-    what: Workload,
+    workload: Workload,
     running: Running,
     account: tuple[int, RoundResults],
 ) -> None:
     """One interval of a workload for each server that has it, one after another."""
     number, results = account
     for process, _, contestant in running:
-        if what.name not in plan.workloads(contestant, number):
+        if workload.name not in plan.workloads(contestant, number):
             continue
         try:
-            sample = bench.measure(number, contestant, process, what, plan.seconds)
+            sample = bench.measure(number, contestant, process, workload, plan.seconds)
         except (NotAnswering, wrk.LoadError, OSError) as reason:
-            results.missing[f"{contestant.name}, {what.name}"] = str(reason)
+            results.missing[f"{contestant.name}, {workload.name}"] = str(reason)
             continue
         results.samples.append(sample)
-        if what.of_fsync is not None and contestant.name == "gatepost":
+        if workload.of_fsync is not None and contestant.name == "gatepost":
             results.disk.append(disk(bench.folder, number))
 
 

@@ -16,7 +16,7 @@ from bench.process import BenchProcess, Cores, usage
 from bench.report import number, table
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, Place, Workload
+from bench.workload import PATH, WORKLOADS, BenchEndpoint, Workload
 
 START_S = 60
 KIB = 1024
@@ -74,7 +74,7 @@ class SizedServer:
     """A server that answers, as the load finds it."""
 
     pid: int
-    place: Place
+    endpoint: BenchEndpoint
 
 
 class SizeSite:
@@ -99,7 +99,10 @@ class SizeSite:
             self._port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
         )
         config = gatepost.write_config(
-            settings, folder, more=[self.folder / "documents.py"], controls=CONTROLS[controls]
+            settings,
+            folder,
+            further_files=[self.folder / "documents.py"],
+            controls=CONTROLS[controls],
         )
         launch = contestants.serve(config)
         port = free_port()
@@ -115,14 +118,14 @@ class SizeSite:
         )
         try:
             line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            yield SizedServer(process.pid, Place(port, PATH, f"127.0.0.1:{self._port}"))
+            yield SizedServer(process.pid, BenchEndpoint(port, PATH, f"127.0.0.1:{self._port}"))
         finally:
             process.stop()
 
     @contextmanager
-    def floor(self, what: Workload, answer_bytes: int) -> Iterator[SizedServer]:
+    def floor(self, workload: Workload, answer_bytes: int) -> Iterator[SizedServer]:
         """Run the bare server, which answers as many bytes as Gatepost does."""
-        folder = self.folder / f"floor-{what.name}"
+        folder = self.folder / f"floor-{workload.name}"
         folder.mkdir()
         sizes = dict.fromkeys(("call", "document", "progress", "list", "refusal"), answer_bytes)
         port = free_port()
@@ -132,27 +135,29 @@ class SizeSite:
         process = BenchProcess.start(
             launch.command, log=folder / "output.log", cores=self._cores, env=launch.env
         )
-        place = Place(port, "/call", f"127.0.0.1:{port}")
+        endpoint = BenchEndpoint(port, "/call", f"127.0.0.1:{port}")
         try:
-            first_answer(process, place, WORKLOADS[0], self.token, limit_s=START_S)
-            yield SizedServer(process.pid, place)
+            first_answer(process, endpoint, WORKLOADS[0], self.token, limit_s=START_S)
+            yield SizedServer(process.pid, endpoint)
         finally:
             process.stop()
 
-    def cost(self, server: SizedServer, what: Workload, seconds: int) -> float:
+    def cost(self, server: SizedServer, workload: Workload, seconds: int) -> float:
         """Return the CPU microseconds of a call over an interval; raises NotAnswering."""
         script = self.folder / "calls.lua"
-        script.write_text(wrk.script(what, server.place, self.folder / "token"), encoding="utf-8")
+        script.write_text(
+            wrk.script(workload, server.endpoint, self.folder / "token"), encoding="utf-8"
+        )
         before = usage(server.pid).cpu_s
         account = wrk.load(
-            f"http://{server.place.address}",
+            f"http://{server.endpoint.address}",
             script,
             seconds=seconds,
             cores=self._cores,
             connections=CONNECTIONS,
         )
         if account.failed or account.refused or not account.requests:
-            raise NotAnswering(f"{what.name}: {account}")
+            raise NotAnswering(f"{workload.name}: {account}")
         return (usage(server.pid).cpu_s - before) / account.requests * 1e6
 
 
@@ -160,40 +165,42 @@ def run(
     site: SizeSite, rounds: int, seconds: int, say: Callable[[str], object] = print
 ) -> list[SizeRow]:
     """Measure each document with the floor and both Gateposts in turn, several times."""
-    found: list[SizeRow] = []
+    rows: list[SizeRow] = []
     with ExitStack() as stack:
         gates = [stack.enter_context(site.gate(controls)) for controls in CONTROLS]
         for kind, make in KINDS.items():
             for size in SIZES:
                 name = f"{kind}-{size}"
-                what = Workload(name, name, "tools/call", "one", text=make(size), named="repeat")
-                answer = ask(gates[0].place, what, site.token)
-                if wrong := what.misread(answer.status, answer.body):
-                    raise NotAnswering(f"{name}: {wrong[:300]}")
-                with site.floor(what, len(answer.body)) as floor:
+                workload = Workload(
+                    name, name, "tools/call", "one", text=make(size), other_tool="repeat"
+                )
+                answer = ask(gates[0].endpoint, workload, site.token)
+                if problem := workload.misread(answer.status, answer.body):
+                    raise NotAnswering(f"{name}: {problem[:300]}")
+                with site.floor(workload, len(answer.body)) as floor:
                     costs = [
-                        [site.cost(server, what, seconds) for server in (floor, *gates)]
+                        [site.cost(server, workload, seconds) for server in (floor, *gates)]
                         for _ in range(rounds)
                     ]
-                found.append(SizeRow(kind, size, *map(min, zip(*costs, strict=True))))
+                rows.append(SizeRow(kind, size, *map(min, zip(*costs, strict=True))))
                 say(f"{size // KIB:,} KiB of {kind}: done")
-    return found
+    return rows
 
 
-def render(found: Sequence[SizeRow]) -> str:
+def render(rows: Sequence[SizeRow]) -> str:
     """The lowest costs, as other load only adds to them, with their growth, in lines of text."""
     head = ["", "floor µs", "off µs", "ratio", "µs a KiB", "on µs", "ratio", "µs a KiB"]
     lines = []
-    for one in found:
-        cells = [f"{one.size // KIB:,} KiB of {one.kind}", number(one.floor_us, 0)]
-        for us in (one.off_us, one.on_us):
-            cells += [number(us, 0), number(one.floor_us / us, 2), number(us / one.size * KIB, 1)]
+    for row in rows:
+        cells = [f"{row.size // KIB:,} KiB of {row.kind}", number(row.floor_us, 0)]
+        for us in (row.off_us, row.on_us):
+            cells += [number(us, 0), number(row.floor_us / us, 2), number(us / row.size * KIB, 1)]
         lines.append(cells)
     return table(head, lines)
 
 
-def save(found: Sequence[SizeRow], machine: dict[str, object], path: Path) -> None:
+def save(rows: Sequence[SizeRow], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "rows": [asdict(one) for one in found]}
+    document = {"machine": machine, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -87,23 +87,23 @@ class Soak:
     @property
     def leaks(self) -> list[str]:
         """What the server holds more of than after the first fifth; empty when there is none."""
-        found = []
+        leaks = []
         complete = self.seconds * WARM_UP >= KEPT_S
         for kind, number in sorted(self.after.objects.items()):
-            more = number - self.before.objects.get(kind, 0)
+            growth = number - self.before.objects.get(kind, 0)
             if kind in BOUNDED:
                 continue
-            ours = kind.startswith("gatepost")
-            if (ours and kind not in KEPT) or (complete and kind != "blocks"):
+            is_gatepost = kind.startswith("gatepost")
+            if (is_gatepost and kind not in KEPT) or (complete and kind != "blocks"):
                 # What grows with the traffic grows by at least a hundredth of it.
                 operations = self.after.operations - self.before.operations
-                if more > max(FEW, operations / 100 if ours else operations / 20):
-                    found.append(f"{more} more {kind}, {number} in all")
-        most = self.before.resident * MORE_MEMORY + MORE_BYTES
-        if self.after.resident > most:
+                if growth > max(FEW, operations / 100 if is_gatepost else operations / 20):
+                    leaks.append(f"{growth} more {kind}, {number} in all")
+        max_bytes = self.before.resident * MORE_MEMORY + MORE_BYTES
+        if self.after.resident > max_bytes:
             before, after = self.before.resident / 1e6, self.after.resident / 1e6
-            found.append(f"{after:.0f} MB of memory instead of {before:.0f}")
-        return found
+            leaks.append(f"{after:.0f} MB of memory instead of {before:.0f}")
+        return leaks
 
 
 @contextmanager
@@ -114,7 +114,9 @@ def served(folder: Path, issuer: BenchIssuer, port: int) -> Iterator[tuple[Bench
     issuer.key_set = mint.key_set
     settings = Settings(port, issuer.url, issuer.jwks_uri, resource, tools=0, sizes={})
     tools = [Path(soak_tools.__file__)]
-    path = gatepost.write_config(settings, folder, more=tools, controls=gatepost.ON + APPROVALS)
+    path = gatepost.write_config(
+        settings, folder, further_files=tools, controls=gatepost.ON + APPROVALS
+    )
     launch = contestants.serve(path)
     cores = Cores(None, None)
     process = BenchProcess.start(
@@ -139,10 +141,10 @@ async def run(
     for part, name in ((WARM_UP, "before"), (1 - WARM_UP, "after")):
         until = monotonic() + seconds * part
         await asyncio.gather(*(_work(soak, callers[n::AT_ONCE], until, n) for n in range(AT_ONCE)))
-        held = await _settled(process, callers[0], soak)
-        setattr(soak, name, held)
-        memory = held.resident / 1e6
-        say(f"{held.operations} operations: {sum(held.objects.values())} objects, {memory:.0f} MB")
+        memory_use = await _idle_memory_use(process, callers[0], soak)
+        setattr(soak, name, memory_use)
+        objects, memory = sum(memory_use.objects.values()), memory_use.resident / 1e6
+        say(f"{memory_use.operations} operations: {objects} objects, {memory:.0f} MB")
     return soak
 
 
@@ -160,7 +162,7 @@ async def _work(soak: Soak, callers: list[BenchTraffic], until: float, seed: int
         soak.counts[name] += 1
 
 
-async def _settled(process: BenchProcess, caller: BenchTraffic, soak: Soak) -> MemoryUse:
+async def _idle_memory_use(process: BenchProcess, caller: BenchTraffic, soak: Soak) -> MemoryUse:
     """Look again until no call is left that its client has abandoned, for a while."""
     until = monotonic() + SETTLE_S
     while True:
@@ -174,5 +176,7 @@ async def _settled(process: BenchProcess, caller: BenchTraffic, soak: Soak) -> M
 def render(soak: Soak) -> str:
     """The operations of a run, what failed, and what is left of them."""
     lines = [f"{number:8} {name}" for name, number in sorted(soak.counts.items())]
-    lines += [f"{number:8} failed: {what}" for what, number in soak.failed.most_common(20)]
+    lines += [
+        f"{number:8} failed: {operation}" for operation, number in soak.failed.most_common(20)
+    ]
     return "\n".join([*lines, "", *(soak.leaks or ["Nothing is left."])])

@@ -93,14 +93,16 @@ class Purse:
     files: dict[str, Path]
 
     @classmethod
-    def fill(cls, mint: Mint, folder: Path, *, fresh: int) -> "Purse":
-        """Mint everything a run needs, *fresh* tokens for the workload of never-seen ones."""
+    def fill(cls, mint: Mint, folder: Path, *, fresh_tokens: int) -> "Purse":
+        """
+        Mint everything a run needs, *fresh_tokens* tokens for the workload of never-seen ones.
+        """
         pools = {
             "one": mint.pool(1),
             "thousand": mint.pool(1000),
             "garbage": garbage(1000),
             # Numbers that no other pool has: a token of these was never shown to any server.
-            "fresh": mint.pool(fresh, first=1_000_000) if fresh else [],
+            "fresh": mint.pool(fresh_tokens, first=1_000_000) if fresh_tokens else [],
         }
         files = {}
         for name, pool in pools.items():

@@ -83,7 +83,7 @@ class BenchTraffic:
         if self._opened is None:
             await self.connect()
         (reader, writer), self._opened = self._opened, None
-        known = [
+        common = [
             ("Host", self._authority),
             ("Authorization", f"Bearer {self._token}"),
             ("Accept", "application/json, text/event-stream"),
@@ -91,7 +91,7 @@ class BenchTraffic:
             *((("Content-Type", "application/json"),) if body else ()),
             ("Content-Length", str(len(body))),
         ]
-        lines = [f"{verb} {self._path} HTTP/1.1", *(f"{n}: {v}" for n, v in (*known, *fields))]
+        lines = [f"{verb} {self._path} HTTP/1.1", *(f"{n}: {v}" for n, v in (*common, *fields))]
         writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
         await writer.drain()
         return TrafficConnection(reader, writer)
@@ -106,17 +106,20 @@ class BenchTraffic:
         **meta: Any,
     ) -> TrafficConnection:
         """Send one request of 2026-07-28."""
-        known = {META + "protocolVersion": MODERN, META + "clientCapabilities": capabilities or {}}
-        named = params.get("name") or params.get("taskId")
+        meta_fields = {
+            META + "protocolVersion": MODERN,
+            META + "clientCapabilities": capabilities or {},
+        }
+        name = params.get("name") or params.get("taskId")
         mirrored = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", method)]
-        if named:
-            mirrored.append(("Mcp-Name", str(named)))
-        body = _message(method, {**params, "_meta": {**known, **meta}}, next(self._numbers))
+        if name:
+            mirrored.append(("Mcp-Name", str(name)))
+        body = _message(method, {**params, "_meta": {**meta_fields, **meta}}, next(self._numbers))
         return await self.send("POST", [*mirrored, *fields], body)
 
-    async def ask(self, method: str, params: Mapping[str, Any], **more: Any) -> Any:
+    async def ask(self, method: str, params: Mapping[str, Any], **options: Any) -> Any:
         """Send one request of 2026-07-28 and return its result."""
-        connection = await self.begin(method, params, **more)
+        connection = await self.begin(method, params, **options)
         try:
             answer = await (await connection.head()).answer()
         finally:
@@ -125,16 +128,16 @@ class BenchTraffic:
             raise Unexpected(f"{connection.status} {str(answer)[:500]}")
         return answer["result"]
 
-    async def call(self, tool: str, size: int, **more: Any) -> Any:
+    async def call(self, tool: str, size: int, **options: Any) -> Any:
         """Call a tool with a text of so many characters."""
-        return await self.ask("tools/call", _arguments(tool, size), **more)
+        return await self.ask("tools/call", _arguments(tool, size), **options)
 
     async def objects(self) -> dict[str, int]:
         """Return the live objects of the server by type."""
-        found: dict[str, int] = (
+        counts: dict[str, int] = (
             await self.ask("tools/call", {"name": "objects", "arguments": {}})
         )["structuredContent"]
-        return found
+        return counts
 
     async def calls(self, size: int) -> None:
         """A plain call."""
@@ -174,20 +177,20 @@ class BenchTraffic:
 
     async def tasks(self, size: int) -> None:
         """A call that becomes a task, looked at until it has ended."""
-        made = await self.call("compute", size, capabilities=TASKS)
-        while made["resultType"] == "task" or made.get("status") == "working":
-            if (identity := made.get("taskId")) is None:
+        result = await self.call("compute", size, capabilities=TASKS)
+        while result["resultType"] == "task" or result.get("status") == "working":
+            if (identity := result.get("taskId")) is None:
                 return
-            made = await self.ask("tasks/get", {"taskId": identity}, capabilities=TASKS)
+            result = await self.ask("tasks/get", {"taskId": identity}, capabilities=TASKS)
             await asyncio.sleep(0.02)
 
     async def elicitations(self, size: int) -> None:
         """A call that asks, and the next round with the answer."""
         able = {"elicitation": {}}
-        asked = await self.call("ask", size, capabilities=able)
-        answers = dict.fromkeys(asked["inputRequests"], ACCEPTED)
-        more = {"inputResponses": answers, "requestState": asked["requestState"]}
-        await self.ask("tools/call", {**_arguments("ask", size), **more}, capabilities=able)
+        needed = await self.call("ask", size, capabilities=able)
+        answers = dict.fromkeys(needed["inputRequests"], ACCEPTED)
+        answered = {"inputResponses": answers, "requestState": needed["requestState"]}
+        await self.ask("tools/call", {**_arguments("ask", size), **answered}, capabilities=able)
 
     async def approvals(self, size: int) -> None:
         """A call that waits for an approval, which its client does not wait for."""
@@ -214,15 +217,15 @@ class BenchTraffic:
 
     async def subscriptions(self, size: int) -> None:
         """A stream of changes that its client leaves."""
-        wanted = {"notifications": {"toolsListChanged": True}}
-        connection = await self.begin("subscriptions/listen", wanted)
+        filters = {"notifications": {"toolsListChanged": True}}
+        connection = await self.begin("subscriptions/listen", filters)
         await (await connection.head()).event()
         connection.close()
 
     async def sessions_left(self, size: int) -> None:
         """A session that calls and listens, and is never ended."""
         session = await self._open()
-        await self._within(session, "tools/call", _arguments("report", size, told=True))
+        await self._within(session, "tools/call", _arguments("report", size, with_progress=True))
         connection = await self.send("GET", [("Mcp-Session-Id", session)])
         await connection.head()
         connection.close()
@@ -230,7 +233,7 @@ class BenchTraffic:
     async def sessions_ended(self, size: int) -> None:
         """A session whose call asks and is answered, and which is ended."""
         session = await self._open()
-        body = _message("tools/call", _arguments("ask", size, told=True), 7)
+        body = _message("tools/call", _arguments("ask", size, with_progress=True), 7)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
         client_request = await (await connection.head()).event()
         while client_request.get("method") != "elicitation/create":
@@ -244,24 +247,24 @@ class BenchTraffic:
     async def cancelled(self, size: int) -> None:
         """A call that its client takes back, and one whose session is ended."""
         session = await self._open()
-        body = _message("tools/call", _arguments("stay", size, told=True), 7)
+        body = _message("tools/call", _arguments("stay", size, with_progress=True), 7)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
         await (await connection.head()).event()
         await self._post(session, _message("notifications/cancelled", {"requestId": 7}, None))
         connection.close()
-        body = _message("tools/call", _arguments("stay", size, told=True), 8)
+        body = _message("tools/call", _arguments("stay", size, with_progress=True), 8)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
         await (await connection.head()).event()
         await self._end(session)
         connection.close()
 
     async def _open(self) -> str:
-        asked = {
+        params = {
             "protocolVersion": LEGACY,
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "soak", "version": "1"},
         }
-        connection = await self.send("POST", (), _message("initialize", asked, 0))
+        connection = await self.send("POST", (), _message("initialize", params, 0))
         await (await connection.head()).answer()
         connection.close()
         if connection.status != 200:
@@ -311,14 +314,16 @@ OPERATIONS: Mapping[str, Operation] = {
 """What a client does, by name."""
 
 
-def _arguments(tool: str, size: int, *, told: bool = False, **more: Any) -> dict[str, Any]:
+def _arguments(
+    tool: str, size: int, *, with_progress: bool = False, **further: Any
+) -> dict[str, Any]:
     text = "x" * size
-    params: dict[str, Any] = {"name": tool, "arguments": {"text": text, **more}}
-    return params | ({"_meta": {"progressToken": "p"}} if told else {})
+    params: dict[str, Any] = {"name": tool, "arguments": {"text": text, **further}}
+    return params | ({"_meta": {"progressToken": "p"}} if with_progress else {})
 
 
 def _message(method: str, params: Mapping[str, Any], identity: int | None) -> bytes:
-    shown: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
     if identity is not None:
-        shown["id"] = identity
-    return json.dumps(shown).encode()
+        message["id"] = identity
+    return json.dumps(message).encode()

@@ -25,7 +25,7 @@ from bench.servers.settings import Settings
 from bench.soak import APPROVALS
 from bench.tokens import Mint
 from bench.traffic import BenchTraffic
-from bench.workload import PATH, Place, named
+from bench.workload import PATH, BenchEndpoint, by_name
 from gatepost import serve
 from gatepost.cli.configuration import examine
 from gatepost.policy.approvals.approval_request import Operator
@@ -131,28 +131,28 @@ class WalkCaller:
         self._parts = urlsplit(mint.resource)
         self.loop: asyncio.AbstractEventLoop
         self.services: Services
-        self.found: Walks | BaseException | None = None
+        self.walks: Walks | BaseException | None = None
 
     def run(self) -> None:
         """Walk both ways, then stop the server."""
         try:
             call = always(self._calls())
-            asked, answered = zip(*self._approvals(), strict=True)
-            self.found = Walks(call, always(asked), always(answered))
+            approval_walks, approved_walks = zip(*self._approvals(), strict=True)
+            self.walks = Walks(call, always(approval_walks), always(approved_walks))
         except BaseException as error:  # noqa: BLE001  # raised where the server was started
-            self.found = error
+            self.walks = error
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _calls(self) -> Iterator[set[CodeType]]:
         """One connection and one token, as the workload `warm` has them."""
-        (what,) = named(["warm"])
-        place = Place(self._parts.port or 80)
-        fields = what.headers(place) | {"Authorization": f"Bearer {self._token}"}
-        fields["Content-Length"] = str(len(what.body))
+        (workload,) = by_name(["warm"])
+        endpoint = BenchEndpoint(self._parts.port or 80)
+        fields = workload.headers(endpoint) | {"Authorization": f"Bearer {self._token}"}
+        fields["Content-Length"] = str(len(workload.body))
         lines = [f"POST {self._parts.path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
-        request = "\r\n".join([*lines, "", ""]).encode() + what.body
-        with socket.create_connection(("127.0.0.1", place.port), LIMIT_S) as connection:
+        request = "\r\n".join([*lines, "", ""]).encode() + workload.body
+        with socket.create_connection(("127.0.0.1", endpoint.port), LIMIT_S) as connection:
             for number in range(WARM_UP + CALLS):
                 codes: set[CodeType] = set()
                 with self._recorder.recording(codes):
@@ -161,8 +161,8 @@ class WalkCaller:
                     answer = HTTPResponse(connection)
                     answer.begin()
                     body = answer.read()
-                    self._settle()
-                if problem := what.misread(answer.status, body):
+                    self._let_server_finish()
+                if problem := workload.misread(answer.status, body):
                     raise RuntimeError(problem)
                 if number >= WARM_UP:
                     yield codes
@@ -171,7 +171,7 @@ class WalkCaller:
         """Yield what ran before each run, and until its answer."""
         for number in range(1 + APPROVED):
             # The log and the metrics of the call before are written in batches.
-            self._there(asyncio.sleep(WRITTEN_S))
+            self._on_server_loop(asyncio.sleep(WRITTEN_S))
             codes = asyncio.run(self._approved(f"document {number}"))
             if number:
                 yield self._recorder.before_run, codes
@@ -183,47 +183,47 @@ class WalkCaller:
         codes: set[CodeType] = set()
         params = {"name": "sign", "arguments": {"text": text}}
         await traffic.connect()
-        self._settle()
+        self._let_server_finish()
         with self._recorder.recording(codes):
             connection = await traffic.begin("tools/call", params, progressToken="p")
             await (await connection.head()).event()
-            self._settle()
+            self._let_server_finish()
         approvals = self.services.approvals
-        (request,) = self._there(approvals.waiting(TENANT))
+        (request,) = self._on_server_loop(approvals.waiting(TENANT))
         with self._recorder.recording(codes):
-            self._there(
+            self._on_server_loop(
                 approvals.approve(TENANT, request.id, Operator("bench"), seen=request.digest)
             )
             answer = await connection.answer()
-            self._settle()
+            self._let_server_finish()
         connection.close()
         if answer.get("result", {}).get("isError", True):
             raise RuntimeError(f"the approved call answered {answer}")
         return codes
 
-    def _there(self, work: Coroutine[Any, Any, T]) -> T:
+    def _on_server_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
 
-    def _settle(self) -> None:
+    def _let_server_finish(self) -> None:
         """Wait until the server has done what follows an answer at once."""
 
         async def turns() -> None:
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 
-        self._there(turns())
+        self._on_server_loop(turns())
 
 
 def run() -> Walks:
     """Serve in this process and thread until both walks are known; only once in a process."""
     recorder = WalkRecorder()
-    with TemporaryDirectory(prefix="bench-") as place, running() as issuer:
+    with TemporaryDirectory(prefix="bench-") as folder, running() as issuer:
         port = free_port()
         mint = Mint.create(issuer.url, f"http://127.0.0.1:{port}{PATH}")
         issuer.key_set = mint.key_set
         settings = Settings(port, issuer.url, issuer.jwks_uri, mint.resource, tools=0, sizes={})
         tools = [Path(soak_tools.__file__)]
-        path = write_config(settings, Path(place), more=tools, controls=ON + APPROVALS)
+        path = write_config(settings, Path(folder), further_files=tools, controls=ON + APPROVALS)
         caller = WalkCaller(recorder, mint)
         threading.setprofile(recorder)
         sys.setprofile(recorder)
@@ -232,15 +232,15 @@ def run() -> Walks:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
-    if not isinstance(caller.found, Walks):
-        raise RuntimeError("the walks were not completed") from caller.found
-    return caller.found
+    if not isinstance(caller.walks, Walks):
+        raise RuntimeError("the walks were not completed") from caller.walks
+    return caller.walks
 
 
 def _serve(path: Path, port: int, caller: WalkCaller) -> None:
-    config, toolbox, found = examine(path)
+    config, toolbox, problems = examine(path)
     if config is None:
-        raise RuntimeError(str(found))
+        raise RuntimeError(str(problems))
     thread = threading.Thread(target=caller.run)
 
     class WalkServices(Services):
@@ -271,8 +271,8 @@ def replaced(kind: type[Services]) -> Iterator[None]:
         startup.Services = Services  # type: ignore[misc,attr-defined]
 
 
-def render(walks: Walks, *, listed: bool = False) -> str:
-    """Return the figures; with *listed*, the functions, too."""
+def render(walks: Walks, *, with_functions: bool = False) -> str:
+    """Return the figures; with *with_functions*, the functions, too."""
     lines = []
     for title, walk in (
         ("warm tools/call, socket to answer", walks.call),
@@ -280,6 +280,6 @@ def render(walks: Walks, *, listed: bool = False) -> str:
         ("approved, asking to the answer", walks.approved),
     ):
         lines.append(f"{title}: {len(walk.files)} files, {len(walk.functions)} functions")
-        if listed:
+        if with_functions:
             lines += [f"  {name}" for name in sorted(walk.functions)]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from bench.process import BenchProcess
 from bench.replicas import ANYWHERE, START_S, ProcessesSample
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, Place
+from bench.workload import PATH, WORKLOADS, BenchEndpoint
 from tests.support.stores import Valkey
 
 WARM = WORKLOADS[0]
@@ -32,13 +32,13 @@ class WorkerSite:
 
     def __init__(self, folder: Path, issuer: BenchIssuer, valkey: Valkey) -> None:
         self.folder, self._valkey = folder, valkey
-        self._place = Place(gatepost.free_port())
-        resource = f"http://127.0.0.1:{self._place.port}{PATH}"
+        self._endpoint = BenchEndpoint(gatepost.free_port())
+        resource = f"http://127.0.0.1:{self._endpoint.port}{PATH}"
         mint = Mint.create(issuer.url, resource)
         issuer.key_set = mint.key_set
         self._token = mint.token(0)
         (folder / "token").write_text(f"{self._token}\n", encoding="ascii")
-        self._settings = Settings(self._place.port, issuer.url, issuer.jwks_uri, resource, 0, {})
+        self._settings = Settings(self._endpoint.port, issuer.url, issuer.jwks_uri, resource, 0, {})
 
     @contextmanager
     def served(self, workers: int, number: int) -> Iterator[BenchProcess]:
@@ -56,7 +56,7 @@ class WorkerSite:
         )
         try:
             line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            first_answer(process, self._place, WARM, self._token, limit_s=START_S)
+            first_answer(process, self._endpoint, WARM, self._token, limit_s=START_S)
             yield process
         finally:
             process.stop()
@@ -64,9 +64,9 @@ class WorkerSite:
     def sample(self, process: BenchProcess, workers: int, seconds: int) -> ProcessesSample:
         """Call the workers for an interval."""
         script = self.folder / "calls.lua"
-        calls = wrk.script(WARM, self._place, self.folder / "token")
+        calls = wrk.script(WARM, self._endpoint, self.folder / "token")
         script.write_text(f"{calls}\nfunction delay() return {PAUSE_MS} end\n")
-        url, connections = f"http://{self._place.address}", CONNECTIONS * workers
+        url, connections = f"http://{self._endpoint.address}", CONNECTIONS * workers
         before = process.usage().cpu_s
         account = wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
         cpu_s = process.usage().cpu_s - before
@@ -102,20 +102,22 @@ def render(samples: Sequence[ProcessesSample]) -> str:
     ]
     rates, costs = dict[int, float](), dict[int, float]()
     for workers in NUMBERS:
-        found = [one for one in samples if one.processes == workers]
-        rates[workers] = statistics.median(one.rate for one in found)
-        costs[workers] = statistics.median(one.cpu_us for one in found)
-        p99_ms = statistics.median(one.p99_us for one in found) / 1000
+        of_number = [sample for sample in samples if sample.processes == workers]
+        rates[workers] = statistics.median(sample.rate for sample in of_number)
+        costs[workers] = statistics.median(sample.cpu_us for sample in of_number)
+        p99_ms = statistics.median(sample.p99_us for sample in of_number) / 1000
         figures = f"{rates[workers]:.0f} calls/s, p99 {p99_ms:.1f} ms"
         lines.append(f"workers: {workers}, {figures}, {costs[workers]:.0f} µs CPU a call")
-        if failed := sum(one.failed for one in found):
+        if failed := sum(sample.failed for sample in of_number):
             lines.append(f"  {failed} calls failed")
-    one, two = NUMBERS
+    single, double = NUMBERS
     # Two cores that are only half busy must not hide that each call costs more with two workers.
-    times = min(rates[two] / rates[one], two * costs[one] / costs[two])
+    by_rate = rates[double] / rates[single]
+    by_cpu = double * costs[single] / costs[double]
+    times = min(by_rate, by_cpu)
     verdict = "met" if times >= TARGET else f"missed by {TARGET - times:.2f}"
     lines.append(
-        f"two workers: {rates[two] / rates[one]:.2f} times the calls, "
-        f"and {two * costs[one] / costs[two]:.2f} times as many for the CPU time of two cores"
+        f"two workers: {by_rate:.2f} times the calls, "
+        f"and {by_cpu:.2f} times as many for the CPU time of two cores"
     )
     return "\n".join([*lines, f"target: {TARGET:g} times by both: {verdict}"])

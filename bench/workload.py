@@ -24,7 +24,7 @@ META = {
 
 
 @dataclass(frozen=True)
-class Place:
+class BenchEndpoint:
     """Where a request goes: a port of this machine, and a path."""
 
     port: int
@@ -57,7 +57,7 @@ class Workload:
     progress: bool = False
     """Whether `count_slowly` is called instead, with five reports before its result (SSE)."""
     connections: int = CONNECTIONS
-    named: str = ""
+    other_tool: str = ""
     """The tool that is called, if it is not the usual one."""
     tools: int = FEW_TOOLS
     """How many tools the server has; FastMCP's calls get slower with every one."""
@@ -82,7 +82,7 @@ class Workload:
     @property
     def tool(self) -> str:
         """The tool that a call names."""
-        return self.named or ("count_slowly" if self.progress else "echo")
+        return self.other_tool or ("count_slowly" if self.progress else "echo")
 
     @property
     def body(self) -> bytes:
@@ -96,10 +96,10 @@ class Workload:
         message = {"jsonrpc": "2.0", "id": 1, "method": self.method, "params": params}
         return json.dumps(message, separators=(",", ":")).encode()
 
-    def headers(self, place: Place) -> dict[str, str]:
+    def headers(self, endpoint: BenchEndpoint) -> dict[str, str]:
         """Everything but Authorization and Content-Length."""
         headers = {
-            "Host": place.host,
+            "Host": endpoint.host,
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
             "MCP-Protocol-Version": REVISION,
@@ -122,8 +122,10 @@ class Workload:
             # As JSON writes it.
             sought = json.dumps(self.text)[1:-1].encode()
             return None if sought in body else f"no echo in {body[:300]!r}"
-        listed = body.count(b'"inputSchema"')
-        return None if listed >= self.tools else f"{listed} tools instead of {self.tools}"
+        listed_tools = body.count(b'"inputSchema"')
+        return (
+            None if listed_tools >= self.tools else f"{listed_tools} tools instead of {self.tools}"
+        )
 
 
 WORKLOADS = (
@@ -201,10 +203,10 @@ WORKLOADS = (
 )
 
 
-def named(names: Sequence[str]) -> tuple[Workload, ...]:
+def by_name(names: Sequence[str]) -> tuple[Workload, ...]:
     """The workloads of these names, in their usual order; ValueError for an unknown name."""
     unknown = set(names) - {workload.name for workload in WORKLOADS}
     if unknown:
-        known = ", ".join(workload.name for workload in WORKLOADS)
-        raise ValueError(f"unknown workload {sorted(unknown)[0]!r}; there are {known}")
+        offered = ", ".join(workload.name for workload in WORKLOADS)
+        raise ValueError(f"unknown workload {sorted(unknown)[0]!r}; there are {offered}")
     return tuple(workload for workload in WORKLOADS if workload.name in names)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.process import Cores
-from bench.workload import CONNECTIONS, Place, Workload
+from bench.workload import CONNECTIONS, BenchEndpoint, Workload
 
 MISSING = (
     "wrk, the load generator, is not installed: `apt-get install wrk` on Debian and Ubuntu, "
@@ -97,25 +97,25 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def script(workload: Workload, place: Place, tokens: Path | None) -> str:
+def script(workload: Workload, endpoint: BenchEndpoint, tokens: Path | None) -> str:
     """The Lua script that sends one workload, cycling through a file of tokens."""
-    lines = [f"POST {place.path} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in workload.headers(place).items()]
+    lines = [f"POST {endpoint.path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in workload.headers(endpoint).items()]
     lines.append(f"Content-Length: {len(workload.body)}")
     head = "\r\n".join(lines)
-    rest = f"\r\n\r\n{workload.body.decode()}"
+    body = f"\r\n\r\n{workload.body.decode()}"
     if tokens is None:
-        return SCRIPT.format(before=quoted(head), after=quoted(rest), path='""')
+        return SCRIPT.format(before=quoted(head), after=quoted(body), path='""')
     before = f"{head}\r\nAuthorization: Bearer "
-    return SCRIPT.format(before=quoted(before), after=quoted(rest), path=quoted(str(tokens)))
+    return SCRIPT.format(before=quoted(before), after=quoted(body), path=quoted(str(tokens)))
 
 
 def parse(output: str) -> Account:
     """The account in wrk's output; LoadError when it holds none."""
-    found = ACCOUNT.search(output)
-    if not found:
+    match = ACCOUNT.search(output)
+    if not match:
         raise LoadError(f"wrk reported nothing: {output.strip()[-300:]}")
-    return Account(**{k: int(v) for k, v in (pair.split("=") for pair in found[1].split())})
+    return Account(**{k: int(v) for k, v in (pair.split("=") for pair in match[1].split())})
 
 
 def program() -> str:

@@ -116,14 +116,16 @@ class RandomCache(Generic[K, T]):
             if self.entries.get(key) is entry:
                 self.entries[key] = None
 
-    def drop(self, which: Callable[[T], bool]) -> None:
+    def drop(self, predicate: Callable[[T], bool]) -> None:
         """Remove these entries, and those that are no longer valid."""
         with self._changing:
-            kept = self.entries.items()
-            left = {key: one for key, one in kept if one is not None and not which(one)}
-            self._keys, self._next = list(left), 0
-            self._ends = array("d", map(self.end_of, left.values()))
-            self.entries = {**left}
+            items = self.entries.items()
+            remaining = {
+                key: entry for key, entry in items if entry is not None and not predicate(entry)
+            }
+            self._keys, self._next = list(remaining), 0
+            self._ends = array("d", map(self.end_of, remaining.values()))
+            self.entries = {**remaining}
 
 
 class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
@@ -150,9 +152,9 @@ class Memory(RandomCache[AnswerKey, CachedAnswer[T]]):
             return None
         return entry.value
 
-    def forget(self, which: Callable[[T], bool]) -> None:
+    def forget(self, predicate: Callable[[T], bool]) -> None:
         """Remove the entries of these callers."""
-        self.drop(lambda entry: which(entry.value))
+        self.drop(lambda entry: predicate(entry.value))
 
     def end_of(self, entry: CachedAnswer[T]) -> float:
         """Return the end of an answer."""

@@ -32,10 +32,10 @@ def decode(segment: bytes) -> bytes:
     ValueError: another alphabet, padding, white space, an impossible length, or a tail with
     stray bits (RFC 7515 section 2, RFC 4648 sections 3 and 5).
     """
-    rest = len(segment) & 3
-    last = LAST[rest]
+    remainder = len(segment) & 3
+    last = LAST[remainder]
     if last is not None and segment[-1] not in last:
         raise ValueError("stray bits")
     # As JSON text, which takes a third of the time of `binascii` in its strict mode. Nothing can
     # end the string earlier, because a quotation mark is outside of the alphabet.
-    return _decode(b"".join((b'"', segment.translate(TO_STANDARD), ENDS[rest])))
+    return _decode(b"".join((b'"', segment.translate(TO_STANDARD), ENDS[remainder])))

@@ -154,8 +154,8 @@ def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem
 
 def _resource_problems(url: str) -> Iterator[Problem]:
     path, _, query = url.partition("?")
-    rest = path.replace(f"/{TENANT}/", "//", 1).removesuffix(TENANT) + query
-    if "{" in rest or "}" in rest or path.count(TENANT) > 1 or f"//{TENANT}" in path:
+    fixed_part = path.replace(f"/{TENANT}/", "//", 1).removesuffix(TENANT) + query
+    if "{" in fixed_part or "}" in fixed_part or path.count(TENANT) > 1 or f"//{TENANT}" in path:
         yield _found("authz.E006", "resource", f"{url!r} is not a template that can be served")
     if path.endswith("/") and path.count("/") > 3:
         yield _found("authz.W001", "resource", "the resource ends in a slash")
@@ -308,13 +308,15 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
     """Yield the problems that other issuers or the resource cause."""
     free = [closed_set(issuer) is None for issuer in issuers]
     # An issuer with a table also maps the values of its tokens.
-    mapping = sum(lone or bool(issuer.tenants) for lone, issuer in zip(free, issuers, strict=True))
-    seen: set[str] = set()
+    mapping = sum(
+        is_free or bool(issuer.tenants) for is_free, issuer in zip(free, issuers, strict=True)
+    )
+    seen_issuers: set[str] = set()
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
-        if issuer.issuer in seen:
+        if issuer.issuer in seen_issuers:
             yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} is configured twice")
-        seen.add(issuer.issuer)
+        seen_issuers.add(issuer.issuer)
         if free[index] and mapping > 1:
             message = "several issuers map values of tokens, and this one has no `tenants` table"
             yield _found("authz.E019", f"{where}.tenants", message)

@@ -109,10 +109,10 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
         missing = [name for name in sorted(required) if lookup(claims, name) is MISSING]
         if missing:
             raise InvalidToken("missing_claim").about(claim=missing[0])
-    named = registered(claims)
-    if named.iss != expected.issuer:
+    registered_claims = registered(claims)
+    if registered_claims.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")
-    check_times(named, expected, now=now)
+    check_times(registered_claims, expected, now=now)
     client_id = first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
     shared = check_audience(claims, expected, client_id)
     subject, kind = subject_of(claims, preset, client_id)
@@ -123,14 +123,22 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
         client_id=client_id,
         scopes=granted or NO_SCOPES,
         names_scopes=granted is not None,
-        expires_at=int(named.exp),
-        issued_at=None if named.iat is UNSET else int(named.iat),
+        expires_at=int(registered_claims.exp),
+        issued_at=None if registered_claims.iat is UNSET else int(registered_claims.iat),
         shared_audience=shared,
-        actor=None if named.act is UNSET else line(named.act.sub, "bad_act"),
-        acr=None if named.acr is UNSET else line(named.acr, "bad_acr", limit=MAX_TEXT),
-        auth_time=None if named.auth_time is UNSET else int(named.auth_time),
+        actor=None
+        if registered_claims.act is UNSET
+        else line(registered_claims.act.sub, "bad_act"),
+        acr=None
+        if registered_claims.acr is UNSET
+        else line(registered_claims.acr, "bad_acr", limit=MAX_TEXT),
+        auth_time=None
+        if registered_claims.auth_time is UNSET
+        else int(registered_claims.auth_time),
         token_id=first_text(claims, preset.token_id_claims, limit=MAX_TEXT),
-        session_id=None if named.sid is UNSET else line(named.sid, "bad_sid", limit=MAX_TEXT),
+        session_id=None
+        if registered_claims.sid is UNSET
+        else line(registered_claims.sid, "bad_sid", limit=MAX_TEXT),
     )
 
 
@@ -149,8 +157,8 @@ def registered(claims: Mapping[str, object]) -> Registered:
 
 def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
     """Refuse ID tokens, refresh tokens and bound tokens, which have the same signature."""
-    if others := OTHER_KINDS.intersection(claims):
-        raise InvalidToken("wrong_kind").about(claim=min(others))
+    if other_kinds := OTHER_KINDS.intersection(claims):
+        raise InvalidToken("wrong_kind").about(claim=min(other_kinds))
     for name, values in preset.forbidden.items():
         if name not in claims and "." not in name:
             continue
@@ -158,7 +166,7 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         if value is MISSING:
             continue
         items = value if isinstance(value, list) else [value]
-        if not values or any(str(one).lower() in values for one in items):
+        if not values or any(str(item).lower() in values for item in items):
             raise InvalidToken("wrong_kind").about(claim=name)
     for name, expected in preset.must_equal.items():
         if lookup(claims, name) != expected:
@@ -169,19 +177,19 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         raise InvalidToken("sender_constrained")
 
 
-def check_times(named: Registered, expected: Expected, *, now: float) -> None:
+def check_times(registered_claims: Registered, expected: Expected, *, now: float) -> None:
     """Check ``exp``, ``nbf`` and ``iat`` (RFC 7519 section 4.1) and the maximum lifetime."""
-    if now >= named.exp + expected.leeway:
+    if now >= registered_claims.exp + expected.leeway:
         raise ExpiredToken
     latest = now + expected.leeway
-    if named.nbf is not UNSET and named.nbf > latest:
+    if registered_claims.nbf is not UNSET and registered_claims.nbf > latest:
         raise NotYetValidToken
-    if named.iat is not UNSET and named.iat > latest:
+    if registered_claims.iat is not UNSET and registered_claims.iat > latest:
         raise NotYetValidToken
     # A token for a hundred years outlives every key and every employee. If it has no issue time,
     # the current time counts.
-    issued = now if named.iat is UNSET else named.iat
-    if named.exp - issued > expected.max_lifetime:
+    issued = now if registered_claims.iat is UNSET else registered_claims.iat
+    if registered_claims.exp - issued > expected.max_lifetime:
         raise InvalidToken("lives_too_long")
 
 
@@ -202,14 +210,14 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
         raise WrongAudience("no_audience")
     if value == expected.resource:
         return False
-    named = audiences_of(value)
-    accepted = [name for name in named if is_meant(name, expected)]
+    audiences = audiences_of(value)
+    accepted = [name for name in audiences if is_meant(name, expected)]
     if not accepted:
         raise WrongAudience
-    return len(accepted) < len(named)
+    return len(accepted) < len(audiences)
 
 
-def audience_in(claims: Mapping[str, object], others: tuple[str, ...]) -> object:
+def audience_in(claims: Mapping[str, object], other_names: tuple[str, ...]) -> object:
     """
     Return the audience; MISSING if no claim names one.
 
@@ -218,14 +226,14 @@ def audience_in(claims: Mapping[str, object], others: tuple[str, ...]) -> object
     """
     if "aud" in claims:
         return claims["aud"]
-    values = (lookup(claims, name) for name in others)
+    values = (lookup(claims, name) for name in other_names)
     return next((value for value in values if value is not MISSING), MISSING)
 
 
 def audiences_of(value: object) -> list[str]:
-    named = value if isinstance(value, list) else [value]
-    texts = [name for name in named if isinstance(name, str) and name]
-    if not 0 < len(named) <= MAX_AUDIENCES or len(texts) != len(named):
+    audiences = value if isinstance(value, list) else [value]
+    texts = [name for name in audiences if isinstance(name, str) and name]
+    if not 0 < len(audiences) <= MAX_AUDIENCES or len(texts) != len(audiences):
         raise InvalidToken("bad_audience")
     return texts
 

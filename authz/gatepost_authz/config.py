@@ -64,10 +64,10 @@ class Resource:
         # The variant under the resource comes first, because challenges name it. For an origin both
         # are the same. RFC 9728 section 3.1 removes only a slash right after the host.
         inserted = WELL_KNOWN + ("" if parts.path == "/" else parts.path)
-        under = parts.path.rstrip("/") + WELL_KNOWN
-        self.metadata_paths = tuple(dict.fromkeys((under, inserted)))
+        appended = parts.path.rstrip("/") + WELL_KNOWN
+        self.metadata_paths = tuple(dict.fromkeys((appended, inserted)))
         self.inserted_url = f"{self.origin}{inserted}" + (f"?{parts.query}" if parts.query else "")
-        self._metadata_url = self.origin + under
+        self._metadata_url = self.origin + appended
         before, _, after = parts.path.partition(TENANT)
         self._pattern = re.compile(
             f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}", re.ASCII

@@ -94,26 +94,26 @@ class Discovery:
         With ``issuer`` as reason: the documents that were found belong to other issuers.
         """
         key = (location.issuer, location.sign_in)
-        known = self._known.get(key)
-        if known is not None and self._monotonic() < known[1]:
-            return known[0]
+        cached = self._known.get(key)
+        if cached is not None and self._monotonic() < cached[1]:
+            return cached[0]
         task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(self._search(location))
             self._running[key] = task
-            task.add_done_callback(lambda done: self._finish(key, done))
+            task.add_done_callback(lambda task: self._finish(key, task))
         try:
             # A request that gives up must not cancel the fetch for the others.
             return await asyncio.shield(task)
         except FetchError:
-            if known is not None:
-                return known[0]
+            if cached is not None:
+                return cached[0]
             raise
 
     def known(self, issuer: str) -> IssuerMetadata | None:
         """Return the cached metadata of an issuer, or None."""
-        found = self._known.get((issuer, False))
-        return None if found is None else found[0]
+        cached = self._known.get((issuer, False))
+        return None if cached is None else cached[0]
 
     def distrust(self, issuer: str) -> None:
         """Discard cached metadata that did not work."""
@@ -147,10 +147,10 @@ async def find_document(
     Return the metadata of *location*, and the whole document; raise FetchError if there is none.
     """
     failure = FetchError("metadata")
-    found = locations(location.issuer, location.extra_paths)
+    document_urls = locations(location.issuer, location.extra_paths)
     if location.sign_in:
-        found.sort(key=lambda document_url: OPENID not in document_url)
-    for document_url in found:
+        document_urls.sort(key=lambda document_url: OPENID not in document_url)
+    for document_url in document_urls:
         try:
             document = await fetcher.get_json(document_url, allow_private=location.allow_private)
             return metadata_of(location, document_url, document.data), document.data
@@ -178,9 +178,9 @@ async def named_issuer(fetcher: Fetcher, location: DiscoveryLocation) -> str:
             if not error.answered:
                 break
             continue
-        named = document.data.get("issuer")
-        if isinstance(named, str):
-            return named
+        issuer_name = document.data.get("issuer")
+        if isinstance(issuer_name, str):
+            return issuer_name
     raise failure
 
 
@@ -212,13 +212,13 @@ def metadata_of(
     """
     if document.get("issuer") != location.issuer:
         raise FetchError("issuer")
-    own = frozenset({authority(location.issuer)})
+    own_hosts = frozenset({authority(location.issuer)})
     # Browsers are sent to some of them, with an ID token, so that no fetch checks these URLs.
     loopback = location.issuer.startswith("http://")
-    allowed = {"jwks_uri": own.union(location.key_hosts), "introspection_endpoint": own}
-    allowed |= dict.fromkeys(SIGN_IN, own)
-    found: dict[str, str] = {}
-    elsewhere = set()
+    allowed = {"jwks_uri": own_hosts.union(location.key_hosts), "introspection_endpoint": own_hosts}
+    allowed |= dict.fromkeys(SIGN_IN, own_hosts)
+    endpoints: dict[str, str] = {}
+    foreign_members = set()
     for name, hosts in allowed.items():
         url = document.get(name, "")
         if not isinstance(url, str):
@@ -226,19 +226,21 @@ def metadata_of(
                 continue  # no user can sign in there; issuers for machines often say so
             raise FetchError("metadata")
         if url and (authority(url) not in hosts or url_problem(url, loopback)):
-            elsewhere.add(name)
+            foreign_members.add(name)
             url = ""
-        found[name] = url
+        endpoints[name] = url
     prompts = document.get("prompt_values_supported")
     return IssuerMetadata(
         issuer=location.issuer,
         location=document_url,
         prompts=frozenset(
-            one for one in (prompts if isinstance(prompts, list) else ()) if isinstance(one, str)
+            prompt
+            for prompt in (prompts if isinstance(prompts, list) else ())
+            if isinstance(prompt, str)
         ),
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
-        elsewhere=frozenset(elsewhere),
-        **found,
+        elsewhere=frozenset(foreign_members),
+        **endpoints,
     )
 
 

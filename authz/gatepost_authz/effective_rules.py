@@ -69,8 +69,8 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
         clients = " or ".join(issuer.audiences) or "none, because `audiences` is empty"
         text = f"without audience, the client must be {clients}"
         yield _rule(rules, "client_as_audience", text)
-    person, *others = preset.subject_claims
-    subject = f"people: {person}" + "".join(f"; machines also: {one}" for one in others)
+    person, *machine_claims = preset.subject_claims
+    subject = f"people: {person}" + "".join(f"; machines also: {claim}" for claim in machine_claims)
     yield _rule(rules, "subject_claims", subject)
     yield _rule(rules, "machine", _marks(preset.machine, preset))
     yield _rule(rules, "person", _marks(preset.person, preset))
@@ -97,8 +97,8 @@ def _introspection_rules(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRu
         if introspection.token_prefix
         else "all"
     )
-    shown = ", also those of other issuers" if introspection.ask_in_turn else ""
-    accepted = f"{opaque}{shown}" if has_opaque_tokens(issuer, preset) else "none"
+    suffix = ", also those of other issuers" if introspection.ask_in_turn else ""
+    accepted = f"{opaque}{suffix}" if has_opaque_tokens(issuer, preset) else "none"
     yield EffectiveRule("opaque tokens", accepted, "introspection")
     if introspection.when == "always" or preset.introspects_signed:
         text = "the issuer is asked about them, and both must agree"
@@ -131,8 +131,8 @@ def _tenant(issuer: Issuer, preset: Preset) -> str:
         return "the issuer, or the part of it that varies"
     claim = issuer.tenant.claim or preset.tenant_claim
     only_entry = issuer.tenant.only_entry or claim == preset.tenant_claim
-    also = ", also as the only entry of a list or object" if only_entry else ""
-    return f"the claim {claim}{also}" if claim else "none"
+    suffix = ", also as the only entry of a list or object" if only_entry else ""
+    return f"the claim {claim}{suffix}" if claim else "none"
 
 
 def _client(rule: ClientRule) -> str:

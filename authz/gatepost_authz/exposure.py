@@ -26,17 +26,17 @@ LONGEST_S = 366 * DAY_S
 MAX_PUBLIC = {4: 1 << 24, 6: 1 << 112}
 """The number of public addresses that one list may cover: a /8, and a /16 of IPv6."""
 PRIVATE_V4 = tuple(
-    IPv4Network(one)
-    for one in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+    IPv4Network(text)
+    for text in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 )
-PRIVATE_V6 = tuple(IPv6Network(one) for one in ("::1/128", "fc00::/7", "fe80::/10"))
+PRIVATE_V6 = tuple(IPv6Network(text) for text in ("::1/128", "fc00::/7", "fe80::/10"))
 MAPPED = IPv6Network("::ffff:0:0/96")
 EMBEDDING = (MAPPED, IPv6Network("64:ff9b::/96"))
 """Networks whose addresses contain an IPv4 address in their last 32 bits."""
 LINK_LOCAL = (IPv4Network("169.254.0.0/16"), IPv6Network("fe80::/10"))
 METADATA = frozenset(
-    ip_address(one)
-    for one in (
+    ip_address(text)
+    for text in (
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure's platform
         "192.0.0.192",  # Oracle
@@ -46,7 +46,7 @@ METADATA = frozenset(
     )
 )
 """Services that return a machine's credentials, in addition to all link-local addresses."""
-METADATA_NETWORKS = (*(ip_network(one) for one in METADATA), IPv6Network("fd00:ec2::/32"))
+METADATA_NETWORKS = (*(ip_network(address) for address in METADATA), IPv6Network("fd00:ec2::/32"))
 METADATA_NAMES = frozenset(
     {
         "instance-data",
@@ -113,8 +113,8 @@ def too_wide(texts: Iterable[str]) -> bool:
     are ignored.
     """
     networks = [_plain(network) for network in _networks(texts)]
-    v4 = [one for one in networks if isinstance(one, IPv4Network)]
-    v6 = [one for one in networks if isinstance(one, IPv6Network)]
+    v4 = [network for network in networks if isinstance(network, IPv4Network)]
+    v6 = [network for network in networks if isinstance(network, IPv6Network)]
     return _public(v4, PRIVATE_V4) > MAX_PUBLIC[4] or _public(v6, PRIVATE_V6) > MAX_PUBLIC[6]
 
 
@@ -129,11 +129,11 @@ def is_metadata(address: IPv4Address | IPv6Address) -> bool:
 def _public(networks: Iterable[AnyNetwork], private: Sequence[AnyNetwork]) -> int:
     """Return the number of addresses outside *private* that the networks cover."""
     outside = (
-        one
-        for one in collapse_addresses(networks)
-        if not any(one.subnet_of(own) for own in private)
+        network
+        for network in collapse_addresses(networks)
+        if not any(network.subnet_of(private_network) for private_network in private)
     )
-    return sum(one.num_addresses for one in outside)
+    return sum(network.num_addresses for network in outside)
 
 
 def _networks(texts: Iterable[str]) -> Iterator[IpNetwork]:
@@ -165,7 +165,7 @@ def _private(where: str, issuer: Issuer) -> Iterator[Problem]:
         message = "the issuer's keys could be fetched from almost any address"
         yield finding(HINTS, "authz.E030", setting, message)
     for network in map(_plain, _networks(issuer.allow_private)):
-        if any(_within(network, one) for one in (*LINK_LOCAL, *METADATA_NETWORKS)):
+        if any(_within(network, blocked) for blocked in (*LINK_LOCAL, *METADATA_NETWORKS)):
             message = f"{network} contains a cloud's metadata service, not an issuer"
             yield finding(HINTS, "authz.E031", setting, message)
 

@@ -241,7 +241,7 @@ class Fetcher:
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
     ) -> httpx2.Request:
-        sent = {
+        request_headers = {
             "accept": "application/json",
             # A compressed answer can become a thousand times larger than its transfer limit.
             "accept-encoding": "identity",
@@ -251,7 +251,7 @@ class Fetcher:
         if url_problem(url, self._development):
             raise FetchError("url")
         try:
-            return httpx2.Request(method, url, headers=sent, data=form)
+            return httpx2.Request(method, url, headers=request_headers, data=form)
         except httpx2.InvalidURL as error:
             raise FetchError("url") from error
 

@@ -63,8 +63,8 @@ class Impersonating:
     compares them with the token. The headers in *reserved* never pass.
     """
 
-    def __init__(self, *, kept: Iterable[bytes] = (), reserved: Iterable[bytes] = ()) -> None:
-        self.harmless = COMMON_HEADERS | frozenset(kept)
+    def __init__(self, *, harmless: Iterable[bytes] = (), reserved: Iterable[bytes] = ()) -> None:
+        self.harmless = COMMON_HEADERS | frozenset(harmless)
         self._reserved = frozenset(canonical(name) for name in reserved)
         self._verdicts: dict[bytes, bool] = {}
 
@@ -141,8 +141,8 @@ class IdentityHeaders:
 
     def for_app(self, headers: Iterable[HeaderField], caller: TenantContext) -> list[HeaderField]:
         """Return *headers* without forged identity headers, with those of the caller added."""
-        kept = [pair for pair in headers if not self._impersonates(pair[0])]
-        return kept + self.of(caller)
+        safe_headers = [pair for pair in headers if not self._impersonates(pair[0])]
+        return safe_headers + self.of(caller)
 
 
 class IdentityHeadersApp:

@@ -72,12 +72,14 @@ def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> No
     if "events" in claims or not {"iss", "sub", "aud", "exp", "iat"} <= claims.keys():
         raise InvalidToken("missing_claim")
     # No decision uses the time of the sign-in, and glewlwyd writes 0 if it has none.
-    named = registered({name: value for name, value in claims.items() if name != "auth_time"})
-    if named.iss != login.issuer:
+    registered_claims = registered(
+        {name: value for name, value in claims.items() if name != "auth_time"}
+    )
+    if registered_claims.iss != login.issuer:
         raise InvalidToken("wrong_issuer")
     expected = login.trusted.expects(login.issuer, login.target)
-    check_times(named, expected, now=now)
-    check_party(claims, login.client_id, own=expected.audiences | {expected.resource})
+    check_times(registered_claims, expected, now=now)
+    check_party(claims, login.client_id, own_audiences=expected.audiences | {expected.resource})
     nonce = claims.get("nonce")
     if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), login.nonce.encode()):
         # If the code of another user's sign-in is injected into this one, it yields a token with
@@ -86,20 +88,20 @@ def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> No
     check_person(claims, login)
 
 
-def check_party(claims: Mapping[str, object], client_id: str, *, own: Set[str]) -> None:
+def check_party(claims: Mapping[str, object], client_id: str, *, own_audiences: Set[str]) -> None:
     """
     Check that the token is for this client (section 3.1.3.7, 3-5).
 
-    *own* are the audiences of this server. The provider may name them beside the client. If it
-    names any other audience, `azp` must say that the token was issued to this client.
+    *own_audiences* are the audiences of this server. The provider may name them beside the client.
+    If it names any other audience, `azp` must say that the token was issued to this client.
     """
     audience = claims["aud"]
-    named = audience if isinstance(audience, list) else [audience]
-    if client_id not in named or claims.get("azp", client_id) != client_id:
+    audiences = audience if isinstance(audience, list) else [audience]
+    if client_id not in audiences or claims.get("azp", client_id) != client_id:
         raise InvalidToken("wrong_party")
-    expected = own | {client_id}
+    expected = own_audiences | {client_id}
     if "azp" not in claims and not all(
-        isinstance(name, str) and name in expected for name in named
+        isinstance(name, str) and name in expected for name in audiences
     ):
         raise InvalidToken("wrong_party")
 
@@ -140,6 +142,8 @@ def check_hash(claims: Mapping[str, object], access_token: str, algorithm: str) 
     size = algorithm[2:] if algorithm[2:] in {"256", "384"} else "512"
     digest = hashlib.new(f"sha{size}", access_token.encode("ascii", "replace")).digest()
     half = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode("ascii")
-    given = claims["at_hash"]
-    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), half.encode()):
+    token_hash = claims["at_hash"]
+    if not isinstance(token_hash, str) or not hmac.compare_digest(
+        token_hash.encode(), half.encode()
+    ):
         raise InvalidToken("wrong_access_token")

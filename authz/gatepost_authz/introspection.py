@@ -80,11 +80,14 @@ class IntrospectionVerifier:
         if not possible:
             return None
         digest, now = digest_of(token), self.clock()
-        keys = [(digest, one.settings.issuer, target.url, registry.generation) for one in possible]
+        keys = [
+            (digest, trusted.settings.issuer, target.url, registry.generation)
+            for trusted in possible
+        ]
         for key in keys:
-            known = self._good.get(key, now)
-            if known is not None:
-                return known
+            cached_caller = self._good.get(key, now)
+            if cached_caller is not None:
+                return cached_caller
         failed: AuthError | None = None
         for key, trusted in self._in_turn(keys, possible, now):
             try:
@@ -116,9 +119,9 @@ class IntrospectionVerifier:
         """Return whether that token was accepted at *target* before."""
         return self._accepted.has(digest_of(token), target.url)
 
-    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+    def forget(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Discard cached results of these callers, and all refusals."""
-        self._good.forget(which)
+        self._good.forget(predicate)
         self._bad.forget(lambda refusal: True)
 
     async def aclose(self) -> None:
@@ -131,16 +134,18 @@ class IntrospectionVerifier:
         """Return the issuers that may see this token; several are asked in turn."""
         possible = self._asked_issuers(registry)
         if possible and target.tenant is not None:
-            named = registry.for_tenant(target.tenant)
-            possible = tuple(one for one in possible if one.settings.issuer in named)
+            issuer_names = registry.for_tenant(target.tenant)
+            possible = tuple(
+                trusted for trusted in possible if trusted.settings.issuer in issuer_names
+            )
         owners = registry.owners_of(token)
         # Without a prefix it is a token of an issuer without prefix.
         possible = tuple(
-            one
-            for one in possible
-            if (one.settings.issuer in owners if owners else not prefix_of(one.settings))
+            trusted
+            for trusted in possible
+            if (trusted.settings.issuer in owners if owners else not prefix_of(trusted.settings))
         )
-        if len(possible) > 1 and not all(may_see_others(one) for one in possible):
+        if len(possible) > 1 and not all(may_see_others(trusted) for trusted in possible):
             # Asking one issuer after the other shows each of them tokens of the others.
             raise InvalidToken("undecided_issuer")
         return possible
@@ -148,7 +153,7 @@ class IntrospectionVerifier:
     def _asked_issuers(self, registry: IssuerRegistry) -> tuple[TrustedIssuer, ...]:
         """Return the issuers that can know opaque tokens; computed once per registry."""
         if self._possible[0] != registry.generation:
-            found = tuple(
+            introspecting = tuple(
                 trusted
                 for trusted in registry.issuers
                 if asks(trusted)
@@ -156,16 +161,16 @@ class IntrospectionVerifier:
                 and trusted.template is None
                 and (self.policy.development or not trusted.loopback)
             )
-            self._possible = (registry.generation, found)
+            self._possible = (registry.generation, introspecting)
         return self._possible[1]
 
     async def _answer(
         self, key: AnswerKey, token: str, target: Target, trusted: TrustedIssuer
     ) -> TenantContext:
         """Return the caller by a cached refusal or by the issuer's answer."""
-        kept = self._bad.get(key, self.clock())
-        if kept is not None:
-            kind, reason, claim, tenant = kept
+        cached_refusal = self._bad.get(key, self.clock())
+        if cached_refusal is not None:
+            kind, reason, claim, tenant = cached_refusal
             raise kind(reason).about(claim=claim, issuer=key[1], tenant=tenant)
         try:
             claims = await self.introspectors.ask(token, trusted)
@@ -185,8 +190,8 @@ class IntrospectionVerifier:
     def _refused(self, key: AnswerKey, refusal: InvalidToken, target: Target) -> None:
         now = self.clock()
         # Do not raise the exception itself, because its traceback contains the token.
-        kept = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
-        self._bad.put(key, kept, now=now, until=now + REFUSED_S)
+        cached_refusal = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
+        self._bad.put(key, cached_refusal, now=now, until=now + REFUSED_S)
         self._accepted.drop(key[0], target.url)
         if refusal.reason != "inactive":
             self._owners.put(owner_key(key), key[1], now=now, until=now + OWNER_S)
@@ -201,8 +206,8 @@ class IntrospectionVerifier:
         if claims.get("dev") is True and not self.policy.development:
             raise InvalidToken("development_token")
         expected = trusted.expects_of_answer(target)
-        found = self.registry.find(trusted.settings.issuer)
-        captured, rules, policy = found[1] if found else None, trusted.rules, self.policy
+        match = self.registry.find(trusted.settings.issuer)
+        captured, rules, policy = match[1] if match else None, trusted.rules, self.policy
         try:
             accepted = check_claims(claims, expected, now=self.clock())
         except InvalidToken as refusal:

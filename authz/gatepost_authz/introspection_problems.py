@@ -69,17 +69,25 @@ def neighbour_problems(issuers: Sequence[Issuer], *, by_path: bool) -> Iterator[
         for index, issuer in enumerate(issuers)
         if issuer.introspection is not None and issuer.enabled
     ]
-    prefixes = [(setting, one.token_prefix) for setting, one in introspecting if one.token_prefix]
+    prefixes = [
+        (setting, introspection.token_prefix)
+        for setting, introspection in introspecting
+        if introspection.token_prefix
+    ]
     for at, (setting, prefix) in enumerate(prefixes):
         for _, other in prefixes[:at]:
             if prefix.startswith(other) or other.startswith(prefix):
                 message = f"tokens with {prefix!r} could be those of another issuer ({other!r})"
                 yield finding(HINTS, "authz.E041", f"{setting}.token_prefix", message)
-    open_ones = [(setting, one) for setting, one in introspecting if not one.token_prefix]
+    open_ones = [
+        (setting, introspection)
+        for setting, introspection in introspecting
+        if not introspection.token_prefix
+    ]
     if len(open_ones) < 2 or by_path:
         return
     setting = open_ones[-1][0]
-    if all(one.ask_in_turn for _, one in open_ones):
+    if all(introspection.ask_in_turn for _, introspection in open_ones):
         message = f"opaque tokens are shown to up to {len(open_ones)} issuers, in their order"
         yield finding(HINTS, "authz.W018", f"{setting}.ask_in_turn", message)
     else:

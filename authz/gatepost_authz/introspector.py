@@ -100,9 +100,9 @@ class Introspector:
         return document.data
 
     async def _endpoint(self) -> str:
-        known = self._configured or self.trusted.preset.introspection_endpoint
-        if known:
-            return known
+        endpoint = self._configured or self.trusted.preset.introspection_endpoint
+        if endpoint:
+            return endpoint
         if self._monotonic() < self._search_at:
             raise FetchError("metadata")
         try:
@@ -152,7 +152,7 @@ class Introspectors:
                 raise IssuerUnavailable("introspection_too_many_requests").about(issuer=issuer)
             task = asyncio.create_task(self.of(trusted).ask(token))
             self._running[key] = task
-            task.add_done_callback(lambda done: self._finish(key, done))
+            task.add_done_callback(lambda task: self._finish(key, task))
         # A request that gives up must not cancel the introspection for the others.
         return await asyncio.shield(task)
 
@@ -173,14 +173,14 @@ class Introspectors:
         Return the introspector for *trusted*; create a new one when its settings have changed.
         """
         issuer = trusted.settings.issuer
-        known = self._known.get(issuer)
-        if known is not None and known.trusted is trusted:
-            return known
-        if known is not None and known.trusted.settings == trusted.settings:
-            known.trusted = trusted
-            return known
-        if known is not None:
-            self._retired.append(known)
+        introspector = self._known.get(issuer)
+        if introspector is not None and introspector.trusted is trusted:
+            return introspector
+        if introspector is not None and introspector.trusted.settings == trusted.settings:
+            introspector.trusted = trusted
+            return introspector
+        if introspector is not None:
+            self._retired.append(introspector)
         settings = trusted.settings.introspection
         self._known[issuer] = Introspector(
             trusted,
@@ -197,7 +197,7 @@ class Introspectors:
         every = [*self._known.values(), *self._retired]
         self._known.clear()
         self._retired.clear()
-        await asyncio.gather(*(one.aclose() for one in every))
+        await asyncio.gather(*(introspector.aclose() for introspector in every))
 
 
 def active(answer: Mapping[str, object], *, names_type: bool = False) -> dict[str, object]:

@@ -232,13 +232,13 @@ class IssuerKeySets:
         Of issuers that are asked about tokens, it begins to find out where. Templates are left out:
         they name no issuer.
         """
-        for one in trusted:
-            if one.template is not None:
+        for issuer in trusted:
+            if issuer.template is not None:
                 continue
-            if asks(one):
-                self._look_for(one)
-            if not asks(one) or one.introspects_signed:
-                self.of(one.settings.issuer, one).warm()
+            if asks(issuer):
+                self._look_for(issuer)
+            if not asks(issuer) or issuer.introspects_signed:
+                self.of(issuer.settings.issuer, issuer).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
         """
@@ -304,9 +304,9 @@ class IssuerKeySets:
 
     def retain(self, issuers: Collection[str]) -> None:
         """Remove all issuers and templates that are not in *issuers*; used after a reload."""
-        for issuer in [known for known in self._exact if known not in issuers]:
+        for issuer in [issuer for issuer in self._exact if issuer not in issuers]:
             self._exact.pop(issuer).keys.discard()
-        for template in [known for known in self._families if known not in issuers]:
+        for template in [template for template in self._families if template not in issuers]:
             for located in self._families.pop(template).all():
                 located.keys.discard()
 

@@ -85,7 +85,9 @@ class IssuerRegistry:
         self.issuers = trust(issuers, presets)
         self._exact: dict[str, IssuerMatch] = {}
         # This includes disabled issuers: their tokens must not reach another issuer.
-        self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
+        self._prefixes = [
+            (prefix_of(issuer), issuer.issuer) for issuer in issuers if prefix_of(issuer)
+        ]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
         for trusted in self.issuers:
             name = trusted.settings.issuer
@@ -96,9 +98,9 @@ class IssuerRegistry:
 
     def find(self, issuer: str) -> IssuerMatch | None:
         """Return the trusted issuer with this name or a matching template, or None."""
-        found = self._exact.get(issuer)
-        if found is not None:
-            return found
+        exact = self._exact.get(issuer)
+        if exact is not None:
+            return exact
         for trusted in self._templates:
             match = trusted.template.fullmatch(issuer) if trusted.template else None
             if match is not None:
@@ -116,7 +118,7 @@ class IssuerRegistry:
         Those whose settings name the tenant come first: some clients use only the first. None
         means the one resource of all tenants. A template is listed only where a tenant fills it.
         """
-        named: list[str] = []
+        names: list[str] = []
         possible: list[str] = []
         for trusted in self.issuers:
             rules = trusted.rules
@@ -125,8 +127,8 @@ class IssuerRegistry:
             if tenant is None or (rules.closed is None and rules.exclusive):
                 possible += concrete_issuers(trusted, tenant)
             elif rules.closed is not None and tenant in rules.closed:
-                named += concrete_issuers(trusted, tenant)
-        return tuple(dict.fromkeys(named + possible))
+                names += concrete_issuers(trusted, tenant)
+        return tuple(dict.fromkeys(names + possible))
 
 
 def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[TrustedIssuer, ...]:
@@ -134,14 +136,14 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
     closed = [closed_set(settings) for settings in issuers]
     free = sum(tenants is None for tenants in closed)
     compiled = []
-    for index, (settings, own) in enumerate(zip(issuers, closed, strict=True)):
+    for index, (settings, own_tenants) in enumerate(zip(issuers, closed, strict=True)):
         if settings.preset not in presets:
             raise ValueError(f"issuer {settings.issuer} names an unknown preset")
         if not settings.enabled:
             # Disabled issuers count above as well: turning one off must not give its tenants to
             # another.
             continue
-        others = [
+        tenants_of_others = [
             (tenants or frozenset()) | client_tenants(issuers[n])
             for n, tenants in enumerate(closed)
             if n != index
@@ -150,9 +152,9 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
         rules = TenantRules(
             settings=settings,
             preset=preset,
-            closed=own,
-            foreign=frozenset().union(*others) - (own or frozenset()),
-            exclusive=own is not None or free == 1,
+            closed=own_tenants,
+            foreign=frozenset().union(*tenants_of_others) - (own_tenants or frozenset()),
+            exclusive=own_tenants is not None or free == 1,
             claim=settings.tenant.claim or preset.tenant_claim,
             templated="{" in settings.issuer,
         )
@@ -219,7 +221,7 @@ def concrete_issuers(trusted: TrustedIssuer, tenant: str | None) -> tuple[str, .
         return ()
     before, after = outside_of(settings.issuer)
     table = settings.tenants
-    segments = [value for value, named in table.items() if tenant in (None, named)]
+    segments = [value for value, value_tenant in table.items() if tenant in (None, value_tenant)]
     if not table and tenant is not None:
         segments = [tenant]
     concrete = [(f"{before}{segment}{after}", segment) for segment in segments]

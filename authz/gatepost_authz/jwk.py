@@ -158,10 +158,10 @@ def algorithms_of(entry: Mapping[str, object], possible: frozenset[str]) -> froz
     """Return the algorithms of a key: its ``alg``, or all algorithms of its type."""
     if "alg" not in entry:
         return possible
-    named = entry["alg"]
-    if not isinstance(named, str):
+    algorithm_name = entry["alg"]
+    if not isinstance(algorithm_name, str):
         raise UnusableKey("bad_algorithm")
-    return with_synonyms(frozenset({named})) & possible
+    return with_synonyms(frozenset({algorithm_name})) & possible
 
 
 def names(member: object, issuer: str) -> bool:

@@ -135,8 +135,8 @@ class KeySet:
         An unknown key id waits at most five seconds. IssuerUnavailable: the fetch failed or takes
         longer, or too many wait; whether the token is good is then unknown, so no 401.
         """
-        if found := self.find(kid, algorithm):
-            return found
+        if keys := self.find(kid, algorithm):
+            return keys
         if self._table and (kid is None or kid in self._ids):
             # The key is known, but does not fit this algorithm: the same as a bad signature.
             await self.after_bad_signature()
@@ -197,8 +197,8 @@ class KeySet:
                 failure = await self._outcome(self._next_fetch(), limit)
                 if failure is not None:
                     raise IssuerUnavailable(f"keys_{failure}")
-                if (found := self.find(kid, algorithm)) or conclusive:
-                    return found
+                if (keys := self.find(kid, algorithm)) or conclusive:
+                    return keys
         finally:
             self._end_waiting(limit)
 
@@ -302,9 +302,11 @@ def tabulate(keys: Iterable[VerificationKey]) -> Table:
         for algorithm in key.algorithms:
             alone.setdefault(algorithm, []).append(key)
             if key.kid is not None:
-                same = table.get((key.kid, algorithm), ())
-                table[key.kid, algorithm] = (*same, key)[:CANDIDATES]
+                candidates = table.get((key.kid, algorithm), ())
+                table[key.kid, algorithm] = (*candidates, key)[:CANDIDATES]
     # RFC 7515 omits the id if there is only one key. If there are several, the sender of the token
     # could make us try all keys.
-    table.update(((None, name), (only[0],)) for name, only in alone.items() if len(only) == 1)
+    table.update(
+        ((None, name), (same_keys[0],)) for name, same_keys in alone.items() if len(same_keys) == 1
+    )
     return table

@@ -97,17 +97,21 @@ class BearerMiddleware:
         try:
             headers, folded = scope["headers"], scope.get(HEADERS_BY_NAME)
             if folded is not None and len(folded) == len(headers):
-                sent: bytes | None = folded.get(b"authorization")
+                authorization: bytes | None = folded.get(b"authorization")
             else:
-                sent = credentials(headers)
-            if sent is None:
+                authorization = credentials(headers)
+            if authorization is None:
                 raise MissingToken
-            if target is not None and sent[:7] == BEARER and len(sent) <= MAX_VALUE:
+            if (
+                target is not None
+                and authorization[:7] == BEARER
+                and len(authorization) <= MAX_VALUE
+            ):
                 # Only well-formed tokens are accepted, so a cached token needs no check of its
                 # form.
-                caller = self.verifier.cached(sent[7:], target)
+                caller = self.verifier.cached(authorization[7:], target)
             if caller is None:
-                caller = await self._verified(scope, token_in(sent), target)
+                caller = await self._verified(scope, token_in(authorization), target)
             if self.baseline:
                 caller.require(self.baseline)
         except AuthError as error:
@@ -153,22 +157,22 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     everything else that is not exactly one header field with one ``b64token``. A token in the
     query or in a form is never looked for (MCP: access tokens must not stand in the URI).
     """
-    found = credentials(headers)
-    if found is None:
+    authorization = credentials(headers)
+    if authorization is None:
         raise MissingToken
-    return token_in(found)
+    return token_in(authorization)
 
 
 def credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Return the value of the Authorization header; raises MalformedCredentials if repeated."""
-    found = None
+    authorization = None
     for name, value in headers:
         if name == b"authorization":
-            if found is not None:
+            if authorization is not None:
                 # A proxy in front may have checked the other header.
                 raise MalformedCredentials("repeated_header")
-            found = value
-    return found
+            authorization = value
+    return authorization
 
 
 def token_in(value: bytes) -> str:

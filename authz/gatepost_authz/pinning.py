@@ -78,8 +78,8 @@ class SystemResolver:
         def look_up() -> None:
             addresses, failure = None, None
             try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+                entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
             except (OSError, UnicodeError) as error:
                 failure = OSError(str(error))
             try:
@@ -147,15 +147,15 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         spelt = literal(host)
         try:
-            found = [str(spelt)] if spelt is not None else await self._resolver(host, port)
+            addresses = [str(spelt)] if spelt is not None else await self._resolver(host, port)
         except OSError as error:
             raise httpcore2.ConnectError(str(error)) from error
-        if not found:
+        if not addresses:
             raise httpcore2.ConnectError("no address")
-        for text in found:
+        for text in addresses:
             if not self._address_policy.reachable(host, port, ip_address(text)):
                 raise AddressRefused("address not allowed")
-        return found
+        return addresses
 
 
 def alternated(addresses: Sequence[str]) -> Sequence[str]:
@@ -165,9 +165,14 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
     Where IPv6 leads nowhere, its addresses must not use up the time of those that work.
     """
     first = ":" in addresses[0]
-    same = [address for address in addresses if (":" in address) is first]
-    other = [address for address in addresses if (":" in address) is not first]
-    ordered = [one for pair in zip_longest(same, other) for one in pair if one is not None]
+    same_family = [address for address in addresses if (":" in address) is first]
+    other_family = [address for address in addresses if (":" in address) is not first]
+    ordered = [
+        address
+        for pair in zip_longest(same_family, other_family)
+        for address in pair
+        if address is not None
+    ]
     return ordered[:ATTEMPTS]
 
 
@@ -190,7 +195,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         limits: httpx2.Limits | None = None,
     ) -> None:
         self._address_policy = address_policy or IssuerAddressPolicy()
-        named = self._address_policy.proxy_resolves
+        resolves_at_proxy = self._address_policy.proxy_resolves
         limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
         self._direct = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
@@ -200,11 +205,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             network_backend=PinnedBackend(
                 self._address_policy,
                 resolver=resolver or SystemResolver(),
-                tunnel=Tunnel(proxy, tls) if proxy and not named else None,
+                tunnel=Tunnel(proxy, tls) if proxy and not resolves_at_proxy else None,
             ),
         )
         self._proxied: httpcore2.AsyncHTTPProxy | None = None
-        if proxy and named:
+        if proxy and resolves_at_proxy:
             proxy_settings = httpx2.Proxy(proxy)
             self._proxied = httpcore2.AsyncHTTPProxy(
                 str(proxy_settings.url),
@@ -228,7 +233,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         if spelt is not None and not self._address_policy.reachable(host, port, spelt):
             raise AddressRefused("address not allowed", request=request)
         pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
-        sent = httpcore2.Request(
+        core_request = httpcore2.Request(
             method=request.method,
             url=httpcore2.URL(
                 scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
@@ -239,7 +244,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
         try:
             with awaited():
-                answer = await pool.handle_async_request(sent)
+                answer = await pool.handle_async_request(core_request)
         except CORE_ERRORS as error:
             raise translated(error) from error
         return httpx2.Response(

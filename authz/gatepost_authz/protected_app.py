@@ -73,9 +73,9 @@ class ProtectedApp:
         # Not a Router, which would enter itself in the scope: the application's `url_for` would
         # then look for names of its routes here.
         for route in self._routes:
-            match, found = route.matches(scope)
+            match, child_scope = route.matches(scope)
             if match is Match.FULL:
-                await route.handle({**scope, **found}, receive, send)
+                await route.handle({**scope, **child_scope}, receive, send)
                 return
         await self._bearer(scope, receive, send)
 
@@ -84,13 +84,16 @@ def _refuse_problems(
     resource: str, issuers: Sequence[Issuer], scopes: Sequence[str], development: bool
 ) -> None:
     """Raise ValueError if the settings have errors; log their warnings."""
-    found = list(
+    found_problems = list(
         problems(
             resource=resource, issuers=issuers, development=development, scopes={"scopes": scopes}
         )
     )
-    lines = {one: f"{one.id} {one.setting}: {one.message}; {one.hint}" for one in found}
-    errors = [lines[one] for one in found if one.level == "error"]
+    lines = {
+        problem: f"{problem.id} {problem.setting}: {problem.message}; {problem.hint}"
+        for problem in found_problems
+    }
+    errors = [lines[problem] for problem in found_problems if problem.level == "error"]
     errors += [
         f"issuers[{index}].introspection: ProtectedApp verifies only JWTs; "
         "pass an IntrospectionVerifier to BearerMiddleware instead"
@@ -99,5 +102,5 @@ def _refuse_problems(
     ]
     if errors:
         raise ValueError("the settings of the gate have errors:\n" + "\n".join(errors))
-    for one in found:
-        log.warning("%s", lines[one])
+    for problem in found_problems:
+        log.warning("%s", lines[problem])

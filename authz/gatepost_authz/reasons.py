@@ -356,15 +356,15 @@ def _rules() -> dict[str, RefusalReason]:
         setting = CLAIM_SETTINGS.get(claim)
         where = f"issuers.tokens.{setting}" if setting else ""
         rules[f"bad_{claim}"] = RefusalReason(rule, f"{_WRITES}.", claim, where)
-    for word, why in FETCH_FAILURES.items():
+    for word, explanation in FETCH_FAILURES.items():
         advice, setting = FETCH_ADVICE.get(word, ("", ""))
         rules[f"keys_{word}"] = RefusalReason(
-            f"The issuer's keys must be available: {why}.",
+            f"The issuer's keys must be available: {explanation}.",
             advice or "Allow connections to the issuer, and run `gatepost check`.",
             setting=setting or "issuers.jwks_uri",
         )
         rules[f"introspection_{word}"] = RefusalReason(
-            f"The issuer's introspection must be available: {why}.",
+            f"The issuer's introspection must be available: {explanation}.",
             advice or "Check the endpoint and the client's credentials.",
             setting=setting or "issuers.introspection",
         )

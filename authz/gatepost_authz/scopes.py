@@ -52,7 +52,7 @@ class Implications:
     """The scopes that a granted scope implies, directly or indirectly."""
 
     def __init__(self, implied: Mapping[str, Iterable[str]]) -> None:
-        direct = {scope: frozenset(others) for scope, others in implied.items()}
+        direct = {scope: frozenset(implied_scopes) for scope, implied_scopes in implied.items()}
         self.implied = {scope: closure(scope, direct) for scope in direct}
         self.expand: Callable[[frozenset[str]], frozenset[str]]
         """Returns a set of scopes with all implied scopes; the last sets are cached."""

@@ -101,8 +101,8 @@ def as_list(value: object) -> list[str]:
     return sorted(map(str, value)) if isinstance(value, list) else [str(value)]
 
 
-def earlier(one: object, other: object) -> object:
+def earlier(first: object, second: object) -> object:
     """Return the earlier of two times; the token's if the answer's is none."""
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return min(one, other)
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return min(first, second)
     raise InvalidToken("bad_exp")

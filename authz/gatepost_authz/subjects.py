@@ -29,10 +29,10 @@ def subject_of(
     kind = kind_of(claims, preset, stable, client_id)
     if stable is not None:
         return stable, kind
-    named = None if kind == "user" else first_text(claims, names[1:]) or client_id
-    if named is None:
+    subject = None if kind == "user" else first_text(claims, names[1:]) or client_id
+    if subject is None:
         raise InvalidToken("no_subject").about(claim=names[0])
-    return named, kind
+    return subject, kind
 
 
 def kind_of(

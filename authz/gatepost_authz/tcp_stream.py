@@ -129,7 +129,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Return the stream above TLS; raises ConnectError or ConnectTimeout."""
-        above = TcpStream(self._source)
+        encrypted = TcpStream(self._source)
         try:
             if self._parts:
                 raise ssl.SSLError("the server spoke before TLS")
@@ -138,7 +138,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                 raise ssl.SSLError("TLS needs the name of the server")
             async with asyncio.timeout(timeout):
                 transport = await asyncio.get_running_loop().start_tls(
-                    self._transport, above, ssl_context, server_hostname=server_hostname
+                    self._transport, encrypted, ssl_context, server_hostname=server_hostname
                 )
         except TimeoutError as error:
             self._transport.abort()
@@ -151,8 +151,8 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             raise
         if transport is None:
             raise httpcore2.ConnectError("the connection was closed")
-        above.connection_made(transport)
-        return above
+        encrypted.connection_made(transport)
+        return encrypted
 
     def get_extra_info(self, info: str) -> Any:
         """

@@ -143,7 +143,7 @@ def caller_from(
     settings = rules.settings
     client = client_rule(accepted, settings) if settings.clients else NO_CLIENT_RULE
     scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
-    tenant, named = tenant_for(claims, rules, client, captured, policy.tenancy)
+    tenant, tenant_claim = tenant_for(claims, rules, client, captured, policy.tenancy)
     try:
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
@@ -157,7 +157,7 @@ def caller_from(
             resource=target.url,
             expires_at=accepted.expires_at,
             issued_at=accepted.issued_at,
-            tenant_claim=named,
+            tenant_claim=tenant_claim,
             client_id=None if client_id is None else intern(client_id),
             actor=accepted.actor,
             scopes=policy.implications.expand(scopes),
@@ -226,9 +226,9 @@ def tenant_for(
     """
     if client.tenant and names_no_tenant(claims, rules):
         return client.tenant, None
-    found = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
-    check_tenant(found[0], rules, tenancy)
-    return found
+    tenant_and_claim = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
+    check_tenant(tenant_and_claim[0], rules, tenancy)
+    return tenant_and_claim
 
 
 def tenant_of(
@@ -321,8 +321,8 @@ def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
     Entra).
     """
     root = claim.partition(".")[0]
-    elsewhere = claims.get("_claim_names")
-    if isinstance(elsewhere, dict) and (claim in elsewhere or root in elsewhere):
+    claim_names = claims.get("_claim_names")
+    if isinstance(claim_names, dict) and (claim in claim_names or root in claim_names):
         return True
     return root == "groups" and str(claims.get("hasgroups", "")).lower() == "true"
 
@@ -331,9 +331,9 @@ def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
     """Return the display claims; malformed ones are omitted."""
     if claims.keys().isdisjoint(preset.display_claims):
         return NO_DISPLAY_CLAIMS
-    shown = {}
+    displayed = {}
     for name in preset.display_claims:
         value = claims.get(name)
         if isinstance(value, str) and 0 < len(value) <= MAX_DISPLAY and value.isprintable():
-            shown[name] = value
-    return MappingProxyType(shown) if shown else NO_DISPLAY_CLAIMS
+            displayed[name] = value
+    return MappingProxyType(displayed) if displayed else NO_DISPLAY_CLAIMS

@@ -109,9 +109,9 @@ def _machines_as_people(where: str, rules: TokenRules, preset: Preset) -> Iterat
 
 def is_one_mark(mark: CallerMark) -> bool:
     """Return whether *mark* names exactly one property, with no part of another."""
-    named = (mark.no_subject, mark.subject_is_client, mark.subject, mark.claim, mark.absent)
+    criteria = (mark.no_subject, mark.subject_is_client, mark.subject, mark.claim, mark.absent)
     incomplete = (mark.suffix and not mark.subject_is_client) or (mark.value and not mark.claim)
-    return sum(map(bool, named)) == 1 and not incomplete
+    return sum(map(bool, criteria)) == 1 and not incomplete
 
 
 def _contradictions(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:
@@ -129,8 +129,8 @@ def _widened(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]
     """Yield warnings where the settings accept tokens that the preset refuses."""
     added = {kind.lower().removeprefix("application/") for kind in rules.types or ()}
     marked = preset.must_equal or preset.access_marks or rules.must_equal or rules.forbidden
-    telling = frozenset(rules.required_claims or ()) - OF_ID_TOKENS
-    if (added - preset.types) & UNTYPED and not (marked or telling):
+    marking_claims = frozenset(rules.required_claims or ()) - OF_ID_TOKENS
+    if (added - preset.types) & UNTYPED and not (marked or marking_claims):
         message = "ID tokens have such types too, and nothing else tells access tokens apart"
         yield finding(HINTS, "authz.W012", f"{where}.types", message)
     for claim in (rules.subject_claims or ())[:1]:

@@ -104,24 +104,24 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
 
     def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
         """Return the cached caller of the token, or None."""
-        kept = self.entries.get(key)
-        if kept is None:
+        verdict = self.entries.get(key)
+        if verdict is None:
             return None
-        if kept.version == kept.keys.version and kept.made_at <= now:
-            if now < kept.ends_at:
-                return kept.caller
-            if now < kept.caller.expires_at:
+        if verdict.version == verdict.keys.version and verdict.made_at <= now:
+            if now < verdict.ends_at:
+                return verdict.caller
+            if now < verdict.caller.expires_at:
                 return None  # it may be renewed
-        self.end(key, kept)
+        self.end(key, verdict)
         return None
 
     def ended(self, key: DecisionKey) -> Verdict | None:
         """Return the verdict that a call of `get` has just found too old, if it may be renewed."""
         return self.entries.get(key)
 
-    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+    def forget(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Evict the tokens of these callers."""
-        self.drop(lambda kept: which(kept.caller))
+        self.drop(lambda verdict: predicate(verdict.caller))
 
     def restart(self, capacity: int) -> None:
         """Forget all verdicts, for another registry, and keep at most *capacity* from now on."""

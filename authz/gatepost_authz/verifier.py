@@ -112,13 +112,15 @@ class JwtVerifier:
         """Return the caller if the token was accepted moments ago and nothing changed since."""
         if token[:1] != b"e":  # no signed token; most invalid text needs no digest
             return None
-        whole = EMPTY_DIGEST.copy()  # as in `key_of`
-        whole.update(token)
-        kept = self.decisions.entries.get((whole.digest(), target.url, self.registry.generation))
+        token_hash = EMPTY_DIGEST.copy()  # as in `key_of`
+        token_hash.update(token)
+        verdict = self.decisions.entries.get(
+            (token_hash.digest(), target.url, self.registry.generation)
+        )
         # The same as `VerdictCache.get`, without the call that nearly every request would cost.
-        if kept is None or kept.version != kept.keys.version:
+        if verdict is None or verdict.version != verdict.keys.version:
             return None
-        return kept.caller if kept.made_at <= self.clock() < kept.ends_at else None
+        return verdict.caller if verdict.made_at <= self.clock() < verdict.ends_at else None
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         """Return the caller, None for tokens of another shape, or AuthError with its reason."""
@@ -128,9 +130,9 @@ class JwtVerifier:
         key = key_of(token, target.url, registry.generation)
         ended = None
         if key in self.decisions.entries:
-            known = self.decisions.get(key, now=self.clock())
-            if known is not None:
-                return known
+            cached_caller = self.decisions.get(key, now=self.clock())
+            if cached_caller is not None:
+                return cached_caller
             ended = self.decisions.ended(key)
         try:
             if ended is not None and self._renewed(token, registry, key, ended, peer=peer):
@@ -152,11 +154,11 @@ class JwtVerifier:
         checked again.
         """
         caller = ended.caller
-        found = registry.find(caller.issuer)
-        if found is None or found[0].introspects_signed:
+        match = registry.find(caller.issuer)
+        if match is None or match[0].introspects_signed:
             return False
         header = signature.header_of(token.partition(".")[0].encode())
-        keys = self.keys.of(caller.issuer, found[0], peer=peer)
+        keys = self.keys.of(caller.issuer, match[0], peer=peer)
         if keys is not ended.keys or not keys.find(header.kid, header.algorithm):
             return False
         if keys.version != ended.version:
@@ -164,7 +166,7 @@ class JwtVerifier:
         try:
             self.policy.admit(caller)
         except AuthError as refusal:
-            refusal.about(issuer=found[0].settings.issuer, tenant=caller.tenant_id)
+            refusal.about(issuer=match[0].settings.issuer, tenant=caller.tenant_id)
             raise
         now = self.clock()
         self.decisions.put(key, verdict_on(caller, keys=keys, version=ended.version, now=now))
@@ -175,16 +177,16 @@ class JwtVerifier:
     ) -> TenantContext:
         parts = signature.split(token)
         issuer = parts.unverified.get("iss")
-        if not isinstance(issuer, str) or (found := registry.find(issuer)) is None:
+        if not isinstance(issuer, str) or (match := registry.find(issuer)) is None:
             raise InvalidToken("unknown_issuer")
-        trusted, captured = found
+        trusted, captured = match
         # The caller has chosen the template's variable part, until a key proves it.
-        named = trusted.settings.issuer
+        shown_issuer = trusted.settings.issuer
         try:
             try:
                 self.refuse_early(parts, trusted, captured, now=self.clock())
             except ExpiredToken as expired:
-                expired.genuine = self._is_genuine(parts, found, key)
+                expired.genuine = self._is_genuine(parts, match, key)
                 raise
             keys = self.keys.of(issuer, trusted, peer=peer)
             claims, version = await proved(parts, keys)
@@ -192,10 +194,10 @@ class JwtVerifier:
                 claims = await introspected_claims(
                     self.signed_introspection, token, claims, trusted
                 )
-            named, now = issuer, self.clock()
+            shown_issuer, now = issuer, self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
-            refusal.about(issuer=named)
+            refusal.about(issuer=shown_issuer)
             raise
         lifetime = ACTIVE_S if trusted.introspects_signed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
@@ -228,7 +230,7 @@ class JwtVerifier:
         return looks_like_jwt(token) and self.decisions.accepted.has(digest, resource)
 
     def _is_genuine(
-        self, parts: signature.TokenParts, found: tuple[TrustedIssuer, str | None], key: DecisionKey
+        self, parts: signature.TokenParts, match: tuple[TrustedIssuer, str | None], key: DecisionKey
     ) -> bool:
         """
         Return whether the issuer signed an expired token, as far as its keys at hand can tell.
@@ -236,7 +238,7 @@ class JwtVerifier:
         accepted = self.decisions.accepted
         if accepted.has(*key[:2]):
             return True
-        trusted, captured = found
+        trusted, captured = match
         if captured is not None and not trusted.settings.tenants:
             return False  # callers can invent such issuers, and each would be remembered
         header = parts.header
@@ -292,6 +294,6 @@ def key_of(token: str, resource: str, generation: int) -> DecisionKey:
 
     A prefix, a key id or an unverified ``jti`` would let one token answer for another.
     """
-    whole = EMPTY_DIGEST.copy()
-    whole.update(token.encode("utf-8", "surrogatepass"))
-    return (whole.digest(), resource, generation)
+    token_hash = EMPTY_DIGEST.copy()
+    token_hash.update(token.encode("utf-8", "surrogatepass"))
+    return (token_hash.digest(), resource, generation)

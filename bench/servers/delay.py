@@ -27,12 +27,12 @@ class DelayedConnection(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         """Pass bytes in both directions until either end closes."""
-        with socket.create_connection(("127.0.0.1", self.server.target)) as there:
-            for one in (there, self.request):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            back = threading.Thread(target=passed, args=(there, self.request, 0.0), daemon=True)
+        with socket.create_connection(("127.0.0.1", self.server.target)) as upstream:
+            for connection in (upstream, self.request):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = threading.Thread(target=passed, args=(upstream, self.request, 0.0), daemon=True)
             back.start()
-            passed(self.request, there, self.server.delay_s)
+            passed(self.request, upstream, self.server.delay_s)
             back.join()
 
 

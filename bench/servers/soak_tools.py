@@ -59,10 +59,10 @@ async def stay(ctx: CallContext, text: str) -> str:
 
 
 @pack.tool()
-async def fail(ctx: CallContext, text: str, how: str = "") -> str:
+async def fail(ctx: CallContext, text: str, outcome: str = "") -> str:
     """Fail in one of several ways."""
     await ctx.progress(1)
-    if how == "failure":
+    if outcome == "failure":
         raise ToolFailure("not_found", "There is none.")
     raise RuntimeError("the tool failed")
 
@@ -97,9 +97,9 @@ def counted() -> dict[str, int]:
     """Return the number of live objects by type, after the garbage was collected."""
     gc.collect()
     gc.collect()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for each in gc.get_objects():
         kind: Any = type(each)
-        found[f"{kind.__module__}.{kind.__qualname__}"] += 1
-    found["blocks"] = sys.getallocatedblocks()
-    return dict(found)
+        counts[f"{kind.__module__}.{kind.__qualname__}"] += 1
+    counts["blocks"] = sys.getallocatedblocks()
+    return dict(counts)

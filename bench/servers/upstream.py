@@ -31,7 +31,7 @@ def results(tools: int) -> dict[str, bytes]:
     """Return the encoded members of each answer, by method."""
     info = {"name": "upstream", "version": "1"}
     names = ["echo", *(f"tool_{number:03}" for number in range(1, tools))]
-    listed = [
+    definitions = [
         {
             "name": name,
             "description": "Answer the text that was sent.",
@@ -40,7 +40,7 @@ def results(tools: int) -> dict[str, bytes]:
         }
         for name in names
     ]
-    kept = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "private"}
+    cacheable = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "private"}
     discovered = {
         "supportedVersions": [REVISION],
         "capabilities": {"tools": {}},
@@ -52,9 +52,9 @@ def results(tools: int) -> dict[str, bytes]:
         "serverInfo": info,
     }
     values = {
-        "server/discover": discovered | kept,
+        "server/discover": discovered | cacheable,
         "initialize": opened,
-        "tools/list": {"tools": listed} | kept,
+        "tools/list": {"tools": definitions} | cacheable,
         "tools/call": {"resultType": "complete"} | CONTENT,
         "ping": {},
     }
@@ -84,13 +84,13 @@ class UpstreamApp:
             body += part.get("body", b"")
             if not part.get("more_body"):
                 break
-        asked = self._read(body)
-        identity = bytes(asked.id)
+        request = self._read(body)
+        identity = bytes(request.id)
         if not identity:
             await respond(send, 202, b"")
             return
-        rest = self._results.get(asked.method, self._unknown)
-        await respond(send, 200, b'{"jsonrpc":"2.0","id":' + identity + b"," + rest)
+        members = self._results.get(request.method, self._unknown)
+        await respond(send, 200, b'{"jsonrpc":"2.0","id":' + identity + b"," + members)
 
 
 async def respond(send: Send, status: int, body: bytes) -> None:

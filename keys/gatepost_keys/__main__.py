@@ -83,9 +83,9 @@ def rotate(folder: Path, keep: int) -> None:
     """Make the next key, which signs from now on, and delete all but the newest."""
     key = new_key(str(read_keys(folder)[-1].alg))
     write_key(key, folder)
-    gone = forget_old(folder, keep)
+    deleted = forget_old(folder, keep)
     click.echo(key.kid)
-    click.echo(f"{len(gone)} older keys deleted", err=True)
+    click.echo(f"{len(deleted)} older keys deleted", err=True)
 
 
 @main.command()
@@ -120,12 +120,12 @@ def _token(key: Key, values: dict[str, str]) -> str:
                 f"--{option} {values[option]} is not on this machine: development tokens are for "
                 "http://127.0.0.1 and http://localhost only"
             )
-    known = [user for user in DEFAULT_USERS if user.tenant == values["tenant"]]
-    named = [user for user in known if user.username == values["subject"]]
+    tenant_users = [user for user in DEFAULT_USERS if user.tenant == values["tenant"]]
+    matching = [user for user in tenant_users if user.username == values["subject"]]
     grant = AccessTokenClaims(
         issuer=values["issuer"],
-        person=named[0]
-        if named
+        person=matching[0]
+        if matching
         else TokenSubject(username=values["subject"], tenant=values["tenant"]),
         client_id=values["client"],
         resource=values["resource"],
@@ -147,7 +147,7 @@ def serve(development: bool, host: str, port: int, **values: str) -> None:
     if not development:
         raise GenerationRefused("the development issuer starts only with --development")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/dev-as"
-    found = production_check.problems(
+    startup_problems = production_check.problems(
         url,
         values["resource"],
         host,
@@ -157,8 +157,10 @@ def serve(development: bool, host: str, port: int, **values: str) -> None:
         other_issuers=(),
         environ=os.environ,
     )
-    if found:
-        raise GenerationRefused("the development issuer does not start:\n" + "\n".join(found))
+    if startup_problems:
+        raise GenerationRefused(
+            "the development issuer does not start:\n" + "\n".join(startup_problems)
+        )
     secret = secrets.token_urlsafe(24)
     settings = IssuerSettings(
         issuer=url,

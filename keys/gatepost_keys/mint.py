@@ -109,8 +109,8 @@ def half_hash(token: str, algorithm: str) -> str:
     """Return the first half of the digest of *token* (OpenID Connect Core 1.0 section 3.1.3.6)."""
     # Ed25519 and its older name EdDSA hash with SHA-512.
     size = algorithm[2:] if algorithm[2:] in {"256", "384"} else "512"
-    whole = hashlib.new(f"sha{size}", token.encode("ascii")).digest()
-    return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode("ascii")
+    digest = hashlib.new(f"sha{size}", token.encode("ascii")).digest()
+    return base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode("ascii")
 
 
 class Algorithms(JWSRegistry):

@@ -298,8 +298,8 @@ def pages(config: Config, resource: Resource) -> list[Route]:
 
 def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
     """Return the scopes that clients may request: those for any request, then those of offers."""
-    named = config.scopes.named
-    return (*named, *sorted((registry.declared & registry.obtainable).difference(named)))
+    configured = config.scopes.named
+    return (*configured, *sorted((registry.declared & registry.obtainable).difference(configured)))
 
 
 def shown_names(registry: Registry) -> frozenset[str]:
@@ -359,8 +359,8 @@ class RouteTable:
         for route in self.routes:
             if route.methods and route.path_regex.fullmatch(path):
                 # Starlette adds HEAD to every GET, but a stream has none.
-                own = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
-                return ", ".join(own).encode()
+                methods = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
+                return ", ".join(methods).encode()
         # Edge answers these paths before the table is consulted.
         return b"GET, HEAD" if path in PROBES else b"POST"
 

@@ -87,8 +87,8 @@ def reason_of(task: "asyncio.Task[None]") -> dict[str, str]:
     error = task.exception()
     if error is None:
         return {"error": "none", "where": ""}
-    where = [
+    positions = [
         f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{line}"
         for frame, line in walk_tb(error.__traceback__)
     ]
-    return {"error": type(error).__name__, "where": where[-1] if where else ""}
+    return {"error": type(error).__name__, "where": positions[-1] if positions else ""}

@@ -14,7 +14,7 @@ class ForeignOwner(PermissionError):
     """A file that should hold secrets belongs to another user, who can read and change it."""
 
 
-def close_to_others(handle: int, shown: str) -> None:
+def close_to_others(handle: int, shown_path: str) -> None:
     """
     Take the permissions of group and others from an open file or folder, logging that.
 
@@ -24,11 +24,11 @@ def close_to_others(handle: int, shown: str) -> None:
     """
     status = os.fstat(handle)
     if is_foreign(status):
-        raise ForeignOwner(1, f"it belongs to another user (uid {status.st_uid})", shown)
+        raise ForeignOwner(1, f"it belongs to another user (uid {status.st_uid})", shown_path)
     mode = stat.S_IMODE(status.st_mode)
     if mode & GROUP_AND_OTHERS:
         os.fchmod(handle, mode & ~GROUP_AND_OTHERS)
-        log.warning("closed_to_others", extra={"path": shown, "mode": f"{mode:04o}"})
+        log.warning("closed_to_others", extra={"path": shown_path, "mode": f"{mode:04o}"})
 
 
 def is_foreign(status: os.stat_result) -> bool:

@@ -68,7 +68,7 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
     keyring: KeyRing
     sock: socket.socket
-    fresh: Fresh | None = None
+    reread: Fresh | None = None
     """Called at SIGHUP; None if there is no file to read again."""
     development_issuer: Sequence[Route] = ()
     metrics: socket.socket | None = None
@@ -164,15 +164,15 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             async with one_by_one:
                 # In a thread, because documents of the configuration are fetched by URL, and calls
                 # must not wait for that.
-                fresh = await asyncio.to_thread(read)
-                if fresh is None:
+                changed = await asyncio.to_thread(read)
+                if changed is None:
                     _log.error("reload_refused", extra={"reason": "the configuration has problems"})
                     return
-                if not await taken_up(services, *fresh):
+                if not await taken_up(services, *changed):
                     return
-                renew(tls, fresh[0])
+                renew(tls, changed[0])
                 current.replace(
-                    build_app(fresh[0], services, development_issuer=setup.development_issuer)
+                    build_app(changed[0], services, development_issuer=setup.development_issuer)
                 )
                 services.warm()
                 _log.info("configuration_reloaded")
@@ -188,7 +188,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             on_leave=services.leave,
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
-            reload=partial(begin, setup.fresh) if setup.fresh is not None else None,
+            reload=partial(begin, setup.reread) if setup.reread is not None else None,
         )
         await server.serve(sockets=[setup.sock])
         await wait_for_cancelled(server.server_state.tasks)
@@ -233,12 +233,12 @@ async def end_tasks() -> None:
     A task that a tool has started may take every cancellation for an error to be tried again, and
     Python waits for all tasks without limit.
     """
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    if not left:
+    if not tasks:
         return
-    _, unfinished = await asyncio.wait(left, timeout=END_S)
+    _, unfinished = await asyncio.wait(tasks, timeout=END_S)
     for task in unfinished:
         _log.error("task_not_ended", extra={"task": _name_of(task)})
     if unfinished:
@@ -322,15 +322,15 @@ class WorkerProcesses:
         return 1 if failed else 0
 
     def _fork(self, worker: int) -> int:
-        ready, tell = os.pipe()
+        reader, tell = os.pipe()
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            os.close(ready)
+            os.close(reader)
             self._become_member(tell, worker)
         os.close(tell)
         self._members[pid] = worker
-        self._waiting_for[pid] = ready
+        self._waiting_for[pid] = reader
         return pid
 
     def _become_member(self, tell: int, worker: int) -> None:
@@ -348,8 +348,8 @@ class WorkerProcesses:
 
     def _serves(self, pid: int) -> bool:
         """Wait until the member says that it accepts connections; False when it ended instead."""
-        ready = self._waiting_for.pop(pid)
-        with os.fdopen(ready, "rb") as pipe:
+        reader = self._waiting_for.pop(pid)
+        with os.fdopen(reader, "rb") as pipe:
             return pipe.read(1) == b"."
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
@@ -366,10 +366,12 @@ class WorkerProcesses:
         A member forked later begins with what this process holds: with the settings of the start,
         it would accept issuers that are long removed.
         """
-        fresh = self._setup.fresh() if self._setup.fresh is not None else None
-        if fresh is not None:
+        changed = self._setup.reread() if self._setup.reread is not None else None
+        if changed is not None:
             self._setup.keyring.reread()
-            self._setup = msgspec.structs.replace(self._setup, config=fresh[0], toolbox=fresh[1])
+            self._setup = msgspec.structs.replace(
+                self._setup, config=changed[0], toolbox=changed[1]
+            )
 
     def _stop(self, number: int) -> None:
         self._stopping = True

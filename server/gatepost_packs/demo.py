@@ -241,7 +241,7 @@ async def workspace_files(ctx: CallContext) -> list[ListedResource]:
 
 
 @workspace_file.complete("path")
-async def workspace_paths(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
+async def workspace_paths(ctx: CallContext, value: str, arguments: Mapping[str, str]) -> list[str]:
     """Return the paths that begin with the typed text."""
     files = await ctx.workspace.files(limit=MAX_FILES)
     return [file.path for file in files if file.path.startswith(value)]

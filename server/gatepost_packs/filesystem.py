@@ -41,11 +41,11 @@ async def fs_list(
     return _names([item.path.rpartition("/")[2] for item in listing.items], cut=listing.cut)
 
 
-def _names(found: list[str], *, cut: bool) -> Outcome:
-    names, left = [], MAX_NAME_BYTES
-    for name in found:
-        left -= len(name.encode(errors="surrogatepass")) + len('"",')
-        if left < 0:
+def _names(paths: list[str], *, cut: bool) -> Outcome:
+    names, remaining_bytes = [], MAX_NAME_BYTES
+    for name in paths:
+        remaining_bytes -= len(name.encode(errors="surrogatepass")) + len('"",')
+        if remaining_bytes < 0:
             cut = True
             break
         names.append(name)

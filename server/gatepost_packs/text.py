@@ -29,26 +29,26 @@ def encoded(text: str, field: str) -> bytes:
         raise ToolFailure("validation", message, field=field) from None
 
 
-def decoded(shown: str, head: FileHead) -> str:
+def decoded(shown_path: str, head: FileHead) -> str:
     """
     Return the text of a file's beginning, without a partial character at its end.
 
-    ToolFailure, naming the file as *shown*, if it is not UTF-8 text.
+    ToolFailure, naming the file as *shown_path*, if it is not UTF-8 text.
     """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(
             head.data, final=len(head.data) >= head.size
         )
     except UnicodeDecodeError:
-        raise _binary(shown, head) from None
+        raise _binary(shown_path, head) from None
     if "\0" in text:
-        raise _binary(shown, head)
+        raise _binary(shown_path, head)
     return text
 
 
-def shown_text(shown: str, head: FileHead) -> Outcome:
+def shown_text(shown_path: str, head: FileHead) -> Outcome:
     """Return a file's text as a result; a second block says where it was cut."""
-    text = decoded(shown, head)
+    text = decoded(shown_path, head)
     blocks = [{"type": "text", "text": text}]
     if len(head.data) < head.size:
         note = (
@@ -59,8 +59,8 @@ def shown_text(shown: str, head: FileHead) -> Outcome:
     return Outcome(tuple(blocks))
 
 
-def _binary(shown: str, head: FileHead) -> ToolFailure:
-    kind, _ = mimetypes.guess_type(shown, strict=False)
+def _binary(shown_path: str, head: FileHead) -> ToolFailure:
+    kind, _ = mimetypes.guess_type(shown_path, strict=False)
     kind_note = f" (by its name {kind})" if kind else ""
-    message = f"{shown} is not UTF-8 text but {head.size} bytes of binary data{kind_note}."
+    message = f"{shown_path} is not UTF-8 text but {head.size} bytes of binary data{kind_note}."
     return ToolFailure("validation", message, field="path")

@@ -96,8 +96,8 @@ async def workspace_list(
 ) -> Contained:
     """List files in the workspace: name, type, size in bytes and time of the last change."""
     listing = await ctx.workspace.entries(path, recursive=recursive, limit=limit)
-    above = path.removeprefix("/workspace").split("/")
-    start = "".join(f"{name}/" for name in above if name not in ("", "."))
+    folders = path.removeprefix("/workspace").split("/")
+    start = "".join(f"{name}/" for name in folders if name not in ("", "."))
     return Contained(
         entries=[
             FoundName(

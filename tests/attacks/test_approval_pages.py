@@ -62,7 +62,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
     lines = "".join(f"step_{at}()\n" for at in range(MAX_LINES + 10))
     billing.server.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
-    billing.server.run(scripts.request([after], caller=a_caller(subject="erin"), most=10))
+    billing.server.run(scripts.request([after], caller=a_caller(subject="erin"), max_waiting=10))
     (review,) = billing.server.run(scripts.waiting())
 
     page = dave.get(f"/approvals/script-{review.digest}").text

@@ -218,7 +218,7 @@ async def settled(server: SlowServer, steps: int) -> None:
     """Wait until nothing is left; say what is, if that does not come."""
 
     async def is_over() -> bool:
-        await server.client.server.register.aclose()
+        server.client.server.register.close()
         return not server.left()
 
     try:

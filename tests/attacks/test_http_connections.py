@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from tests.attacks.conftest import AttackedServer
-from tests.http.conftest import SOON, serving
-from tests.http.conftest import connected as opened
 from tests.support.client import RawAnswer, exchange, read_answer, request
+from tests.support.connections import WITHIN_S, serving
+from tests.support.connections import connected as opened
 from tests.support.measuring import each
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -161,7 +161,7 @@ async def test_a_request_hears_of_its_client_going_though_another_waits_behind_i
     async with serving(app, HttptoolsProtocol) as port:
         async with opened(port) as wire:
             await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 2)
-        await asyncio.wait_for(gone.wait(), SOON)
+        await asyncio.wait_for(gone.wait(), WITHIN_S)
 
 
 async def test_a_client_that_reads_nothing_is_cut_off() -> None:
@@ -179,7 +179,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
     async with serving(app, HttptoolsProtocol) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            await asyncio.wait_for(gone.wait(), SOON)
+            await asyncio.wait_for(gone.wait(), WITHIN_S)
 
 
 @each("path", ["/health", "/readyz"])

@@ -13,8 +13,8 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import LONGEST_REMEMBERED
 from tests.attacks.conftest import AttackedServer, serving
-from tests.http.conftest import HOST, Front, ask
 from tests.support.client import RawAnswer, exchange, modern, request
+from tests.support.connections import HOST, RecordedEdge, ask
 from tests.support.measuring import each, steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
@@ -119,13 +119,13 @@ def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
 
 async def test_names_of_headers_that_clients_invent_are_not_kept() -> None:
     """Four thousand names of a hundred kilobytes, before any token was looked at, are no cache."""
-    front = Front()
+    recorded = RecordedEdge()
 
     for number in range(10):
         name = b"%d-" % number + b"x" * 100_000
-        assert (await ask(front.edge, headers=(HOST, (name, b"")))).status == 431
+        assert (await ask(recorded.edge, headers=(HOST, (name, b"")))).status == 431
 
-    names = front.checks._impersonates._verdicts
+    names = recorded.checks._impersonates._verdicts
     assert all(len(name) <= LONGEST_REMEMBERED for name in names)
 
 

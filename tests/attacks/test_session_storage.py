@@ -96,7 +96,7 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     at the shared store. The newest stay; another caller's are not touched.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
-    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
+    replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=50_000)
     other = EndpointPair(pack.tools.values())
     other.one = replicas.one
     replicas.become(a_caller(subject="bob"))
@@ -121,7 +121,7 @@ async def first_event_of_a_call(replicas: EndpointPair) -> str:
 async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
     clock = ManualClock()
-    archive = EventLogs(most_bytes=10_000, clock=clock)
+    archive = EventLogs(max_bytes=10_000, clock=clock)
     replicas = await EndpointPair(pack.tools.values()).open()
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
@@ -129,12 +129,12 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     assert room is not None
     for number in range(50):
         archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
-    assert len(archive._kept) == 50
+    assert len(archive._finished) == 50
     clock.now += FINISHED_S
     last = ("acme", "i", "user", "last")
     archive.add(EventLog(room, b"1", archive, last))
 
-    assert [*archive._kept] == [last]
+    assert [*archive._finished] == [last]
     assert {*archive._ended._bytes} == {last, "acme"}
 
 
@@ -143,7 +143,7 @@ async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
     Many callers of one tenant do not fill the shared store either; another tenant is not touched.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
-    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
+    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(max_of_tenant=50_000)
     for number in range(6):
         replicas.become(a_caller(subject=f"person-{number}"))
         await replicas.open()
@@ -159,7 +159,7 @@ async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
 async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
     """What does not fit goes out all the same; who comes back learns that there was an answer."""
     replicas = await EndpointPair(pack.tools.values()).open()
-    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
+    replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=10_000)
     live = replicas.call(replicas.one, "tell", size=20_000)
     first, _ = await live.event()
     (answer,) = await live.rest()

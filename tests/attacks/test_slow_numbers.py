@@ -117,7 +117,9 @@ async def test_the_answer_of_another_server(pack_name: str) -> None:
     def read_reply() -> Any:
         if pack_name == "gitlab":
             return shown(REPLY, text=False, data=False)
-        return shown_body(REMOTE_SLOW_NUMBERS, "application/json", truncated=False, most=100_000)
+        return shown_body(
+            REMOTE_SLOW_NUMBERS, "application/json", truncated=False, max_bytes=100_000
+        )
 
     async def work() -> None:
         assert await asyncio.to_thread(read_reply)

@@ -76,7 +76,7 @@ class ServerWithOutages(EndpointTaskClient):
 
     async def settled(self) -> None:
         """Wait until nothing is held and followed any more, but what serves later requests."""
-        await self.server.register.aclose()
+        self.server.register.close()
 
         async def is_over() -> bool:
             followed = self.shared_store.of("acme")._followers  # type: ignore[attr-defined]

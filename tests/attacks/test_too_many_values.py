@@ -21,9 +21,9 @@ from gatepost.tools.json_shape import (
     TEXT_BYTES,
     excess,
     may_be_deep,
-    most_values,
     outside_strings,
     too_deep,
+    values_bound,
     without_texts,
 )
 from gatepost.tools.raw_schema import checker
@@ -147,11 +147,11 @@ def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | No
         )
 
     body = json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="surrogatepass")
-    bound = most_values(outside_strings(body))
+    bound = values_bound(outside_strings(body))
 
     assert bound == count(value)
-    assert most_values(body) >= bound
-    assert most_values(body + b" " * COUNTED_BYTES) >= bound
+    assert values_bound(body) >= bound
+    assert values_bound(body + b" " * COUNTED_BYTES) >= bound
     assert (excess(body, bound - 1) is None) == (len(body) <= 2 * (bound - 1))
     assert excess(body, bound) is None
 
@@ -161,7 +161,7 @@ def test_the_commas_of_a_long_text_are_no_values(line: str) -> None:
     """A document is checked at once, whatever it holds, and not in a thread as a long list is."""
     body = json.dumps({"title": "a, b", "text": line * 1_000}).encode()
 
-    assert most_values(body) < 5
+    assert values_bound(body) < 5
 
 
 @given(
@@ -177,7 +177,7 @@ def test_no_text_hides_a_value_or_a_level(parts: list[str], value: Any) -> None:
         for document in (body, body.replace('"c"', '"a"'), body.replace('"b"', '"a"')):
             data, plain = document.encode(), outside_strings(document.encode())
 
-            assert most_values(data) >= most_values(plain)
+            assert values_bound(data) >= values_bound(plain)
             outer = b'{"p":%b}' % data
             assert may_be_deep(outer, Raw(data)) or not too_deep(outer)
             assert without_texts(data).count(b"[") >= plain.count(b"[")

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from bench.client_streams import ClientStreams, Stuck, room_for
 from bench.listen import ListenCost, render, request
 from bench.servers.sse import routes
-from bench.workload import Place
+from bench.workload import BenchEndpoint
 from tests.support.issuers import AsgiServer
 
 
@@ -20,7 +20,7 @@ def server() -> Iterator[AsgiServer]:
 
 
 def post(port: int, path: str) -> bytes:
-    return request(Place(port, path), "subscriptions/listen", {}, "token")
+    return request(BenchEndpoint(port, path), "subscriptions/listen", {}, "token")
 
 
 def test_every_open_stream_receives_a_notification(server: AsgiServer) -> None:

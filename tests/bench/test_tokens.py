@@ -9,7 +9,7 @@ from joserfc import jwk, jwt
 
 from bench.issuer import running
 from bench.tokens import BATCH, Mint, Purse, garbage
-from bench.workload import WORKLOADS, named
+from bench.workload import WORKLOADS, by_name
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def test_the_issuer_publishes_metadata_and_keys(mint: Mint) -> None:
 
 def test_a_workload_is_known_by_its_name() -> None:
     """A typing error in --only ends with the names there are."""
-    assert named(["list", "warm"]) == (WORKLOADS[0], WORKLOADS[-1])
+    assert by_name(["list", "warm"]) == (WORKLOADS[0], WORKLOADS[-1])
     with pytest.raises(ValueError, match="unknown workload 'wram'; there are warm,"):
-        named(["wram"])
+        by_name(["wram"])
 
 
 def test_an_answer_is_checked_before_it_is_timed() -> None:

@@ -12,7 +12,7 @@ from bench.issuer import running
 from bench.process import Cores
 from bench.rounds import RoundResults, RoundRunner
 from bench.tokens import Mint, Purse, garbage
-from bench.workload import WORKLOADS, Place, Workload
+from bench.workload import WORKLOADS, BenchEndpoint, Workload
 
 WARM_WORKLOAD = WORKLOADS[0]
 UNPINNED = Cores(None, None)
@@ -63,12 +63,12 @@ def test_a_missing_load_generator_is_said_with_how_to_install_it(
 
 def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
     """Content-Length, the routing headers of the revision and the body must agree."""
-    script = wrk.script(WARM_WORKLOAD, Place(8000), tmp_path / "tokens.txt")
+    script = wrk.script(WARM_WORKLOAD, BenchEndpoint(8000), tmp_path / "tokens.txt")
 
     assert f"Content-Length: {len(WARM_WORKLOAD.body)}" in script
     assert "Mcp-Name: echo" in script
     assert "Authorization: Bearer" in script
-    assert "Authorization" not in wrk.script(WARM_WORKLOAD, Place(8000), None)
+    assert "Authorization" not in wrk.script(WARM_WORKLOAD, BenchEndpoint(8000), None)
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")

@@ -11,8 +11,8 @@ import pytest
 from gatepost.config.pack_registration import registrations
 from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
-from tests.support.client import answered_text, stdio_process
 from tests.support.commands import ended
+from tests.support.connections import answered_text, stdio_process
 from tests.support.processes import Process, python_environment
 
 SECTION = (

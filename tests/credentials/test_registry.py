@@ -143,7 +143,7 @@ async def test_a_token_is_found_by_the_metadata_of_the_upstream(
     token = signed.headers["authorization"].removeprefix("Bearer ")
 
     assert await works(idp, token)
-    assert token in replica.secrets.known(TENANT).values.values()
+    assert token in replica.secrets.known_secrets(TENANT).values.values()
     assert token not in repr(signed)
     assert await credential.headers() == signed
 
@@ -203,7 +203,10 @@ async def test_tokens_of_two_tenants_never_meet(
     first, second = await acme.headers(), await globex.headers()
 
     assert first.headers != second.headers
-    assert first.headers["authorization"][7:] not in replica.secrets.known("globex").values.values()
+    assert (
+        first.headers["authorization"][7:]
+        not in replica.secrets.known_secrets("globex").values.values()
+    )
 
 
 REFUSED_SETTINGS: dict[str, tuple[dict[str, object], str]] = {
@@ -288,7 +291,7 @@ async def test_key_and_headers_are_sent_and_redacted(
     signed = await credential.headers()
 
     assert signed.headers == {"authorization": f"Bearer {KEY}", "x-team": HEADER_VALUE}
-    assert KEY in replica.secrets.known(TENANT).values.values()
+    assert KEY in replica.secrets.known_secrets(TENANT).values.values()
     assert KEY not in repr(signed)
 
 

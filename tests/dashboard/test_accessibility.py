@@ -295,14 +295,16 @@ def _submit(billing: BillingServer) -> None:
     before = Script("monthly_report", SCRIPT_BEFORE.encode(), "workspace")
     after = Script("monthly_report", SCRIPT_AFTER.encode(), "workspace")
     billing.server.run(_scripts(billing).approve(before, by=ALICE))
-    billing.server.run(_scripts(billing).request([after], caller=a_caller(subject="erin"), most=10))
+    billing.server.run(
+        _scripts(billing).request([after], caller=a_caller(subject="erin"), max_waiting=10)
+    )
 
 
 def _refused(billing: BillingServer) -> str:
     """Where a script is found that was rejected."""
     script = Script("clean_up", CLEAN_UP.encode(), "workspace")
     billing.server.run(
-        _scripts(billing).request([script], caller=a_caller(subject="erin"), most=10)
+        _scripts(billing).request([script], caller=a_caller(subject="erin"), max_waiting=10)
     )
     billing.decides(
         "alice", f"script:{script.digest}", reason="Ask for each folder before it goes."

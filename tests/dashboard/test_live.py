@@ -49,7 +49,7 @@ class SharedApprovals:
     async def submit(self, name: str) -> None:
         """What another replica does: a script waits from now on."""
         await self.scripts.request(
-            [Script(name, b"1", "workspace")], caller=a_caller(subject="erin"), most=9
+            [Script(name, b"1", "workspace")], caller=a_caller(subject="erin"), max_waiting=9
         )
 
 

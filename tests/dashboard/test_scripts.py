@@ -26,14 +26,16 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
 def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -> None:
     """In the history, on its own page, and no longer among what waits."""
     scripts = ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
-    billing.server.run(scripts.request([SCRIPT], caller=a_caller(subject="erin"), most=10))
+    billing.server.run(scripts.request([SCRIPT], caller=a_caller(subject="erin"), max_waiting=10))
     below = f"script-{SCRIPT.digest}"
     with (
         billing.server.user_browser("alice") as alice,
         billing.server.user_browser("carol") as carol,
     ):
         assert decide(alice, below, "reject", reason=REASON) == 303
-        billing.server.run(scripts.request([SCRIPT], caller=a_caller(subject="erin"), most=10))
+        billing.server.run(
+            scripts.request([SCRIPT], caller=a_caller(subject="erin"), max_waiting=10)
+        )
         inbox, history = alice.get("").text, alice.get("/history?state=rejected").text
         page, theirs = alice.get(f"/approvals/{below}").text, carol.get(f"/approvals/{below}").text
         file = alice.get(f"/approvals/{below}/arguments").text

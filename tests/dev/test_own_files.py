@@ -133,7 +133,7 @@ def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
     yes = given_settings(None, honoured, resource)
     misspelt = given_settings(None, {"GATEPOST_LIMITS__BRUST": "1"}, resource)
     assert yes.config is not None
-    config = dev_config(8000, tools=(), state=tmp_path, given=yes.config)
+    config = dev_config(8000, tools=(), state=tmp_path, user_config=yes.config)
 
     assert {problem.message.split(" ")[0] for problem in no.problems} == set(refused)
     assert all("has no effect on `gatepost dev`" in problem.message for problem in no.problems)

@@ -132,7 +132,7 @@ def test_the_customer_register_starts_with_its_configuration(
     """As `gatepost dev --config` reads it: the rule for refunds holds."""
     monkeypatch.chdir(ROOT)
     settings = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
-    config = dev_config(8000, tools=(), state=tmp_path, given=settings.config)
+    config = dev_config(8000, tools=(), state=tmp_path, user_config=settings.config)
     toolbox = load(config.tools, config.packs, config.network)
 
     assert settings.problems == ()

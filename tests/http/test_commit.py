@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.storage.commit import CommitFailed, CommitFuture
-from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.connections import WITHIN_S, WireConnection, connected, serving
 
 GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
 LAST_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
@@ -38,7 +38,7 @@ class WaitingApp:
 
     async def until_asked(self, times: int = 1) -> None:
         for _ in range(times):
-            await asyncio.wait_for(self.asked.acquire(), SOON)
+            await asyncio.wait_for(self.asked.acquire(), WITHIN_S)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ async def test_a_waiting_caller_learns_the_outcome(committed: bool, late: bool) 
     await asyncio.sleep(0)
     if not late:
         settle()
-    done, _ = await asyncio.wait({waiting}, timeout=SOON)
+    done, _ = await asyncio.wait({waiting}, timeout=WITHIN_S)
 
     assert done
     assert (waiting.exception() is None) == committed
@@ -180,9 +180,9 @@ async def test_waiting_tasks_go_on_in_their_order_and_one_that_is_cancelled_ends
     tasks = [asyncio.create_task(waits(name)) for name in "abc"]
     await asyncio.sleep(0)
     tasks[1].cancel()
-    await asyncio.wait({tasks[1]}, timeout=SOON)
+    await asyncio.wait({tasks[1]}, timeout=WITHIN_S)
     commit.resolve()
-    await asyncio.wait(tasks, timeout=SOON)
+    await asyncio.wait(tasks, timeout=WITHIN_S)
 
     assert heard == ["a", "c"]
     assert tasks[1].cancelled()

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.http.conftest import HOST, PAGE, Front, ask
+from tests.support.connections import HOST, PAGE, RecordedEdge, ask, recorded
+
+__all__ = ["recorded"]  # a fixture
 
 METADATA = "/.well-known/oauth-protected-resource/mcp"
 
@@ -16,9 +18,9 @@ PREFLIGHT = (
 
 
 @pytest.mark.requirement("W18", "T-19")
-async def test_a_preflight_is_answered_without_a_token(front: Front) -> None:
+async def test_a_preflight_is_answered_without_a_token(recorded: RecordedEdge) -> None:
     """It names every header a client of this protocol sends, and no others."""
-    answer = await ask(front.edge, method="OPTIONS", headers=PREFLIGHT)
+    answer = await ask(recorded.edge, method="OPTIONS", headers=PREFLIGHT)
     allowed = {
         name.strip().lower()
         for name in str(answer.headers.get("access-control-allow-headers")).split(",")
@@ -31,34 +33,36 @@ async def test_a_preflight_is_answered_without_a_token(front: Front) -> None:
     assert "mcp-param-region" in allowed
     assert not {name for name in allowed if "evil" in name or " " in name}
     assert answer.headers.get("access-control-allow-credentials") is None
-    assert front.inner.scopes == []
+    assert recorded.inner.scopes == []
 
 
-async def test_a_preflight_of_a_foreign_page_is_refused(front: Front) -> None:
+async def test_a_preflight_of_a_foreign_page_is_refused(recorded: RecordedEdge) -> None:
     """No CORS header answers an origin that is not allowed."""
     headers = ((b"origin", b"https://evil.example"), *PREFLIGHT[2:], HOST)
-    answer = await ask(front.edge, method="OPTIONS", headers=headers)
+    answer = await ask(recorded.edge, method="OPTIONS", headers=headers)
 
     assert answer.status == 403
     assert answer.headers.get("access-control-allow-origin") is None
 
 
 @pytest.mark.parametrize("length", [b"2", b"9999"])
-async def test_an_allowed_page_can_read_answers_and_refusals(front: Front, length: bytes) -> None:
+async def test_an_allowed_page_can_read_answers_and_refusals(
+    recorded: RecordedEdge, length: bytes
+) -> None:
     """The challenge is useless to a browser that may not read it."""
     headers = (HOST, (b"origin", PAGE), (b"content-length", length))
-    answer = await ask(front.edge, headers=headers)
+    answer = await ask(recorded.edge, headers=headers)
 
     assert answer.status == (200 if length == b"2" else 413)
     assert answer.headers.get("access-control-allow-origin") == PAGE.decode()
     assert "WWW-Authenticate" in str(answer.headers.get("access-control-expose-headers"))
 
 
-async def test_the_metadata_documents_are_open_to_every_page(front: Front) -> None:
+async def test_the_metadata_documents_are_open_to_every_page(recorded: RecordedEdge) -> None:
     """They answer for their own CORS, preflights included."""
     for method in ("GET", "OPTIONS"):
         headers = ((b"origin", b"https://any.example"), *PREFLIGHT[2:], HOST)
-        answer = await ask(front.edge, METADATA, method=method, headers=headers)
+        answer = await ask(recorded.edge, METADATA, method=method, headers=headers)
 
         assert answer.status == 200
         assert answer.headers.get("access-control-allow-origin") is None

@@ -7,7 +7,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.connections import WITHIN_S, WireConnection, connected, port, serving, wire
+
+__all__ = ["port", "wire"]  # fixtures
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -164,7 +166,7 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
     began = loop.time()
 
     assert await wire.rest() == b""
-    assert 0.8 < loop.time() - began < SOON
+    assert 0.8 < loop.time() - began < WITHIN_S
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from gatepost.http.file_descriptors import DescriptorLimits
-from tests.http.conftest import Front, ask
 from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
+from tests.support.connections import RecordedEdge, ask, recorded
 from tests.support.internet import fetch
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
+
+__all__ = ["recorded"]  # a fixture
 
 WITHIN_S = 30
 LIMIT = 100
@@ -166,10 +168,10 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
         assert imported()[len(before) :] == []
 
 
-async def test_a_request_without_a_descriptor_may_be_sent_again(front: Front) -> None:
+async def test_a_request_without_a_descriptor_may_be_sent_again(recorded: RecordedEdge) -> None:
     """The shortage passes: 503 with a time, not 500 with a traceback."""
-    front.inner.raises = OSError(errno.EMFILE, "Too many open files")
-    refused = await ask(front.edge)
+    recorded.inner.raises = OSError(errno.EMFILE, "Too many open files")
+    refused = await ask(recorded.edge)
 
     assert (refused.status, refused.headers.get("retry-after")) == (503, "5")
     assert refused.json["error"]["data"]["error"] == "unavailable"
@@ -177,10 +179,10 @@ async def test_a_request_without_a_descriptor_may_be_sent_again(front: Front) ->
 
 def test_some_descriptors_are_no_connections() -> None:
     """An eighth is kept for files and stores, within bounds; the metrics get a part of it."""
-    assert DescriptorLimits.of(1024) == DescriptorLimits(near=896, full=960)
-    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(near=896, full=992)
+    assert DescriptorLimits.of(1024) == DescriptorLimits(almost_full=896, full=960)
+    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(almost_full=896, full=992)
     assert DescriptorLimits.of(1 << 20) == DescriptorLimits(
-        near=(1 << 20) - 1000, full=(1 << 20) - 500
+        almost_full=(1 << 20) - 1000, full=(1 << 20) - 500
     )
 
 

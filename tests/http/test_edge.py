@@ -5,7 +5,9 @@ import logging
 import pytest
 
 from gatepost.http.scope import REQUEST_ID
-from tests.http.conftest import HOST, PAGE, Front, Pairs, ask
+from tests.support.connections import HOST, PAGE, Pairs, RecordedEdge, ask, recorded
+
+__all__ = ["recorded"]  # a fixture
 
 REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     ("no host", "POST", "/mcp", (), 400, "bad_host"),
@@ -82,16 +84,16 @@ REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     ids=[case[0] for case in REFUSED_REQUESTS],
 )
 async def test_the_edge_refuses_before_anything_reads_a_token(
-    front: Front, method: str, path: str, headers: Pairs, status: int, code: str
+    recorded: RecordedEdge, method: str, path: str, headers: Pairs, status: int, code: str
 ) -> None:
     """Each refusal has its status and stable code, in a body without an id, and nothing runs."""
-    answer = await ask(front.edge, path, method=method, headers=headers)
+    answer = await ask(recorded.edge, path, method=method, headers=headers)
 
     assert answer.status == status
     assert answer.json["error"]["data"]["error"] == code
     assert "id" not in answer.json
     assert answer.headers.get("x-request-id") == answer.json["error"]["data"]["request_id"]
-    assert front.inner.scopes == []
+    assert recorded.inner.scopes == []
 
 
 CHECK_ORDER: list[tuple[str, str, Pairs]] = [
@@ -109,7 +111,7 @@ CHECK_ORDER: list[tuple[str, str, Pairs]] = [
 @pytest.mark.parametrize(
     "position", range(len(CHECK_ORDER)), ids=[f"{c}-{m}" for c, m, _ in CHECK_ORDER]
 )
-async def test_the_first_check_that_refuses_answers(front: Front, position: int) -> None:
+async def test_the_first_check_that_refuses_answers(recorded: RecordedEdge, position: int) -> None:
     """A request that breaks several rules meets them in the documented order."""
     code, method, _ = CHECK_ORDER[position]
     fields = {
@@ -119,14 +121,14 @@ async def test_the_first_check_that_refuses_answers(front: Front, position: int)
         del fields[b"origin"]  # with it, this is a preflight of a page that is not allowed
     scheme = "http" if position <= 1 else "https"
 
-    answer = await ask(front.edge, method=method, scheme=scheme, headers=tuple(fields.items()))
+    answer = await ask(recorded.edge, method=method, scheme=scheme, headers=tuple(fields.items()))
 
     assert answer.json["error"]["data"]["error"] == code
 
 
-async def test_elsewhere_a_refusal_is_a_plain_document(front: Front) -> None:
+async def test_elsewhere_a_refusal_is_a_plain_document(recorded: RecordedEdge) -> None:
     """A path that speaks no JSON-RPC answers code, sentence and request id."""
-    answer = await ask(front.edge, "/else", headers=())
+    answer = await ask(recorded.edge, "/else", headers=())
 
     assert answer.status == 400
     assert answer.json == {
@@ -149,12 +151,12 @@ ALLOWED_HOSTS: list[tuple[str, Pairs]] = [
 @pytest.mark.parametrize(
     "headers", [case[1] for case in ALLOWED_HOSTS], ids=[c[0] for c in ALLOWED_HOSTS]
 )
-async def test_what_is_ours_passes(front: Front, headers: Pairs) -> None:
+async def test_what_is_ours_passes(recorded: RecordedEdge, headers: Pairs) -> None:
     """The resource's own host and pages, and the allowed pages, reach the application."""
-    answer = await ask(front.edge, headers=headers)
+    answer = await ask(recorded.edge, headers=headers)
 
     assert answer.status == 200
-    assert len(front.inner.scopes) == 1
+    assert len(recorded.inner.scopes) == 1
 
 
 IDENTITY = [
@@ -181,20 +183,22 @@ IDENTITY = [
 
 @pytest.mark.requirement("W12")
 @pytest.mark.parametrize("name", IDENTITY, ids=bytes.decode)
-async def test_a_header_cannot_say_who_calls(front: Front, name: bytes) -> None:
+async def test_a_header_cannot_say_who_calls(recorded: RecordedEdge, name: bytes) -> None:
     """Identity-looking headers are gone, twice or once, before anything routes."""
-    answer = await ask(front.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b")))
+    answer = await ask(
+        recorded.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b"))
+    )
 
     assert answer.status == 200
-    assert front.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
+    assert recorded.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
 
 
-async def test_the_documented_tenant_header_stays(front: Front) -> None:
+async def test_the_documented_tenant_header_stays(recorded: RecordedEdge) -> None:
     """It is compared with the token's tenant by the REST routes, so it must arrive."""
     header = (b"x-octopus-tenant-id", b"acme")
-    await ask(front.edge, headers=(HOST, header))
+    await ask(recorded.edge, headers=(HOST, header))
 
-    assert header in front.inner.scopes[0]["headers"]
+    assert header in recorded.inner.scopes[0]["headers"]
 
 
 FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
@@ -254,31 +258,31 @@ FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
     ids=[case[0] for case in FORWARDED_REQUESTS],
 )
 async def test_only_a_proxys_word_about_the_connection_counts(
-    front: Front, peer: str, headers: Pairs, status: int, seen: str
+    recorded: RecordedEdge, peer: str, headers: Pairs, status: int, seen: str
 ) -> None:
     """A caller can neither claim TLS nor lend an address to its failures."""
     scheme = "https" if peer == "198.51.100.7" and not headers else "http"
-    answer = await ask(front.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
+    answer = await ask(recorded.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
 
     assert answer.status == status
     if status == 200:
-        assert front.inner.scopes[0]["client"][0].removeprefix("::ffff:") == seen
-        assert front.inner.scopes[0]["scheme"] == "https"
+        assert recorded.inner.scopes[0]["client"][0].removeprefix("::ffff:") == seen
+        assert recorded.inner.scopes[0]["scheme"] == "https"
 
 
-async def test_probes_are_answered_over_plain_http_to_any_host(front: Front) -> None:
+async def test_probes_are_answered_over_plain_http_to_any_host(recorded: RecordedEdge) -> None:
     """An orchestrator asks the pod's address, not the resource's."""
-    answer = await ask(front.edge, "/health", method="GET", headers=(), scheme="http")
+    answer = await ask(recorded.edge, "/health", method="GET", headers=(), scheme="http")
 
     assert (answer.status, answer.json) == (200, {"status": "ok"})
 
 
 async def test_an_unexpected_error_is_a_500_without_detail(
-    front: Front, caplog: pytest.LogCaptureFixture
+    recorded: RecordedEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The caller gets an id to report; the log gets the traceback."""
     with caplog.at_level(logging.ERROR):
-        answer = await ask(front.edge, "/breaks")
+        answer = await ask(recorded.edge, "/breaks")
 
     request_id = answer.headers.get("x-request-id")
     assert answer.status == 500
@@ -288,17 +292,17 @@ async def test_an_unexpected_error_is_a_500_without_detail(
     assert caplog.records[0].exc_info
 
 
-async def test_each_request_has_one_line_without_its_query(front: Front) -> None:
+async def test_each_request_has_one_line_without_its_query(recorded: RecordedEdge) -> None:
     """The line is written behind, and holds no header, no query and no token."""
-    answers = [await ask(front.edge), await ask(front.edge, "/mcp\n/forged", headers=())]
-    await front.log.aclose()
+    answers = [await ask(recorded.edge), await ask(recorded.edge, "/mcp\n/forged", headers=())]
+    await recorded.log.aclose()
 
-    assert [(line["status"], line["path"]) for line in front.lines] == [
+    assert [(line["status"], line["path"]) for line in recorded.lines] == [
         (200, "/mcp"),
         (400, "/mcp\n/forged"),
     ]
-    assert [line["request_id"] for line in front.lines] == [
+    assert [line["request_id"] for line in recorded.lines] == [
         answer.headers.get("x-request-id") for answer in answers
     ]
-    assert front.lines[0]["tenant"] is None
-    assert front.inner.scopes[0][REQUEST_ID] == front.lines[0]["request_id"]
+    assert recorded.lines[0]["tenant"] is None
+    assert recorded.inner.scopes[0][REQUEST_ID] == recorded.lines[0]["request_id"]

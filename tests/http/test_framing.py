@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.connections import WITHIN_S, WireConnection, connected, serving
 from tests.support.measuring import each
 
 LAST_MEMBER = b'"end":1}'
@@ -189,4 +189,4 @@ async def test_a_connection_is_idle_only_between_requests(port: int) -> None:
     async with connected(port) as wire:
         await warmed(wire)
         assert await wire.rest() == b""
-    assert SOON > 1
+    assert WITHIN_S > 1

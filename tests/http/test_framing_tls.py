@@ -9,7 +9,6 @@ import pytest
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import tls_context
-from tests.http.conftest import WireConnection, connected, serving
 from tests.http.test_framing import (
     ACCEPTED_FRAMINGS,
     PACKETS,
@@ -20,6 +19,7 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
+from tests.support.connections import WireConnection, connected, serving
 from tests.support.proxies import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")

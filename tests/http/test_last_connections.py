@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import respond
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
-from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
+from tests.http.test_tls import NEVER_S, rest_of
+from tests.support.connections import WITHIN_S
 from tests.support.proxies import CertificateAuthority
 
 GET_REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

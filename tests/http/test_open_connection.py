@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.http.conftest import PAGE, WITHIN_S, PersistentConnection
+from tests.http.test_tls import PersistentConnection
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
 from tests.support.commands import REFUSED, ServerProcess, ended, server_process
+from tests.support.connections import PAGE, WITHIN_S
 from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.processes import free_port

@@ -13,9 +13,11 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey import channels
-from tests.http.conftest import Front, ask
+from tests.support.connections import RecordedEdge, ask, recorded
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.stores import POSTGRES_PASSWORD, Postgres
+
+__all__ = ["recorded"]  # a fixture
 
 pack = Pack("told")
 
@@ -139,11 +141,11 @@ async def test_a_started_stream_ends_with_the_error(
     ],
 )
 async def test_the_edge_answers_for_every_route(
-    front: Front, path: str, shape: dict[str, Any] | None
+    recorded: RecordedEdge, path: str, shape: dict[str, Any] | None
 ) -> None:
     """From every store: 503 with the body of the route's protocol, and no traceback in the log."""
-    front.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
-    answer = await ask(front.edge, path)
+    recorded.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
+    answer = await ask(recorded.edge, path)
     document = json.loads(answer.body)
 
     assert answer.status == 503

@@ -7,8 +7,10 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.deadlines import HEAD_LINES_BYTES
 from gatepost.http.edge import respond
-from tests.http.conftest import SOON, WireConnection
+from tests.support.connections import WITHIN_S, WireConnection, port, wire
 from tests.support.measuring import capture_logs
+
+__all__ = ["port", "wire"]  # fixtures
 
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
@@ -54,7 +56,7 @@ async def test_a_silent_connection_is_closed(wire: WireConnection) -> None:
 async def test_empty_lines_after_an_answer_keep_nothing_open(wire: WireConnection) -> None:
     """They begin no request, but end the timer of an idle connection."""
     await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), SOON)
+    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
     assert b"HTTP/1.1 200" not in await drip(wire, b"\r\n", 100)
 
@@ -63,7 +65,7 @@ async def test_empty_lines_after_an_answer_keep_nothing_open(wire: WireConnectio
 async def test_an_unread_body_ends_the_connection(wire: WireConnection) -> None:
     """After the refusal its sender cannot go on for ever."""
     await wire.send(b"POST /refused HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n")
-    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), SOON)
+    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
     assert await drip(wire, b"x", 100) == b""
 
@@ -76,7 +78,7 @@ async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: WireCo
             await asyncio.wait_for(wire.reader.read(1), 0.05)
         await wire.send(b"x")
 
-    assert await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n10"), SOON)
+    assert await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n10"), WITHIN_S)
 
 
 async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(

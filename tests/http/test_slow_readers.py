@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.edge import respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost_authz.middleware import send_response
-from tests.http.conftest import WITHIN_S, Encrypted, encrypted
+from tests.http.test_tls import ThreadedServer, threaded_server
+from tests.support.connections import WITHIN_S
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
 
@@ -78,15 +79,15 @@ def authority(
 @contextlib.contextmanager
 def limited(
     app: LargeAnswerApp, authority: CertificateAuthority | None, **limits: float
-) -> Iterator[Encrypted]:
+) -> Iterator[ThreadedServer]:
     """A server with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
     unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
-    with encrypted(app, authority, unread=unread) as server:
+    with threaded_server(app, authority, unread=unread) as server:
         yield server
 
 
-def slow_client(server: Encrypted, path: bytes, address: str = "127.0.0.1") -> socket.socket:
+def slow_client(server: ThreadedServer, path: bytes, address: str = "127.0.0.1") -> socket.socket:
     """A connection whose client has asked, and reads nothing."""
     connection = server.opened(address, **SMALL_BUFFER)
     connection.sendall(GET_REQUEST % path)

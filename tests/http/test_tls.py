@@ -7,17 +7,180 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import parse_headers
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from starlette.types import Receive, Scope, Send
+import uvloop
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import respond
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.runtime import http_server as listen
-from tests.http.conftest import WITHIN_S, Encrypted, encrypted, rest_of, until
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
+from tests.support.client import RawAnswer, modern, request, result
+from tests.support.commands import ServerProcess
+from tests.support.connections import PAGE, WITHIN_S
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
+
+STOPS_WITHIN_S = 25
+"""Less than the half minute that TLS waits for a client's word."""
+
+
+NEVER_S = 600
+"""Longer than any test waits."""
+
+
+class ThreadedServer(threading.Thread):
+    """The server; `stop` may wait until it has ended."""
+
+    def __init__(
+        self, app: ASGIApp, authority: CertificateAuthority | None, deadlines: Deadlines
+    ) -> None:
+        super().__init__(daemon=True)
+        tls = None if authority is None else tls_context(*authority.certify("localhost"))
+        self._speaks_tls = authority is not None
+        if authority is not None:
+            self.trusting = ssl.create_default_context(cafile=str(authority.bundle))
+        self.sock = bind("127.0.0.1", 0)
+        self.port: int = self.sock.getsockname()[1]
+        self.ready = threading.Event()
+        config = listen_config(app, deadlines, tls=tls)
+        self.server = GatepostServer(config, on_ready=self.ready.set)
+
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self.server.serve(sockets=[self.sock]))
+
+    def opened(self, address: str = "127.0.0.1", **options: int) -> socket.socket:
+        """A connection on which a client can ask, from one of its addresses."""
+        plain = self.plain(address, **options)
+        if not self._speaks_tls:
+            return plain
+        return self.trusting.wrap_socket(plain, server_hostname="localhost")
+
+    def plain(self, address: str = "127.0.0.1", **options: int) -> socket.socket:
+        """A connection on which nothing has been said yet."""
+        made = socket.socket()
+        made.bind((address, 0))
+        for name, value in options.items():
+            made.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+        made.settimeout(WITHIN_S)
+        try:
+            made.connect(("127.0.0.1", self.port))
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def connected(self, **options: int) -> ssl.SSLSocket:
+        """An encrypted one; a connection that is cut raises, and one that is ended reads empty."""
+        return self.trusting.wrap_socket(
+            self.plain(**options), server_hostname="localhost", suppress_ragged_eofs=False
+        )
+
+    def stop(self) -> None:
+        """Have it stop, and return once it has."""
+        self.server.should_exit = True
+        self.join(STOPS_WITHIN_S)
+        assert not self.is_alive(), "the server did not end"
+
+
+@contextmanager
+def threaded_server(
+    app: ASGIApp, authority: CertificateAuthority | None, **deadlines: Any
+) -> Iterator[ThreadedServer]:
+    """Serve for the time of a block; every deadline that is not given never comes."""
+    never = {"head_s": NEVER_S, "keep_alive_s": NEVER_S, "drain_s": NEVER_S}
+    server = ThreadedServer(app, authority, Deadlines(**never | deadlines))
+    server.start()
+    assert server.ready.wait(WITHIN_S)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """All until the server ends the connection."""
+    data = b""
+    while piece := connection.recv(65_536):
+        data += piece
+    return data
+
+
+def until(connection: socket.socket, end: bytes) -> bytes:
+    """All up to *end*, which is the last that comes."""
+    data = b""
+    while not data.endswith(end):
+        piece = connection.recv(65_536)
+        assert piece, f"closed after {data!r}"
+        data += piece
+    return data
+
+
+class PersistentConnection:
+    """One connection over TLS; what comes behind an answer is kept for the next one."""
+
+    def __init__(
+        self, server: ServerProcess, tls: ssl.SSLContext, token: str, **fields: str
+    ) -> None:
+        plain = socket.create_connection(("127.0.0.1", server.client.port), timeout=WITHIN_S)
+        self.socket = tls.wrap_socket(plain, server_hostname="localhost")
+        self._site, self._token, self._fields = server, token, fields
+        self._received = self.socket.makefile("rb")
+
+    def close(self) -> None:
+        self._received.close()
+        self.socket.close()
+
+    def message(self, note: str = "") -> bytes:
+        """A call of `again`; its head is the same each time, but for the length."""
+        arguments = {"note": note} if note else {}
+        named, body = modern("tools/call", {"name": "again", "arguments": arguments})
+        own = [("Host", self._site.client.authority), ("Origin", PAGE)]
+        own += [(name.replace("_", "-"), value) for name, value in self._fields.items()]
+        own += [("Authorization", f"Bearer {self._token}"), ("Content-Type", "application/json")]
+        own += [("Content-Length", str(len(body)))]
+        return request("POST", self._site.client.path, [*own, *named], body)
+
+    def ask(self, note: str = "") -> RawAnswer:
+        """Send it, and read the answer."""
+        self.socket.sendall(self.message(note))
+        return self.answer()
+
+    def said(self, note: str = "") -> str:
+        """Whose call it was."""
+        text: str = result(self.ask(note))["content"][0]["text"]
+        return text
+
+    def warm(self) -> None:
+        """Have a few requests served."""
+        for _ in range(3):
+            self.said()
+
+    def answer(self) -> RawAnswer:
+        """The next answer, which declares its length."""
+        first = self._received.readline()
+        if not first:
+            raise ConnectionError("the server closed")
+        fields = [(name.lower(), value) for name, value in parse_headers(self._received).items()]
+        body = self._received.read(int(dict(fields)["content-length"]))
+        return RawAnswer(int(first.split()[1]), fields, body)
+
+    def until(self, status: int, has: bytes) -> None:
+        """Ask until the answer is that, which it has to become."""
+
+        def is_so() -> bool:
+            answer = self.ask()
+            return answer.status == status and has in answer.body
+
+        eventually(is_so, within=WITHIN_S)
+
 
 LARGE_BODY = b"x" * 8_000_000
 GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -52,12 +215,12 @@ def app() -> DelayedAnswerApp:
 
 
 @pytest.fixture
-def server(app: DelayedAnswerApp, authority: CertificateAuthority) -> Iterator[Encrypted]:
-    with encrypted(app, authority) as server:
+def server(app: DelayedAnswerApp, authority: CertificateAuthority) -> Iterator[ThreadedServer]:
+    with threaded_server(app, authority) as server:
         yield server
 
 
-def hello(server: Encrypted) -> bytes:
+def hello(server: ThreadedServer) -> bytes:
     """What a client says first."""
     heard, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = server.trusting.wrap_bio(heard, outgoing, server_hostname="localhost")
@@ -72,7 +235,7 @@ def test_a_handshake_has_the_deadline_of_a_head(
     authority: CertificateAuthority, app: DelayedAnswerApp, part: int
 ) -> None:
     """A client that sends nothing, or half a handshake, holds no connection for a minute."""
-    with encrypted(app, authority, head_s=0.5) as server, server.plain() as silent:
+    with threaded_server(app, authority, head_s=0.5) as server, server.plain() as silent:
         silent.sendall(hello(server)[:part])
         with contextlib.suppress(ConnectionResetError):
             assert silent.recv(1) == b""
@@ -83,7 +246,7 @@ GCM = ["ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"]
 
 
 @pytest.mark.parametrize("suite", [*CBC, *GCM])
-def test_an_older_client_gets_a_modern_suite_or_none(server: Encrypted, suite: str) -> None:
+def test_an_older_client_gets_a_modern_suite_or_none(server: ThreadedServer, suite: str) -> None:
     """With TLS 1.2 only what Mozilla's intermediate configuration names is spoken."""
     server.trusting.maximum_version = ssl.TLSVersion.TLSv1_2
     server.trusting.set_ciphers(f"{suite}:@SECLEVEL=0")
@@ -102,9 +265,9 @@ def test_handshakes_that_do_not_end_make_room(
     clients = 60
     # Both ends of a connection are this process's: all the clients' ends fit, and half of ours.
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
-    room = DescriptorLimits(near=near, full=near + 10)
+    room = DescriptorLimits(almost_full=near, full=near + 10)
     monkeypatch.setattr(listen, "DescriptorLimits", SimpleNamespace(here=lambda **_: room))
-    with encrypted(app, authority) as server, contextlib.ExitStack() as open_:
+    with threaded_server(app, authority) as server, contextlib.ExitStack() as open_:
         for _ in range(clients):
             open_.enter_context(server.plain())
         with server.connected() as client:
@@ -114,7 +277,7 @@ def test_handshakes_that_do_not_end_make_room(
 
 # uvloop warns about everything open when it ends; in its own process it warns no test.
 @pytest.mark.filterwarnings("ignore:unclosed resource:ResourceWarning")
-def test_a_stop_does_not_wait_for_handshakes(server: Encrypted) -> None:
+def test_a_stop_does_not_wait_for_handshakes(server: ThreadedServer) -> None:
     """They are no connections yet."""
     with server.plain(), server.plain() as half:
         half.sendall(hello(server)[:60])
@@ -132,7 +295,9 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_stop_does_not_wait_for_a_client_that_says_nothing(server: Encrypted, state: str) -> None:
+def test_a_stop_does_not_wait_for_a_client_that_says_nothing(
+    server: ThreadedServer, state: str
+) -> None:
     """
     A transport over TLS says that it closes, and waited until the client said so too: every idle
     connection of a pool, which is not read, delayed a stop until the end of the drain.
@@ -152,7 +317,7 @@ def test_a_stop_does_not_wait_for_a_client_that_says_nothing(server: Encrypted, 
 
 @pytest.mark.parametrize("pipelined", [0, 3])
 def test_an_answer_that_a_stop_waits_for_is_the_last(
-    app: DelayedAnswerApp, server: Encrypted, pipelined: int
+    app: DelayedAnswerApp, server: ThreadedServer, pipelined: int
 ) -> None:
     """It is finished and sent; its connection ends with it, whatever else was asked there."""
     with server.connected() as client:
@@ -168,7 +333,7 @@ def test_an_answer_that_a_stop_waits_for_is_the_last(
 
 
 def test_a_stop_does_not_wait_behind_an_answer_that_never_came(
-    app: DelayedAnswerApp, server: Encrypted
+    app: DelayedAnswerApp, server: ThreadedServer
 ) -> None:
     """The application failed meanwhile: its client is told, and need not acknowledge it."""
     with server.connected() as client:
@@ -181,7 +346,7 @@ def test_a_stop_does_not_wait_behind_an_answer_that_never_came(
         assert rest_of(client).startswith(b"HTTP/1.1 500 ")
 
 
-def accepts(server: Encrypted) -> bool:
+def accepts(server: ThreadedServer) -> bool:
     """Whether it takes connections."""
     try:
         server.plain().close()
@@ -190,7 +355,7 @@ def accepts(server: Encrypted) -> bool:
     return True
 
 
-def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: Encrypted) -> None:
+def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: ThreadedServer) -> None:
     """All of a large answer arrives, although it is still on its way when the stop begins."""
     with server.connected(SO_RCVBUF=4096) as client:
         client.sendall(GET_REQUEST % b"/large")
@@ -207,7 +372,7 @@ def test_a_client_that_reads_nothing_is_given_up(
 ) -> None:
     """The idle time of a connection is over also where its answer lies unread."""
     with (
-        encrypted(app, authority, keep_alive_s=1) as server,
+        threaded_server(app, authority, keep_alive_s=1) as server,
         server.connected(SO_RCVBUF=4096) as client,
     ):
         client.sendall(GET_REQUEST % b"/large")
@@ -217,7 +382,7 @@ def test_a_client_that_reads_nothing_is_given_up(
             rest_of(client)
 
 
-def test_a_connection_in_the_clear_is_none(server: Encrypted) -> None:
+def test_a_connection_in_the_clear_is_none(server: ThreadedServer) -> None:
     """Plain HTTP is no greeting: it is not answered, and the next client is."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain:
         plain.sendall(GET_REQUEST % b"/")

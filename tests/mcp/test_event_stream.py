@@ -13,8 +13,8 @@ from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
-from tests.http.conftest import SOON, serving
 from tests.support.client import modern
+from tests.support.connections import WITHIN_S, serving
 from tests.support.endpoint import JSON, META, EndpointClient
 from tests.support.measuring import eventually
 
@@ -77,7 +77,7 @@ class LostConnection(asyncio.Event):
 
 async def until(condition: Any) -> None:
     """Wait for something to come true, in a thread, so that the loop goes on."""
-    await asyncio.to_thread(eventually, condition, within=SOON, every=0.01)
+    await asyncio.to_thread(eventually, condition, within=WITHIN_S, every=0.01)
 
 
 @pytest.mark.requirement("SU-10", "SU-09")
@@ -105,7 +105,7 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_disconnected
                 await pubsub.listed("tools")
             await asyncio.sleep(0)
 
-            assert len(stream._new) == 1  # type: ignore[attr-defined]
+            assert len(stream._unsent) == 1  # type: ignore[attr-defined]
             await until(lambda: len(client.streams) == 0)
             assert client.pubsub.tenants == ()
 
@@ -118,7 +118,7 @@ async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) ->
     async with serving(gated(client), protocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(listen())
-        await asyncio.wait_for(reader.readuntil(b"acknowledged"), SOON)
+        await asyncio.wait_for(reader.readuntil(b"acknowledged"), WITHIN_S)
         assert len(client.streams) == 1
         writer.close()
         await writer.wait_closed()
@@ -136,7 +136,7 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
             late.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             late.connect(("127.0.0.1", port))
             late.sendall(call)
-            late.settimeout(SOON)
+            late.settimeout(WITHIN_S)
             heard = b""
             while not heard.endswith(b"\r\n0\r\n\r\n"):
                 piece = await asyncio.to_thread(late.recv, 65_536)
@@ -153,7 +153,7 @@ async def test_a_connection_that_times_out_ends_the_stream() -> None:
     fields, body = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
     with pytest.raises(TimeoutError, match="the connection timed out"):
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(WITHIN_S):
             await client.send(body, [JSON, *fields], hang_up=LostConnection())
 
     assert len(client.streams) == 0

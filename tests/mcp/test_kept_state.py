@@ -15,7 +15,7 @@ SECRET = "kept-for-the-next-run"  # no secret, a marker that must not be seen
 @PACK.tool()
 async def keep(ctx: CallContext, size: int = 0) -> str:
     """Ask twice, and count the runs in what is kept."""
-    runs = len(ctx.client.kept.splitlines())
+    runs = len(ctx.client.previous_state.splitlines())
     state = (f"{SECRET}\n" * (runs + 1)).encode() + b"x" * size
     for key in ("first", "second"):
         await ctx.client.request({key: Elicitation(key, FORM).request}, state=state)

@@ -44,7 +44,7 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
     """One more than may be is a JSON-RPC error that says when to try again."""
-    client = EndpointClient(streams=OpenStreams(most=3, most_per_caller=2))
+    client = EndpointClient(streams=OpenStreams(max_streams=3, max_per_caller=2))
     bob = a_caller(subject="bob")
     async with AsyncExitStack() as stack:
         for caller in (client.caller, client.caller, bob):
@@ -161,6 +161,45 @@ class CountingStream:
         self.caller = a_caller()
 
 
+class FailingStream(CountingStream):
+    """A stream that cannot be written to."""
+
+    has_ended = False
+
+    def wake(self) -> None:
+        raise RuntimeError("the connection is lost")
+
+    beat = wake
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+@pytest.mark.requirement("SU-10", "T-10")
+@pytest.mark.parametrize("wakes", [True, False])
+async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
+    """The streams that are written to in the same turn get their change, or their heartbeat."""
+    streams = OpenStreams(max_per_caller=1000)
+    failing, errors = FailingStream(a_caller()), list[Exception]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    # As many as there are turns, so that one of them is in that of the first stream.
+    others = [CountingStream(a_caller()) for _ in range(streams.steps)]
+    for stream in (failing, *others):
+        streams.enter(stream)
+    for stream in (failing, *others) if wakes else ():
+        streams.wake(stream)
+    for _ in () if wakes else range(streams.steps):
+        loop.call_soon(streams.look)
+    await until(lambda: all(stream.woken + stream.beats for stream in others))
+    for stream in (failing, *others):
+        streams.leave(stream)
+
+    assert failing.has_ended
+    assert len(errors) == 1
+    assert {(stream.woken, stream.beats) for stream in others} == {(int(wakes), int(not wakes))}
+
+
 @pytest.mark.requirement("T-10")
 async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
     """In one round every stream has its turn once, and no step of it takes many of them."""
@@ -185,7 +224,7 @@ async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     """Calls get their turn between two portions of ten thousand streams."""
-    streams = OpenStreams(most_per_caller=1000)
+    streams = OpenStreams(max_per_caller=1000)
     counting_streams = [CountingStream(a_caller()) for _ in range(1000)]
     for stream in counting_streams:
         streams.enter(stream)

@@ -85,7 +85,7 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
     for interest in (*first, *later):
         interest.end()
         interest.end()
-    await pubsub.aclose()
+    pubsub.close()
     assert MemorySharedStore.of(shared_store, "acme")._followers == {}
     assert pubsub.tenants == ()
 
@@ -111,7 +111,7 @@ async def test_su_10_a_shared_store_that_fails_leaves_nothing_behind() -> None:
         await follow
     assert pubsub.tenants == ()
     (await pubsub.follow("acme", lambda change: None)).end()
-    await pubsub.aclose()
+    pubsub.close()
     assert shared_store.follows == 1
 
 
@@ -127,7 +127,7 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
 
     assert heard == [ChangeNotification("task", "t1")]
     interest.end()
-    await pubsub.aclose()
+    pubsub.close()
 
 
 @pytest.mark.requirement("SU-10", "SU-05", "SEC-03")
@@ -159,7 +159,7 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None
         for interest in interests:
             interest.end()
         for pubsub in pubsubs:
-            await pubsub.aclose()
+            pubsub.close()
 
     asyncio.run(run())
 

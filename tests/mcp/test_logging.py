@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.client import MAX_LOG_BYTES, StreamClient
-from gatepost.storage.rate_limits import Bucket
+from gatepost.storage.rate_limits import LocalLimits
 from gatepost.tools.client import LEVELS
 from tests.mcp import fixture_tools
 from tests.support.client_requests import ask_again
@@ -221,10 +221,10 @@ async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> Non
 def test_pr_02_the_progress_limit_is_a_burst_and_then_a_rate() -> None:
     """So many at once, then so many a second, and no saving up beyond the burst."""
     now = [0.0]
-    pace = Bucket.of(10, 3, now[0])
+    limit = LocalLimits.of_rate(10, 3, now[0])
 
     def taken(times: int) -> list[bool]:
-        return [pace.spend(now[0]) for _ in range(times)]
+        return [limit.take(now[0]) for _ in range(times)]
 
     assert taken(4) == [True, True, True, False]
     now[0] = 0.25

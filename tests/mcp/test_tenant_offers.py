@@ -290,7 +290,7 @@ async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() ->
 
     async def follow(tenant: str) -> None:
         def hear(change: Any) -> None:
-            heard[tenant].append(change.what)
+            heard[tenant].append(change.kind)
             if len(heard["acme"]) == 3:
                 notified.set()
 

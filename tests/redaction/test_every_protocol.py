@@ -163,10 +163,10 @@ def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
         few = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             version = -1 - number
-            redaction._made[version] = Redactor({"KEY": f"a-secret-of-{number}"})
+            redaction._redactors[version] = Redactor({"KEY": f"a-secret-of-{number}"})
         many = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
-            del redaction._made[-1 - number]
+            del redaction._redactors[-1 - number]
 
     assert before.count(MARK) == 2
     assert SECRET_VALUE not in log.getvalue()

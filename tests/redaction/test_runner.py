@@ -45,7 +45,7 @@ class CountedSecrets:
     def version(self) -> int:
         return max(state.version for state in self.states.values())
 
-    def known(self, tenant: str | None) -> KnownSecrets:
+    def known_secrets(self, tenant: str | None) -> KnownSecrets:
         return self.states.get(tenant, self.states[None])
 
     def loaded(self, tenant: str) -> KnownSecrets | None:

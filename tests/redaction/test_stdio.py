@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.secrets import conftest
-from tests.support.client import answered_text, stdio_process
 from tests.support.commands import DeploymentFolder
+from tests.support.connections import answered_text, stdio_process
 
 SECRET_VALUE = 'what-only-tools"may-have'
 

@@ -14,10 +14,10 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
-from tests.http.conftest import HOST, ask
 from tests.rest import conftest as tools
 from tests.rest.conftest import RUNS, TOOLS, Octopus
 from tests.support.client import challenge_of
+from tests.support.connections import HOST, ask
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
 

@@ -20,8 +20,8 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.sql.tables import REVISION
-from tests.http.conftest import ask
 from tests.support.commands import run
+from tests.support.connections import ask
 from tests.support.measuring import capture_logs
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.stores import POSTGRES_PASSWORD

@@ -30,7 +30,7 @@ def shell(folder: Path, script: str, /, **more: Any) -> Confined:
 
 
 async def done(program: Confined, timeout_s: float = 20) -> ProcessResult:
-    return await run(program, timeout_s=timeout_s, most=10_000)
+    return await run(program, timeout_s=timeout_s, max_bytes=10_000)
 
 
 async def test_it_does_what_it_may(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
     script = (
         "import asyncio; from gatepost.sandbox.child import *; "
         "program = Confined(argv=('/bin/sh', '-c', 'exec sleep 60'), env={}, "
-        f"root={str(tmp_path)!r}); asyncio.run(run(program, timeout_s=60, most=9))"
+        f"root={str(tmp_path)!r}); asyncio.run(run(program, timeout_s=60, max_bytes=9))"
     )
     server = subprocess.Popen([sys.executable, "-c", script], env=python_environment())
     try:

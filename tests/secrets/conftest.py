@@ -86,7 +86,7 @@ async def say_rows(ctx: CallContext, text: str) -> dict[str, Any]:
 async def say_blocks(ctx: CallContext, text: str) -> Outcome:
     """Answer it in every member of every kind of block."""
     data = text.encode()
-    blob = Contents(data, "application/octet-stream", f"file:///{text}").shown("", None)
+    blob = Contents(data, "application/octet-stream", f"file:///{text}").protocol_form("", None)
     return Outcome(
         (
             {"type": "text", "text": "first", "annotations": {"audience": ["user"]}},

@@ -62,7 +62,7 @@ async def secrets_of(secrets: SecretCache, tenant: str = "acme") -> Mapping[str,
 
 def cached_secrets(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
     """Return the cached secrets of the tenant as the redaction uses them."""
-    return beside_keys(secrets.known(tenant).values)
+    return beside_keys(secrets.known_secrets(tenant).values)
 
 
 def beside_keys(values: Mapping[str, str]) -> Mapping[str, str]:
@@ -110,7 +110,7 @@ async def test_a_change_elsewhere_is_taken_up(
     await poll(records, secrets)
 
     assert (await secrets_of(secrets))["KEY"] == SECOND_VALUE
-    assert secrets.known("acme").version != first.version
+    assert secrets.known_secrets("acme").version != first.version
 
 
 async def test_a_change_without_a_notification_is_found_by_polling(
@@ -251,9 +251,9 @@ async def test_what_the_server_keeps_is_kept_from_every_tenant(
     await secrets_of(secrets)
     secrets.keep_own({"GATEPOST": "first own"})
     assert cached_secrets(secrets, "acme") == {"GATEPOST": "first own", "KEY": FIRST_VALUE}
-    before = secrets.known("acme")
+    before = secrets.known_secrets("acme")
     secrets.keep_own({"GATEPOST": "first own"})
-    assert secrets.known("acme") is before
+    assert secrets.known_secrets("acme") is before
 
     secrets.keep_own({"GATEPOST": "second own"})
     assert cached_secrets(secrets, "acme") == {"GATEPOST": "second own", "KEY": FIRST_VALUE}
@@ -269,14 +269,14 @@ async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
     first = create(path)
     ring = KeyRing.load(f"file:{path}")
     secrets = SecretCache(SecretStore(records, ring))
-    assert secrets.known("acme").values == {f"GATEPOST.{first}": ring.current.text}
+    assert secrets.known_secrets("acme").values == {f"GATEPOST.{first}": ring.current.text}
     assert ring.current.text in path.read_text()
     second = rotate(path, keep=1)
     ring.reread()
     await poll(records, secrets)
 
-    assert set(secrets.known("acme").values) == {f"GATEPOST.{first}", f"GATEPOST.{second}"}
-    assert secrets.known("acme").values[f"GATEPOST.{second}"] in path.read_text()
+    assert set(secrets.known_secrets("acme").values) == {f"GATEPOST.{first}", f"GATEPOST.{second}"}
+    assert secrets.known_secrets("acme").values[f"GATEPOST.{second}"] in path.read_text()
 
 
 async def test_tenants_without_secrets_share_one_version(
@@ -286,10 +286,14 @@ async def test_tenants_without_secrets_share_one_version(
     for tenant in ("acme", "globex"):
         await secrets.load(tenant)
     secrets.keep_own({"GATEPOST": "own value"})
-    assert secrets.known("acme") is secrets.known("globex") is secrets.known(None)
+    assert (
+        secrets.known_secrets("acme")
+        is secrets.known_secrets("globex")
+        is secrets.known_secrets(None)
+    )
 
     await secrets.put("acme", "openapi_shop", FIRST_VALUE)
-    assert secrets.known("acme").version != secrets.known("globex").version
+    assert secrets.known_secrets("acme").version != secrets.known_secrets("globex").version
 
 
 async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(

@@ -31,7 +31,7 @@ async def secrets_of(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
 
 def own_secrets(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
     """Return the tenant's own secrets, without those of the server."""
-    values = secrets.known(tenant).values
+    values = secrets.known_secrets(tenant).values
     return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
 
 

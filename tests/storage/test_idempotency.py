@@ -160,7 +160,7 @@ async def test_what_changed_meanwhile_is_not_taken_over(
     await idempotency.begin(msgspec.structs.replace(idempotency_record(), **change), now=NOW)
 
     assert not await idempotency.take_over(
-        idempotency_record(holder="h2"), was=idempotency_record()
+        idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 
@@ -176,7 +176,7 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
 
     taken = await asyncio.gather(
         *(
-            idempotency.take_over(idempotency_record, was=was)
+            idempotency.take_over(idempotency_record, expected=was)
             for idempotency_record in idempotency_records
         )
     )
@@ -188,7 +188,7 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
 async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None:
     """A released key is claimed like any other."""
     assert not await records.of("acme").idempotency.take_over(
-        idempotency_record(holder="h2"), was=idempotency_record()
+        idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 

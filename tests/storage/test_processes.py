@@ -64,7 +64,7 @@ async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]
     async def one(key: str) -> str | None:
         was = idempotency_record(key=key.encode(), holder="gone")
         mine = await idempotency.take_over(
-            idempotency_record(key=key.encode(), holder=holder), was=was
+            idempotency_record(key=key.encode(), holder=holder), expected=was
         )
         return key if mine else None
 

@@ -43,7 +43,7 @@ class ScriptReplicas:
     async def submit(self, *scripts: Script, by: str = "alice") -> list[str]:
         """Submit at one replica; return the contents that wait then at the other."""
         caller = a_caller(subject=by, issuer=ADA.issuer)
-        await self.here.request(scripts, caller=caller, most=9)
+        await self.here.request(scripts, caller=caller, max_waiting=9)
         return [script.content for script in await self.there.waiting()]
 
     async def reject(self, script: Script, by: DisplayedParty = ADA, reason: str = "No.") -> bool:

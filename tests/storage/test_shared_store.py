@@ -14,6 +14,7 @@ from gatepost.storage.shared_store import (
     SharedStore,
     TenantSharedStore,
 )
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
 
 LONG_WAIT_S = 60.0
 
@@ -67,8 +68,8 @@ async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedS
     acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
-    await following.aclose()
-    await following.aclose()
+    following.end()
+    following.end()
     await acme.publish("t", b"1")
 
     await stays.has(b"1")
@@ -83,7 +84,7 @@ async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
         following = await acme.follow("t", follower)
         await acme.publish("t", b"%d" % number)
         await follower.has(b"%d" % number)
-        await following.aclose()
+        following.end()
 
 
 async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
@@ -95,9 +96,29 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
         following = await acme.follow(f"t{number % 5}", follower)
         await acme.publish(f"t{number % 5}", b"x")
         await follower.hears(b"x")
-        await following.aclose()
+        following.end()
 
     await asyncio.gather(*(subscribe_once(number) for number in range(50)))
+
+
+async def test_valkey_sends_nothing_more_when_the_last_subscriber_has_left(valkey: str) -> None:
+    """Otherwise a server would receive the messages of all sessions that it ever had."""
+    shared_store = await open_shared_store(valkey)
+    assert isinstance(shared_store, ValkeySharedStore)
+    acme, client = shared_store.of("acme"), shared_store.client
+
+    async def channels() -> list[bytes]:
+        return [name for name in await client.pubsub_channels() if name.endswith(b"left-behind")]
+
+    first, second = [await acme.follow("left-behind", Follower()) for _ in range(2)]
+    first.end()
+    await asyncio.sleep(0)
+    assert len(await channels()) == 1
+    second.end()
+    async with asyncio.timeout(10):
+        while await channels():
+            pass
+    await shared_store.aclose()
 
 
 async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
@@ -186,7 +207,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
     acme = shared_store.of("acme")
 
     numbers = await asyncio.gather(
-        *(acme.append("l", b"%d" % n, ttl_s=LONG_WAIT_S, most=100) for n in range(30))
+        *(acme.append("l", b"%d" % n, ttl_s=LONG_WAIT_S, max_events=100) for n in range(30))
     )
 
     assert sorted(numbers) == [*range(1, 31)]
@@ -200,7 +221,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
 
 async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     for number in range(1, entries + 1):
-        assert await acme.append("l", b"%d" % number, ttl_s=LONG_WAIT_S, most=most) == number
+        assert await acme.append("l", b"%d" % number, ttl_s=LONG_WAIT_S, max_events=most) == number
 
 
 @pytest.mark.parametrize(
@@ -237,15 +258,15 @@ async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) ->
 
     assert await acme.read("l", 0) is None
     assert await acme.read("l", 2) is None
-    assert await acme.append("l", b"", ttl_s=LONG_WAIT_S, most=3) == 1
+    assert await acme.append("l", b"", ttl_s=LONG_WAIT_S, max_events=3) == 1
     assert await acme.read("l", 0) == [LogEvent(1, b"")]
 
 
 async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
     """Every entry gives it more; after the last one it goes."""
     acme = shared_store.of("acme")
-    await acme.append("l", b"1", ttl_s=LONG_WAIT_S, most=3)
-    await acme.append("l", b"2", ttl_s=0.001, most=3)
+    await acme.append("l", b"1", ttl_s=LONG_WAIT_S, max_events=3)
+    await acme.append("l", b"2", ttl_s=0.001, max_events=3)
     await a_moment()
 
     assert await acme.read("l", 0) is None
@@ -297,7 +318,9 @@ async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests(
     shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
         await shared_store.of(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
-        await shared_store.of(f"t{number}").append("log", CountedValue(b"event"), ttl_s=10, most=5)
+        await shared_store.of(f"t{number}").append(
+            "log", CountedValue(b"event"), ttl_s=10, max_events=5
+        )
     active = shared_store.of("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S

@@ -71,6 +71,6 @@ async def test_a_key_that_changes_hands_counts_once(records: Records) -> None:
     assert (await acme.usage(ALICE, NOW)).bytes == 0
     assert (await acme.usage(BOB, NOW)).bytes == ROW_BYTES
     assert await acme.idempotency.take_over(
-        idempotency_record(holder="h2", owner=BOB), was=idempotency_record(owner=BOB)
+        idempotency_record(holder="h2", owner=BOB), expected=idempotency_record(owner=BOB)
     )
     assert (await acme.usage(BOB, NOW)).bytes == ROW_BYTES

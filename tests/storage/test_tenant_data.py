@@ -81,7 +81,7 @@ async def test_the_data_of_a_tenant_in_the_shared_store_is_erased(
     for tenant in ("acme", "ac*e", "globex"):
         ours = shared_store.of(tenant)
         await ours.put("note", b"1", ttl_s=60)
-        await ours.append("log", b"2", ttl_s=60, most=5)
+        await ours.append("log", b"2", ttl_s=60, max_events=5)
 
     await shared_store.of("ac*e").clear()
 

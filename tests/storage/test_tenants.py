@@ -122,7 +122,7 @@ async def test_what_the_shared_store_carries_is_the_tenants_own(
     for (tenant, name), value in values.items():
         ours = shared_store.of(tenant)
         await ours.put(name, value, ttl_s=60)
-        assert await ours.append(name, value, ttl_s=60, most=3) == 1
+        assert await ours.append(name, value, ttl_s=60, max_events=3) == 1
         assert await ours.spend(name, rate=0.001, burst=1) == 0
         await ours.publish(name, value)
     for (tenant, name), value in values.items():
@@ -133,7 +133,7 @@ async def test_what_the_shared_store_carries_is_the_tenants_own(
         assert [event.data for event in events] == [value]
     await eventually(lambda: heard == {channel: [value] for channel, value in values.items()})
     for following in followings:
-        await following.aclose()
+        following.end()
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

@@ -244,7 +244,7 @@ class EndpointPair:
     async def receives_no_more(self) -> None:
         """Both processes forget which sessions they know."""
         for client in (self.one, self.two):
-            await client.server.register.aclose()
+            client.server.register.close()
 
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]

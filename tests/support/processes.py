@@ -141,7 +141,7 @@ def _settings(env: Mapping[str, str]) -> dict[str, str]:
 
 def main(number: int) -> None:
     """Fork for every task that comes by the socket with that number; the forks go on from here."""
-    for name in (*(row.place.partition(":")[0] for row in COMMANDS.values()), *ALSO):
+    for name in (*(row.target.partition(":")[0] for row in COMMANDS.values()), *ALSO):
         importlib.import_module(name)
     importlib.import_module("gatepost.serve").load_late_modules()
     # What is never looked through again is not copied into the forks, nor taken apart as they end.

@@ -100,7 +100,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
         services.request_metrics.apply(lambda path: "mcp")
         await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
         services.log.append(row())
-        services.redaction.found += 1
+        services.redaction.redacted_outcomes += 1
     page = page_of(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 1

@@ -100,9 +100,9 @@ REFUSED_OFFERS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Audio(b"", "wav"), ValueError, "MIME"),
     (lambda: Contents("", "x"), ValueError, "MIME"),
     (lambda: Relevance(priority=-1), ValueError, "priority"),
-    (lambda: Message("system", "x").shown(), ValueError, "user's or the assistant's"),  # type: ignore[arg-type]
-    (lambda: Message("user", Contents("x")).shown(), ValueError, "its URI"),
-    (lambda: Message("user", 3).shown(), TypeError, "cannot hold int"),  # type: ignore[arg-type]
+    (lambda: Message("system", "x").protocol_form(), ValueError, "user's or the assistant's"),  # type: ignore[arg-type]
+    (lambda: Message("user", Contents("x")).protocol_form(), ValueError, "its URI"),
+    (lambda: Message("user", 3).protocol_form(), TypeError, "cannot hold int"),  # type: ignore[arg-type]
 ]
 
 

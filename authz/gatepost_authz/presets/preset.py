@@ -147,7 +147,7 @@ def adjusted(preset: Preset, rules: TokenRules) -> Preset:
     """
     if rules.subject_claims == () or rules.client_claims == ():
         raise ValueError("an issuer's tokens must have a claim for the subject and the client")
-    chosen: dict[str, object] = {
+    changes: dict[str, object] = {
         name: value
         for name in ("client_as_audience", "scope_list", "machine", "person")
         if (value := getattr(rules, name)) is not None
@@ -155,26 +155,26 @@ def adjusted(preset: Preset, rules: TokenRules) -> Preset:
     for name in ("audience_claims", "subject_claims", "client_claims", "scope_claims",
                  "token_id_claims"):  # fmt: skip
         if (claims := getattr(rules, name)) is not None:
-            chosen[name] = tuple(dict.fromkeys(claims))
+            changes[name] = tuple(dict.fromkeys(claims))
     if rules.types is not None:
-        chosen["types"] = frozenset(
+        changes["types"] = frozenset(
             kind.lower().removeprefix("application/") for kind in rules.types
         )
     if rules.required_claims is not None:
-        chosen["answer_required"] = frozenset(rules.required_claims)
+        changes["answer_required"] = frozenset(rules.required_claims)
     forbidden = dict(preset.forbidden)
     for claim, values in rules.forbidden.items():
-        known = forbidden.get(claim)
-        any_value = not values or known == PRESENCE
+        existing = forbidden.get(claim)
+        any_value = not values or existing == PRESENCE
         lowered = frozenset(value.lower() for value in values)
-        forbidden[claim] = PRESENCE if any_value else (known or PRESENCE) | lowered
+        forbidden[claim] = PRESENCE if any_value else (existing or PRESENCE) | lowered
     return msgspec.structs.replace(
         preset,
         required=required_by(preset, rules),
         forbidden=forbidden,
         # The preset's value wins, because another one would accept what the preset refuses.
         must_equal={**rules.must_equal, **preset.must_equal},
-        **chosen,
+        **changes,
     )
 
 

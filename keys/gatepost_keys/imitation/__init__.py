@@ -17,8 +17,8 @@ from gatepost_keys.imitation.zitadel import ZITADEL_IMITATION
 __all__ = ["DEVELOPMENT", "IMITATIONS", "Imitation", "nearest"]
 
 IMITATIONS: dict[str, Imitation] = {
-    one.name: one
-    for one in (
+    imitation.name: imitation
+    for imitation in (
         ENTRA,
         OKTA_IMITATION,
         AUTH0_IMITATION,
@@ -37,6 +37,6 @@ IMITATIONS: dict[str, Imitation] = {
 
 def nearest(name: str) -> str:
     """Return the name of the imitation that is most like *name*, or an empty string."""
-    found = get_close_matches(name.lower(), IMITATIONS, n=1, cutoff=0.4)
-    parts = [known for known in IMITATIONS if known.split("-")[0] in name.lower()]
-    return (parts or found or [""])[0]
+    matches = get_close_matches(name.lower(), IMITATIONS, n=1, cutoff=0.4)
+    parts = [imitation for imitation in IMITATIONS if imitation.split("-")[0] in name.lower()]
+    return (parts or matches or [""])[0]

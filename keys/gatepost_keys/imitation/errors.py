@@ -24,30 +24,33 @@ class WrittenError(msgspec.Struct, frozen=True, kw_only=True):
     body: Mapping[str, object]
 
 
-def written_as(shape: Imitation, error: Any, *, known: bool, resource: str = "") -> WrittenError:
+def written_as(
+    shape: Imitation, error: Any, *, is_known_client: bool, resource: str = ""
+) -> WrittenError:
     """
-    Return Authlib's *error* in the provider's words; *known* says whether the client exists.
+    Return Authlib's *error* in the provider's words; *is_known_client* says whether the client
+    exists.
 
     *resource* is the one that was asked for, if it is the reason for the error.
 
     An error with a redirect address is one of the authorization endpoint.
     """
     keys = [error.error]
-    if error.error == "invalid_client" and not known:
+    if error.error == "invalid_client" and not is_known_client:
         keys = ["unknown_client", *keys]
     if error.redirect_uri:
         keys = [f"authorize.{error.error}", *keys]
-    found = next((shape.errors[key] for key in keys if key in shape.errors), STANDARD_ERRORS)
+    error_form = next((shape.errors[key] for key in keys if key in shape.errors), STANDARD_ERRORS)
     refused = error.error == "invalid_client"
     # Always 401 by itself: clients throw their registration away and start over on that.
     usual = "Client authentication failed" if refused else str(error.description or "")
-    text = found.description.format(asked=resource) or usual
+    text = error_form.description.format(asked=resource) or usual
     return WrittenError(
-        error=found.error or error.error,
-        description=f"AADSTS{found.code}: {text}" if found.code else text,
-        status=found.status or (401 if refused else error.status_code),
-        code=found.code,
-        body=found.body or shape.error_body,
+        error=error_form.error or error.error,
+        description=f"AADSTS{error_form.code}: {text}" if error_form.code else text,
+        status=error_form.status or (401 if refused else error.status_code),
+        code=error_form.code,
+        body=error_form.body or shape.error_body,
     )
 
 

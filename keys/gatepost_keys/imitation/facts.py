@@ -88,6 +88,6 @@ def _value(form: object, facts: Mapping[str, Any]) -> object:
     if isinstance(form, str) and form.startswith("$"):
         return facts.get(form[1:])
     if isinstance(form, str) and "{" in form:
-        named = re.findall(r"\{(\w+)\}", form)
-        return form.format_map(facts) if all(facts.get(name) for name in named) else None
+        field_names = re.findall(r"\{(\w+)\}", form)
+        return form.format_map(facts) if all(facts.get(name) for name in field_names) else None
     return form

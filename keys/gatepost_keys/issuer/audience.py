@@ -24,10 +24,10 @@ def named(requested: Sequence[str], resources: Resources, *, default: str | None
     """Return the one resource of *requested*, or *default* if it is empty; else InvalidTarget."""
     if len(requested) > 1:
         raise InvalidTarget("Ask for one resource at a time", " ".join(requested))
-    found = resources.find(requested[0]) if requested else default
-    if found is None:
+    resource = resources.find(requested[0]) if requested else default
+    if resource is None:
         raise InvalidTarget("This issuer does not serve that resource", *requested)
-    return found
+    return resource
 
 
 def resource_of(
@@ -51,9 +51,9 @@ def resource_of(
         sign_in_scope = shape.sign_in_scopes[0].format(api=api_of(shape, default))
         return default if sign_in_scope in scopes else ""
     if shape.audience == "matching_scope":
-        meant = any(scope.startswith(f"{default}/") for scope in scopes)
+        names_default = any(scope.startswith(f"{default}/") for scope in scopes)
         # Compared byte for byte: a slash too many is another resource.
-        if requested and (list(requested) != [default] or not meant):
+        if requested and (list(requested) != [default] or not names_default):
             raise InvalidTarget("The resource does not match the scopes", " ".join(requested))
-        return default if meant else ""
+        return default if names_default else ""
     return default

@@ -42,7 +42,7 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
         return self.redirect_uris[0] if len(self.redirect_uris) == 1 else None
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
-        return any(redirects.matches(known, redirect_uri) for known in self.redirect_uris)
+        return any(redirects.matches(registered, redirect_uri) for registered in self.redirect_uris)
 
     def check_client_secret(self, client_secret: str) -> bool:
         return bool(self.secret) and hmac.compare_digest(

@@ -113,8 +113,10 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
     def check_target(self, request: ClientRequest, granted: str) -> None:
         """Check that a token request names no other resource than the granted one."""
         ignored = self.shape.audience in {"configured", "scope"}
-        others = (target for target in request.resources if self.resources.find(target) != granted)
-        if not ignored and any(others):
+        other_targets = (
+            target for target in request.resources if self.resources.find(target) != granted
+        )
+        if not ignored and any(other_targets):
             raise InvalidTarget("The authorization was for another resource")
 
     def issue(
@@ -161,8 +163,8 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
     def handle_response(
         self, status: int, body: Any, headers: list[tuple[str, str]]
     ) -> IssuerResponse:
-        named = dict(headers)
-        location = named.pop("Location", "")
+        response_headers = dict(headers)
+        location = response_headers.pop("Location", "")
         if location:
             # RFC 9207: every authorization response, errors included, names its issuer. Otherwise a
             # client of several issuers could be made to send this code to another one.
@@ -174,8 +176,8 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
 
     def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> IssuerResponse:
         resource = error.requested if isinstance(error, InvalidTarget) else ""
-        known = self._knows_client(request)
-        written = written_as(self.shape, error, known=known, resource=resource)
+        is_known_client = self._knows_client(request)
+        written = written_as(self.shape, error, is_known_client=is_known_client, resource=resource)
         if error.redirect_uri:
             error.error, error.description = written.error, written.description
             answer: IssuerResponse = super().handle_error_response(request, error)
@@ -189,10 +191,10 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
 
     def _knows_client(self, request: object) -> bool:
         """Return whether the client that a token request names exists."""
-        named = client_named(request) if isinstance(request, Form) else ""
+        client_id = client_named(request) if isinstance(request, Form) else ""
         if isinstance(request, ClientRequest):
-            named = request.named
-        return self.query_client(named) is not None
+            client_id = request.named
+        return self.query_client(client_id) is not None
 
 
 def check_authentication(form: Form) -> None:
@@ -229,5 +231,5 @@ def scopes_in_token(shape: Imitation, record: RefreshToken, scope: str) -> str:
     requested = [*(record.identity.split() if shape.identity_scopes else []), *scope.split()]
     if shape.scope_short:
         requested = [name.removeprefix(prefix) for name in requested]
-    named = (shape.scope_names.get(name, name) for name in requested)
-    return " ".join(dict.fromkeys(name for name in named if name))
+    names = (shape.scope_names.get(name, name) for name in requested)
+    return " ".join(dict.fromkeys(name for name in names if name))

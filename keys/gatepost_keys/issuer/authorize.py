@@ -63,15 +63,15 @@ class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
 
     def query(self, *leave_out: str) -> str:
         """Return the request as a query again, without the parameters in *leave_out*."""
-        kept = [item for item in self.form.values.items() if item[0] not in leave_out]
-        return urlencode([*kept, *(("resource", value) for value in self.form.resources)])
+        items = [item for item in self.form.values.items() if item[0] not in leave_out]
+        return urlencode([*items, *(("resource", value) for value in self.form.resources)])
 
     def satisfied(self, sign_in: SignIn, now: float) -> bool:
         """Return whether *sign_in* is new and strong enough (`prompt`, `max_age`, `acr_values`)."""
         max_age = self.form.values.get("max_age", "")
         too_old = bool(SECONDS.fullmatch(max_age)) and now - sign_in.auth_time > int(max_age)
-        again = self.prompt & {"login", "select_account"}
-        return not (again or too_old or (self.acr and self.acr != sign_in.acr))
+        must_sign_in_again = self.prompt & {"login", "select_account"}
+        return not (must_sign_in_again or too_old or (self.acr and self.acr != sign_in.acr))
 
 
 def review(server: AuthorizationServer, form: Form) -> AuthorizationReview:

@@ -30,13 +30,13 @@ def cookie_name(issuer: DevelopmentIssuer) -> str:
 
 def session_of(request: Request, issuer: DevelopmentIssuer) -> BrowserSession:
     """Return the browser's session, or a new one without a user."""
-    sent = request.cookies.get(cookie_name(issuer), "")
-    if not ID.fullmatch(sent):
+    cookie = request.cookies.get(cookie_name(issuer), "")
+    if not ID.fullmatch(cookie):
         return BrowserSession(secrets.token_urlsafe(32), None)
-    sign_in = issuer.sessions.get(digest(sent))
+    sign_in = issuer.sessions.get(digest(cookie))
     if sign_in is not None and issuer.now() - sign_in.auth_time >= SESSION_S:
         sign_in = None
-    return BrowserSession(sent, sign_in)
+    return BrowserSession(cookie, sign_in)
 
 
 def start(issuer: DevelopmentIssuer, sign_in: SignIn) -> BrowserSession:

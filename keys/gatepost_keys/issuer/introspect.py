@@ -31,8 +31,8 @@ class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
     def query_token(self, token: str, hint: str | None) -> AccessToken | None:
         # A refresh token is never active here: a resource server that asks about any received token
         # would accept it as an access token.
-        found = self.server.issuer.found(token)
-        return found if isinstance(found, AccessToken) else None
+        token_record = self.server.issuer.found(token)
+        return token_record if isinstance(token_record, AccessToken) else None
 
     def check_permission(
         self, token: AccessToken, client: RegisteredClient, request: ClientRequest
@@ -71,11 +71,11 @@ def tokeninfo(server: AuthorizationServer) -> RouteHandler:
 
     async def post(request: Request) -> Response:
         values = (await wire.form_of(request)).values
-        found = issuer.found(values.get("access_token", ""))
-        if not isinstance(found, AccessToken) or not issuer.active(found):
+        access_token = issuer.found(values.get("access_token", ""))
+        if not isinstance(access_token, AccessToken) or not issuer.active(access_token):
             return wire.refuse("Invalid Value", error="invalid_token")
-        left = {"expires_in": int(found.expires_at - issuer.now())}
-        answer = {**found.described, **left}
+        lifetime = {"expires_in": int(access_token.expires_at - issuer.now())}
+        answer = {**access_token.described, **lifetime}
         return wire.json({k: str(v) if type(v) is int else v for k, v in answer.items()})
 
     return post

@@ -15,16 +15,21 @@ SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
 
 def paths(settings: IssuerSettings) -> dict[str, str]:
     """Return every address of the metadata, with the issuer that the document there names."""
-    found: dict[str, str] = {}
+    identifiers_by_path: dict[str, str] = {}
     for identifier in settings.identifiers:
         base = identifier.removeprefix(settings.origin).removesuffix("/")
-        found |= {form.format(issuer=base): identifier for form in settings.imitation.discovery}
-    return found
+        identifiers_by_path |= {
+            form.format(issuer=base): identifier for form in settings.imitation.discovery
+        }
+    return identifiers_by_path
 
 
 def absent_paths(settings: IssuerSettings) -> set[str]:
     """Return where clients look for metadata and registration, and the provider has none."""
-    bases = (one.removeprefix(settings.origin).removesuffix("/") for one in settings.identifiers)
+    bases = (
+        identifier.removeprefix(settings.origin).removesuffix("/")
+        for identifier in settings.identifiers
+    )
     every = {form.format(issuer=base) for base in bases for form in DISCOVERY}
     registers = settings.path("registration") is not None
     return (every | (set() if registers else {f"{MOUNT}/register"})) - paths(settings).keys()

@@ -37,14 +37,15 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     settings = issuer.settings
     server = AuthorizationServer(issuer)
     token_grants.register(server)
-    shown = pages.Pages()
+    page_renderer = pages.Pages()
 
     def route(path: str, audience: AllowedOrigins, **handlers: RouteHandler) -> Route:
         return Route(path, IssuerEndpoint(settings, audience, handlers))
 
-    public, local, own = AllowedOrigins.PUBLIC, AllowedOrigins.LOCAL, AllowedOrigins.OURSELVES
+    public, local = AllowedOrigins.PUBLIC, AllowedOrigins.LOCAL
+    own_origin = AllowedOrigins.OURSELVES
     answers: dict[str, tuple[AllowedOrigins, dict[str, RouteHandler]]] = {
-        "authorization": (own, {"GET": authorize.serve(server, shown)}),
+        "authorization": (own_origin, {"GET": authorize.serve(server, page_renderer)}),
         "token": (local, {"POST": token.serve(server)}),
         "jwks": (public, {"GET": jwks.serve(issuer)}),
         "registration": (local, {"POST": register.serve(issuer)}),
@@ -71,9 +72,9 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
         *missing,
         route(pages.STYLE_PATH, public, GET=pages.style()),
         route(f"{MOUNT}/rotate", local, POST=rotate.serve(server)),
-        route(f"{MOUNT}/sign-in", own, POST=signin.serve(server, shown)),
-        route(f"{MOUNT}/consent", own, POST=consent.serve(server, shown)),
-        route(MOUNT, own, GET=front(issuer, shown)),
+        route(f"{MOUNT}/sign-in", own_origin, POST=signin.serve(server, page_renderer)),
+        route(f"{MOUNT}/consent", own_origin, POST=consent.serve(server, page_renderer)),
+        route(MOUNT, own_origin, GET=front(issuer, page_renderer)),
     ]
 
 
@@ -82,7 +83,7 @@ def app(subject: IssuerSettings | DevelopmentIssuer) -> Starlette:
     return Starlette(routes=routes(subject))
 
 
-def front(issuer: DevelopmentIssuer, shown: pages.Pages) -> RouteHandler:
+def front(issuer: DevelopmentIssuer, page_renderer: pages.Pages) -> RouteHandler:
     """Return the page at the issuer's URL, which explains the issuer and lists its users."""
 
     async def get(request: Request) -> Response:
@@ -96,6 +97,6 @@ def front(issuer: DevelopmentIssuer, shown: pages.Pages) -> RouteHandler:
             "keys": settings.path("jwks"),
             "metadata": next(iter(metadata.paths(settings))),
         }
-        return shown.render("front", values)
+        return page_renderer.render("front", values)
 
     return get

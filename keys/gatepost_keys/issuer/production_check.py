@@ -34,7 +34,7 @@ def problems(  # noqa: PLR0913 - each argument is a lock of its own; a bundle wo
     *production* is the mode the operator set, *tls* whether we terminate TLS, *other_issuers*
     the issuers trusted beside this one.
     """
-    found = {
+    conditions = {
         f"the development issuer listens on a loopback address only, not on {bind_host or '*'}": (
             bind_host not in LOOPBACK
         ),
@@ -57,4 +57,4 @@ def problems(  # noqa: PLR0913 - each argument is a lock of its own; a bundle wo
         for name in MARKERS
         if environ.get(name, "").strip().lower() in PRODUCTION
     ]
-    return [sentence for sentence, holds in found.items() if holds] + marked
+    return [sentence for sentence, holds in conditions.items() if holds] + marked

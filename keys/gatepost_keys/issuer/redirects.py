@@ -48,11 +48,11 @@ def matches(registered: str, requested: str) -> bool:
         return True
     if fault(requested) is not None:
         return False
-    known, requested_url = urlsplit(registered), urlsplit(requested)
+    registered_url, requested_url = urlsplit(registered), urlsplit(requested)
     return (
-        known.scheme == requested_url.scheme == "http"
-        and known.hostname in LOOPBACK
-        and _without_port(known) == _without_port(requested_url)
+        registered_url.scheme == requested_url.scheme == "http"
+        and registered_url.hostname in LOOPBACK
+        and _without_port(registered_url) == _without_port(requested_url)
     )
 
 

@@ -48,10 +48,10 @@ def serve(issuer: DevelopmentIssuer) -> RouteHandler:
     async def post(request: Request) -> Response:
         body = await wire.body_of(request, "application/json")
         try:
-            sent = msgspec.json.decode(body, type=dict[str, object])
+            received = msgspec.json.decode(body, type=dict[str, object])
             # Some clients send null for members without a value.
-            given = {name: value for name, value in sent.items() if value is not None}
-            metadata = msgspec.convert(given, ClientMetadata)
+            members = {name: value for name, value in received.items() if value is not None}
+            metadata = msgspec.convert(members, ClientMetadata)
             check(metadata, issuer.settings)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             sentence = "The body is not a client's metadata (RFC 7591 section 2)"

@@ -32,7 +32,7 @@ class Resources:
         resource server has one audience however a person typed its address. `http://host/` is
         taken for `http://host`, which the TypeScript SDK cannot send without the slash.
         """
-        if any(known.fullmatch(requested) for known in self._templates):
+        if any(template.fullmatch(requested) for template in self._templates):
             return requested
         plain = folded(requested)
         bare = plain.removesuffix("/")

@@ -138,8 +138,8 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tenants(self) -> tuple[str, ...]:
         """Return the tenants of its users; one, if the imitated tokens cannot name any."""
-        known = tuple(dict.fromkeys(person.tenant for person in self.users))
-        return known if self.imitation.has_tenants else known[:1]
+        tenants = tuple(dict.fromkeys(person.tenant for person in self.users))
+        return tenants if self.imitation.has_tenants else tenants[:1]
 
     @property
     def people(self) -> tuple[TokenSubject, ...]:
@@ -157,15 +157,17 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def path(self, endpoint: str) -> str | None:
         """Return the path of the endpoint of that name, or None if the provider has none."""
-        found = self.imitation.endpoints.get(endpoint)
-        return None if found is None else MOUNT + found
+        path = self.imitation.endpoints.get(endpoint)
+        return None if path is None else MOUNT + path
 
     @property
     def offered(self) -> tuple[str, ...]:
         """Return the scopes that exist, as clients ask for them."""
-        form, own = self.imitation.scope_form, self.imitation.api_scopes
+        form, api_scopes = self.imitation.scope_form, self.imitation.api_scopes
         resource = self.resources[0] if self.resources else ""
-        return tuple(form.format(resource=resource, scope=name) for name in own or self.scopes)
+        return tuple(
+            form.format(resource=resource, scope=name) for name in api_scopes or self.scopes
+        )
 
     def unknown(self, scopes: Iterable[str]) -> list[str]:
         """Return those of *scopes*, as tools name them, that do not exist."""

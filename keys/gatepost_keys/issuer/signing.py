@@ -16,10 +16,10 @@ class SigningKeys:
     With *ahead* there is one more key, which is published before it signs.
     """
 
-    def __init__(self, algorithm: str, *, ahead: bool = False) -> None:
+    def __init__(self, algorithm: str, *, with_next: bool = False) -> None:
         self.algorithm = algorithm
-        self._keys = [new_key(algorithm) for _ in range(2 if ahead else 1)]
-        self._signing = -2 if ahead else -1
+        self._keys = [new_key(algorithm) for _ in range(2 if with_next else 1)]
+        self._signing = -2 if with_next else -1
         self._since: float | None = None
 
     @property
@@ -40,8 +40,8 @@ class SigningKeys:
     def rotate(self, *, remove_old: bool = False) -> str:
         """Sign with the next key from now on, and say its id; the old ones go if *remove_old*."""
         fresh = new_key(self.algorithm)
-        kept = self._keys[self._signing :][1:] if remove_old else self._keys[-7:]
-        self._keys = [*kept, fresh]
+        retained = self._keys[self._signing :][1:] if remove_old else self._keys[-7:]
+        self._keys = [*retained, fresh]
         return str(self.current.kid)
 
     def rotate_when_due(self, now: float, every_s: int) -> None:
@@ -61,7 +61,7 @@ class SigningKeys:
             raise GenerationRefused(f"{kid} is not an old key of this issuer")
         self._keys = [key for key in self._keys if key.kid != kid]
 
-    def document(self, without: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-        """Return the public set, the newest key first, without the members in *without*."""
+    def document(self, omitted: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """Return the public set, the newest key first, without the members in *omitted*."""
         published = public_set(reversed(self._keys))["keys"]
-        return {"keys": [{k: v for k, v in key.items() if k not in without} for key in published]}
+        return {"keys": [{k: v for k, v in key.items() if k not in omitted} for key in published]}

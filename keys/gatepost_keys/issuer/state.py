@@ -40,8 +40,8 @@ class DevelopmentIssuer:
     def __init__(self, settings: IssuerSettings) -> None:
         self.settings = settings
         shape = settings.imitation
-        ahead = shape.next_key or shape.identity_key == "other"
-        self.keys = SigningKeys(settings.algorithm, ahead=ahead)
+        with_next = shape.next_key or shape.identity_key == "other"
+        self.keys = SigningKeys(settings.algorithm, with_next=with_next)
         self.clients: Bounded[RegisteredClient] = Bounded(1_000)
         self.codes: Bounded[Code] = Bounded(1_000)
         self.refresh_tokens: Bounded[RefreshToken] = Bounded(10_000)
@@ -115,8 +115,8 @@ class DevelopmentIssuer:
             lifetime_s=self.settings.token_lifetime_s,
             at_hash=half_hash(access_token, self.settings.algorithm),
         )
-        other = self.settings.imitation.identity_key == "other"
-        key = self.keys.newest if other else self.keys.current
+        uses_other_key = self.settings.imitation.identity_key == "other"
+        key = self.keys.newest if uses_other_key else self.keys.current
         return sign(claims, key, kind=self.settings.imitation.identity_type)
 
     def refresh_token(self, record: RefreshToken) -> str:
@@ -166,11 +166,11 @@ class DevelopmentIssuer:
         if not template:
             return {"active": True, "token_type": "Bearer", **claims}
         person_sub = None if facts["machine"] else claims.get("sub")
-        known = {**claims, **facts, "sub": claims.get("sub"), "person_sub": person_sub}
-        return filled(template, known) | {"dev": True}
+        values = {**claims, **facts, "sub": claims.get("sub"), "person_sub": person_sub}
+        return filled(template, values) | {"dev": True}
 
     def _static_clients(self) -> list[RegisteredClient]:
-        known = [
+        clients = [
             RegisteredClient(
                 client_id=client.client_id,
                 secret=client.secret,
@@ -191,7 +191,7 @@ class DevelopmentIssuer:
             grant_types=frozenset({MINT_GRANT}),
             introspects=True,
         )
-        return [self._offering(client) for client in (*known, cli) if usable(client)]
+        return [self._offering(client) for client in (*clients, cli) if usable(client)]
 
 
 def usable(client: RegisteredClient) -> bool:

@@ -74,9 +74,9 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         if len(subject) > 255 or not subject.isprintable():
             raise rfc6749.InvalidRequestError("subject is too long or not printable")
         if not self.server.shape.has_tenants and tenant not in self.server.issuer.settings.tenants:
-            only = ", ".join(self.server.issuer.settings.tenants)
+            tenants = ", ".join(self.server.issuer.settings.tenants)
             raise rfc6749.InvalidRequestError(
-                f"Tokens of {self.server.shape.name} name no tenant, so there is only: {only}"
+                f"Tokens of {self.server.shape.name} name no tenant, so there is only: {tenants}"
             )
         at_tenant = [person for person in users if person.tenant == tenant]
         for person in at_tenant:

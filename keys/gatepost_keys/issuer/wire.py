@@ -40,8 +40,8 @@ async def body_of(request: Request, media_type: str) -> bytes:
         raise MalformedRequest("The body did not arrive in time", 408) from None
     except ClientDisconnect:
         raise MalformedRequest("The body did not arrive") from None
-    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and sent != media_type:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and content_type != media_type:
         # A form on a foreign page can carry text/plain that reads as JSON, without asking first.
         raise MalformedRequest(f"Content-Type must be {media_type}", 415)
     return bytes(body)

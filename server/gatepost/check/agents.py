@@ -24,12 +24,12 @@ def problems(
             yield Problem("config.E149", invalid.message, setting=f"{table}.name")
         yield from tenants_named(config, agent.tenants, f"the agent {agent.name!r}", table)
         yield from _capabilities(agent, table, packs, servers)
-    named = [(f"agents[{at}]", one.name, one.tenants) for at, one in enumerate(config.agents)]
-    yield from doubled(named, "agent", "config.E149")
+    names = [(f"agents[{at}]", agent.name, agent.tenants) for at, agent in enumerate(config.agents)]
+    yield from doubled(names, "agent", "config.E149")
     clients = [
-        (f"agents[{at}]", one.client_id, one.tenants)
-        for at, one in enumerate(config.agents)
-        if one.client_id
+        (f"agents[{at}]", agent.client_id, agent.tenants)
+        for at, agent in enumerate(config.agents)
+        if agent.client_id
     ]
     yield from doubled(clients, "client", "config.E149")
 
@@ -38,15 +38,15 @@ def _capabilities(
     agent: AgentSettings, table: str, packs: set[str], servers: Sequence[UpstreamSettings]
 ) -> Iterator[Problem]:
     for at, capability in enumerate(agent.capabilities):
-        kind, _, rest = capability.partition(":")
-        known = kind == "pack" and rest in packs
+        kind, _, name = capability.partition(":")
+        is_offered = kind == "pack" and name in packs
         if kind == "mcp":
-            known = any(
-                rest in (one.name, configured_id(tenant, one.name))
-                for one in servers
+            is_offered = any(
+                name in (server.name, configured_id(tenant, server.name))
+                for server in servers
                 for tenant in agent.tenants
             )
-        if not known:
+        if not is_offered:
             yield Problem(
                 "config.E149",
                 f"the agent {agent.name!r} has the unknown capability {capability!r}",
@@ -67,9 +67,11 @@ def tenants_named(
             'name them, tenants = ["acme"], or write tenants = ["*"] for every tenant',
             setting=setting,
         )
-    named = {*config.tenancy.tenants, config.stdio.tenant}
+    known_tenants = {*config.tenancy.tenants, config.stdio.tenant}
     for issuer in config.issuers:
-        named |= {*issuer.tenants.values(), issuer.tenant.value or ""} | client_tenants(issuer)
+        known_tenants |= {*issuer.tenants.values(), issuer.tenant.value or ""} | client_tenants(
+            issuer
+        )
     for tenant in tenants:
         if tenant == EVERY_TENANT:
             continue
@@ -80,7 +82,7 @@ def tenants_named(
                 "use at most 63 characters of a-z, 0-9, _ and -, starting with a letter or digit",
                 setting=setting,
             )
-        elif tenant not in named and not config.creates_tenants:
+        elif tenant not in known_tenants and not config.creates_tenants:
             yield Problem(
                 "config.W145",
                 f"{subject} names the tenant {tenant!r}, which is not configured",
@@ -91,15 +93,15 @@ def tenants_named(
 
 
 def doubled(
-    found: Iterable[tuple[str, str, Sequence[str]]], kind: str, code: str
+    tables: Iterable[tuple[str, str, Sequence[str]]], kind: str, code: str
 ) -> Iterator[Problem]:
     """Yield a problem for each name that two tables have for one tenant."""
     seen: list[tuple[str, Sequence[str]]] = []
-    for table, name, tenants in found:
-        for other, others in seen:
-            shared = {*tenants} & {*others}
-            every = EVERY_TENANT in tenants or EVERY_TENANT in others
-            if name == other and tenants and others and (shared or every):
+    for table, name, tenants in tables:
+        for earlier_name, earlier_tenants in seen:
+            shared = {*tenants} & {*earlier_tenants}
+            every = EVERY_TENANT in tenants or EVERY_TENANT in earlier_tenants
+            if name == earlier_name and tenants and earlier_tenants and (shared or every):
                 yield Problem(
                     code,
                     f"two tables name the {kind} {name!r} for the same tenant",

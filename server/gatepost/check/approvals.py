@@ -50,10 +50,10 @@ def _condition(rule: ApprovalRule, table: str) -> Iterator[Problem]:
     except NoLibrary as missing:
         hint = "pip install 'gatepost[cel]'"
         yield Problem("config.E084", str(missing).partition(":")[0], hint, setting=f"{table}.when")
-    except BadCondition as bad:
+    except BadCondition as error:
         yield Problem(
             "config.E080",
-            f"the condition {rule.when[:60]!r} cannot be used: {bad}",
+            f"the condition {rule.when[:60]!r} cannot be used: {error}",
             'write CEL over arguments, caller and tool: when = "arguments.amount > 100"',
             setting=f"{table}.when",
         )
@@ -90,8 +90,8 @@ def _people(rule: ApprovalRule, table: str) -> Iterator[Problem]:
             "write approvals = 1 or approvals = 2",
             setting=f"{table}.approvals",
         )
-    named = {entry for entry in rule.by if entry.startswith(SUBJECT)}
-    if rule.by and len(named) == len(rule.by) and len(named) < rule.approvals:
+    people = {entry for entry in rule.by if entry.startswith(SUBJECT)}
+    if rule.by and len(people) == len(rule.by) and len(people) < rule.approvals:
         yield Problem(
             "config.E082",
             "the rule requires two approvals, but `by` names one person",
@@ -127,16 +127,16 @@ def _holds(settings: ApprovalsSettings) -> Iterator[Problem]:
         "denials_window_s": (SHORTEST_HOLD_S, LONGEST_HOLD_S),
         "hold_s": (SHORTEST_HOLD_S, LONGEST_HOLD_S),
     }
-    for name, (least, most) in ranges.items():
-        if not least <= getattr(settings, name) <= most:
-            up_to = f" and at most {most:g}" if most < math.inf else ""
-            message = f"`approvals.{name}` must be at least {least:g}{up_to}"
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(settings, name) <= high:
+            up_to = f" and at most {high:g}" if high < math.inf else ""
+            message = f"`approvals.{name}` must be at least {low:g}{up_to}"
             yield Problem("config.E016", message, setting=f"approvals.{name}")
 
 
 def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
     lists = {"approvals.require": settings.require, "approvals.auto_approve": settings.auto_approve}
-    lists |= {f"approvals.rules[{at}].tools": one.tools for at, one in enumerate(settings.rules)}
+    lists |= {f"approvals.rules[{at}].tools": rule.tools for at, rule in enumerate(settings.rules)}
     for setting, patterns in lists.items():
         for at, pattern in enumerate(patterns):
             if pattern.removeprefix(PACK).startswith(UPSTREAM_PREFIX):
@@ -166,15 +166,15 @@ def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Pro
     name = settings.notification.tool
     if not name:
         return
-    found = [tool for tool in toolbox.tools if tool.name == name]
-    if not found:
+    tools = [tool for tool in toolbox.tools if tool.name == name]
+    if not tools:
         yield Problem(
             "config.E086",
             f"no enabled tool is called {name!r}, so no person is told of waiting requests",
             "name a tool that sends messages, such as chat_send",
             setting="approvals.notification.tool",
         )
-    elif plan_of(settings, found):
+    elif plan_of(settings, tools):
         yield Problem(
             "config.E086",
             f"`{name}` needs approval, so it cannot tell of requests that wait for approval",
@@ -261,5 +261,5 @@ def _webhook(settings: ApprovalsSettings, *, development: bool) -> Iterator[Prob
         key_of(resolve(hook.secret))
     except UnresolvedReference as error:
         yield Problem("config.E083", str(error), "set it where the server runs", setting=setting)
-    except BadSecret as bad:
-        yield Problem("config.E083", str(bad), "openssl rand -base64 32", setting=setting)
+    except BadSecret as refusal:
+        yield Problem("config.E083", str(refusal), "openssl rand -base64 32", setting=setting)

@@ -19,11 +19,11 @@ def problems(config: Config) -> Iterator[Problem]:
         ("checkpoint_records", audit.checkpoint_records, 1, 1_000_000),
         ("retention_days", audit.retention_days, 0, 36_500),
     )
-    for name, value, least, most in bounds:
-        if not least <= value <= most:
+    for name, value, low, high in bounds:
+        if not low <= value <= high:
             yield Problem(
                 "config.E085",
-                f"`audit.{name}` is {value:g}, but must be from {least} to {most}",
+                f"`audit.{name}` is {value:g}, but must be from {low} to {high}",
                 "choose a value in this range",
                 setting=f"audit.{name}",
             )

@@ -26,33 +26,33 @@ CLIENT = (
 
 def problems(config: Config) -> Iterator[Problem]:
     """Yield the problems of all credentials."""
-    for name, one in config.credentials.items():
+    for name, credential in config.credentials.items():
         table = f"credentials.{name}"
         if not NAME.fullmatch(name):
             hint = "use at most 64 of a-z, 0-9 and _, starting with a letter"
             yield Problem(CODE, f"{name[:80]!r} cannot name a credential", hint, setting=table)
-        if not one.tenants:
+        if not credential.tenants:
             yield Problem(
                 CODE,
                 f"the credential {name!r} names no tenant",
                 'name them, tenants = ["acme"], or write tenants = ["*"] for every tenant',
                 setting=f"{table}.tenants",
             )
-        others = CLIENT if one.type == "static" else STATIC
-        for field in others:
-            if getattr(one, field):
+        unused = CLIENT if credential.type == "static" else STATIC
+        for field in unused:
+            if getattr(credential, field):
                 yield Problem(
                     CODE,
-                    f"`{field}` is not a setting of a {one.type!r} credential",
+                    f"`{field}` is not a setting of a {credential.type!r} credential",
                     f"remove `{field}`, or change `type`",
                     setting=f"{table}.{field}",
                 )
         try:
-            checked_hosts(one.hosts)
+            checked_hosts(credential.hosts)
         except SecretRefused as refused:
             hint = 'write hosts as ["api.example.com", "api.example.com:8443"]'
             yield Problem(CODE, str(refused), hint, setting=f"{table}.hosts")
-        yield from (_static if one.type == "static" else _client)(one, table)
+        yield from (_static if credential.type == "static" else _client)(credential, table)
 
 
 def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Problem]:
@@ -60,15 +60,15 @@ def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Pr
     address_policy = ToolAddressPolicy(config.network.allow_hosts)
     for use in table.credential_uses():
         setting = f"packs.{pack}.{use.setting}"
-        found = config.credentials.get(use.name)
-        if found is None:
+        credential = config.credentials.get(use.name)
+        if credential is None:
             yield Problem(
                 CODE,
                 f"there is no credential {use.name[:80]!r}",
                 f"add a [credentials.{use.name[:80]}] table, or correct the name",
                 setting=setting,
             )
-        elif not found.hosts:
+        elif not credential.hosts:
             yield Problem(
                 CODE,
                 f"the credential {use.name!r} names no hosts, so no pack may use it",
@@ -76,14 +76,17 @@ def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Pr
                 setting=setting,
             )
         elif use.url:
-            yield from _place_problem(found, use, address_policy, setting)
+            yield from _place_problem(credential, use, address_policy, setting)
 
 
 def _place_problem(
-    found: CredentialSettings, use: CredentialUse, address_policy: ToolAddressPolicy, setting: str
+    credential: CredentialSettings,
+    use: CredentialUse,
+    address_policy: ToolAddressPolicy,
+    setting: str,
 ) -> Iterator[Problem]:
     try:
-        place, hosts = destination(use.url, address_policy), checked_hosts(found.hosts)
+        target, hosts = destination(use.url, address_policy), checked_hosts(credential.hosts)
     except SecretRefused:
         return  # reported at the table
     except ValueError as problem:
@@ -95,10 +98,10 @@ def _place_problem(
             setting=setting,
         )
         return
-    if place not in hosts:
+    if target not in hosts:
         yield Problem(
             CODE,
-            f"the credential {use.name!r} is not for {place}",
+            f"the credential {use.name!r} is not for {target}",
             f"add it to credentials.{use.name}.hosts, or use another credential",
             setting=setting,
         )
@@ -128,46 +131,46 @@ def reference_problem(value: str, setting: str, code: str = CODE) -> Iterator[Pr
         )
 
 
-def _static(one: CredentialSettings, table: str) -> Iterator[Problem]:
-    if not one.api_key and not one.headers:
+def _static(credential: CredentialSettings, table: str) -> Iterator[Problem]:
+    if not credential.api_key and not credential.headers:
         yield Problem(CODE, "it has neither `api_key` nor `headers`", setting=table)
     try:
-        checked_header_names(one.headers)
+        checked_header_names(credential.headers)
     except InvalidField as invalid:
         yield Problem(CODE, invalid.message, setting=f"{table}.headers")
-    if one.api_key:
-        yield from reference_problem(one.api_key, f"{table}.api_key")
-    for name, value in one.headers.items():
+    if credential.api_key:
+        yield from reference_problem(credential.api_key, f"{table}.api_key")
+    for name, value in credential.headers.items():
         yield from reference_problem(value, f"{table}.headers.{name}")
 
 
-def _client(one: CredentialSettings, table: str) -> Iterator[Problem]:
-    if not one.client_id:
+def _client(credential: CredentialSettings, table: str) -> Iterator[Problem]:
+    if not credential.client_id:
         yield Problem(CODE, "it has no `client_id`", setting=f"{table}.client_id")
-    if one.method == "private_key_jwt":
-        if one.client_secret:
+    if credential.method == "private_key_jwt":
+        if credential.client_secret:
             hint = "remove it, or change `method`"
             setting = f"{table}.client_secret"
             yield Problem(CODE, "private_key_jwt has no client secret", hint, setting=setting)
-        if one.private_key:
-            yield from _key(one, f"{table}.private_key")
-    elif not one.client_secret:
+        if credential.private_key:
+            yield from _key(credential, f"{table}.private_key")
+    elif not credential.client_secret:
         setting = f"{table}.client_secret"
-        yield Problem(CODE, f"{one.method} needs a `client_secret`", setting=setting)
+        yield Problem(CODE, f"{credential.method} needs a `client_secret`", setting=setting)
     else:
-        yield from reference_problem(one.client_secret, f"{table}.client_secret")
-    yield from _server(one, table)
+        yield from reference_problem(credential.client_secret, f"{table}.client_secret")
+    yield from _server(credential, table)
 
 
-def _server(one: CredentialSettings, table: str) -> Iterator[Problem]:
+def _server(credential: CredentialSettings, table: str) -> Iterator[Problem]:
     for field in ("issuer", "token_endpoint"):
-        url = getattr(one, field)
+        url = getattr(credential, field)
         if url and (problem := url_problem(url, development=True)):
             yield Problem(CODE, f"`{field}` cannot be used: {problem}", setting=f"{table}.{field}")
-    for scope in one.scopes:
+    for scope in credential.scopes:
         if not SCOPE.fullmatch(scope):
             yield Problem(CODE, f"{scope[:80]!r} is not a scope", setting=f"{table}.scopes")
-    if one.client_secret and not (one.issuer or one.token_endpoint):
+    if credential.client_secret and not (credential.issuer or credential.token_endpoint):
         yield Problem(
             "config.W144",
             "the upstream decides which authorization server gets the client secret",
@@ -177,12 +180,12 @@ def _server(one: CredentialSettings, table: str) -> Iterator[Problem]:
         )
 
 
-def _key(one: CredentialSettings, setting: str) -> Iterator[Problem]:
-    if not REFERENCE.match(one.private_key):
+def _key(credential: CredentialSettings, setting: str) -> Iterator[Problem]:
+    if not REFERENCE.match(credential.private_key):
         hint = "write file:PATH or env:NAME of a private key in PEM"
         yield Problem(CODE, "`private_key` is not a reference", hint, setting=setting)
         return
     try:
-        signing_key(resolve(one.private_key))
+        signing_key(resolve(credential.private_key))
     except (UnresolvedReference, ValueError) as error:
         yield Problem(CODE, str(error), setting=setting)

@@ -23,7 +23,11 @@ def problems(config: Config) -> Iterator[Problem]:
     """Yield the problems of the dashboard's sign-in."""
     if not is_on(config):
         return
-    clients = [(at, one) for at, one in enumerate(config.issuers) if one.dashboard and one.enabled]
+    clients = [
+        (at, issuer)
+        for at, issuer in enumerate(config.issuers)
+        if issuer.dashboard and issuer.enabled
+    ]
     if not clients:
         yield Problem(
             "config.E090",

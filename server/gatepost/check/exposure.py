@@ -94,7 +94,7 @@ def _approvals(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 def _limits(config: Config) -> Iterator[Problem]:
     limits = config.limits
     rates = (limits, limits.tenant, limits.tool)
-    rated = any(_bounds(one.requests_per_second) and not one.burst > ENDLESS for one in rates)
+    rated = any(_bounds(rate.requests_per_second) and not rate.burst > ENDLESS for rate in rates)
     counts = (limits.concurrency, limits.tenant.concurrency, limits.tool.concurrency)
     if not rated and not any(map(_bounds, counts)):
         yield Problem(
@@ -175,8 +175,8 @@ def _is_metrics(
     )
     if is_local:
         return everywhere or metrics.is_loopback
-    own = {config.listen.host, urlsplit(config.resource).hostname}
-    return host == metrics.host or (everywhere and host in own)
+    addresses = {config.listen.host, urlsplit(config.resource).hostname}
+    return host == metrics.host or (everywhere and host in addresses)
 
 
 def _root(config: Config) -> Iterator[Problem]:

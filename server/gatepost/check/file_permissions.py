@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gatepost.config.references import UnresolvedReference, plain
+from gatepost.config.references import UnresolvedReference, resolved_setting
 from gatepost.config.settings import Config
 from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
 from gatepost.workspace.ownership import adoption, is_foreign_folder
@@ -54,18 +54,18 @@ def changeable(path: Path) -> tuple[Path, bool] | None:
     Checks the file and every folder and link on the way to it, because a user who can write to a
     folder can replace the file.
     """
-    found: tuple[Path, bool] | None = None
+    widest: tuple[Path, bool] | None = None
     for component in _parents(path):
         try:
             status = component.lstat()
         except OSError:
             continue  # a missing file is reported elsewhere
         by_all = _by_all(status)
-        if by_all or (found is None and _by_some(status)):
-            found = (component, by_all)
+        if by_all or (widest is None and _by_some(status)):
+            widest = (component, by_all)
             if by_all:
-                return found
-    return found
+                return widest
+    return widest
 
 
 def _parents(path: Path) -> Iterator[Path]:
@@ -113,27 +113,27 @@ def _has_others(group: int, owner: int) -> bool:
     if group == 0:
         return False
     try:
-        named, user = grp.getgrgid(group), pwd.getpwuid(owner)
+        members, user = grp.getgrgid(group), pwd.getpwuid(owner)
     except KeyError:
         return True
-    return named.gr_name != user.pw_name or bool(set(named.gr_mem) - {user.pw_name})
+    return members.gr_name != user.pw_name or bool(set(members.gr_mem) - {user.pw_name})
 
 
-def _who(by_all: bool) -> str:
+def _writers(by_all: bool) -> str:
     return f"{'every' if by_all else 'another'} user of this machine"
 
 
 def _changed_by_others(
-    path: Path, what: str, setting: str = "", *, ids: tuple[str, str]
+    path: Path, content: str, setting: str = "", *, ids: tuple[str, str]
 ) -> Problem | None:
     """Return the problem if other users can change *path*; *ids* are for all users and for some."""
-    found = changeable(path)
-    if found is None:
+    changed = changeable(path)
+    if changed is None:
         return None
-    component, by_all = found
+    component, by_all = changed
     return Problem(
         ids[0] if by_all else ids[1],
-        f"{_who(by_all)} can change {component}, and with it {what}",
+        f"{_writers(by_all)} can change {component}, and with it {content}",
         f"run chmod go-w {component}; the owner must be root or the server's user",
         "error" if by_all else "warning",
         setting,
@@ -153,33 +153,33 @@ def _tools(config: Config) -> Iterator[Problem]:
 def _files(source: str) -> Iterator[Path]:
     """Yield the files of a source of tools with their bytecode, which Python prefers."""
     if source.endswith(".py"):
-        named: Iterable[str | None] = [source]
+        sources: Iterable[str | None] = [source]
     else:
         # Parent packages run first.
         names = source.split(".")
         above = (".".join(names[: n + 1]) for n in range(len(names)))
-        named = [getattr(sys.modules.get(name), "__file__", None) for name in above]
-    for file in filter(None, named):
+        sources = [getattr(sys.modules.get(name), "__file__", None) for name in above]
+    for file in filter(None, sources):
         yield Path(file)
         yield Path(cache_from_source(os.path.abspath(file)))
 
 
 def _secrets(config: Config) -> Iterator[Problem]:
-    named = [*_references(msgspec.to_builtins(config), "")]
+    files = [*_references(msgspec.to_builtins(config), "")]
     if config.listen.tls_key:
-        named.append(("listen.tls_key", config.listen.tls_key))
-    for setting, name in named:
+        files.append(("listen.tls_key", config.listen.tls_key))
+    for setting, name in files:
         path = Path(name)
         try:
             mode = path.stat().st_mode
         except OSError:
             continue  # a missing file is reported elsewhere
-        found = changeable(path)
-        if found is not None and found[1]:
+        changed = changeable(path)
+        if changed is not None and changed[1]:
             yield Problem(
                 "config.E118",
-                f"every user of this machine can change {found[0]}, and with it the secret",
-                f"run chmod go-w {found[0]}",
+                f"every user of this machine can change {changed[0]}, and with it the secret",
+                f"run chmod go-w {changed[0]}",
                 setting=setting,
             )
         if mode & stat.S_IROTH:
@@ -194,7 +194,7 @@ def _secrets(config: Config) -> Iterator[Problem]:
 
 def _database(config: Config) -> Iterator[Problem]:
     try:
-        url = plain(config.storage.database)
+        url = resolved_setting(config.storage.database)
     except UnresolvedReference:
         return  # reported already
     if not url.startswith(SQLITE):

@@ -25,7 +25,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     tables: dict[str, TenantLimitSettings | ToolLimitSettings | NamedToolLimitSettings] = {
         "limits.tenant": limits.tenant,
         "limits.tool": limits.tool,
-        **{f"limits.tools.{name}": own for name, own in limits.tools.items()},
+        **{f"limits.tools.{name}": rate for name, rate in limits.tools.items()},
     }
     for table, settings in tables.items():
         numbers[f"{table}.requests_per_second"] = settings.requests_per_second
@@ -43,10 +43,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     for name in limits.tools.keys() - tools:
         if name.startswith(UPSTREAM_PREFIX):
             continue
-        near = difflib.get_close_matches(name, tools, n=1, cutoff=0.5)
+        similar = difflib.get_close_matches(name, tools, n=1, cutoff=0.5)
         yield Problem(
             "config.E089",
             f"no tool is named {name!r}, so these limits have no effect",
-            f"did you mean {near[0]!r}?" if near else "`gatepost tools` lists the names",
+            f"did you mean {similar[0]!r}?" if similar else "`gatepost tools` lists the names",
             setting=f"limits.tools.{name}",
         )

@@ -42,7 +42,7 @@ async def check_issuers(config: Config, scopes: Iterable[str]) -> OnlineResult:
     check sends a token that does not exist, and to the token endpoint such a code.
     """
     lines: list[str] = []
-    found: list[Problem] = []
+    problems: list[Problem] = []
     async with AsyncExitStack() as closing:
         fetcher = Fetcher(development=config.development, network=config.network)
         closing.push_async_callback(fetcher.aclose)
@@ -53,12 +53,12 @@ async def check_issuers(config: Config, scopes: Iterable[str]) -> OnlineResult:
         numbers = {issuer.issuer: number for number, issuer in enumerate(config.issuers)}
         for trusted in IssuerRegistry(config.issuers).issuers:
             setting = f"issuers[{numbers[trusted.settings.issuer]}]"
-            one = IssuerCheck(trusted, setting, fetcher, discovery, introspectors)
-            line = await one.run(frozenset(scopes), callback_of(config.resource))
-            found += one.problems
+            check = IssuerCheck(trusted, setting, fetcher, discovery, introspectors)
+            line = await check.run(frozenset(scopes), callback_of(config.resource))
+            problems += check.problems
             if line:
                 lines.append(line)
-    return OnlineResult(tuple(lines), tuple(found))
+    return OnlineResult(tuple(lines), tuple(problems))
 
 
 class IssuerCheck:
@@ -103,8 +103,8 @@ class IssuerCheck:
 
     def _add(self, id: str, message: str, hint: str, setting: str) -> None:
         level: Literal["error", "warning"] = "error" if ".E" in id else "warning"
-        where = f"{self._setting}.{setting}"
-        self.problems.append(Problem(id, f"{self._issuer}: {message}", hint, level, where))
+        full_setting = f"{self._setting}.{setting}"
+        self.problems.append(Problem(id, f"{self._issuer}: {message}", hint, level, full_setting))
 
     async def _metadata(self) -> tuple[IssuerMetadata, Mapping[str, object]] | None:
         try:
@@ -112,10 +112,10 @@ class IssuerCheck:
         except FetchError as error:
             if self._trusted.settings.jwks_uri and error.reason in {"metadata", "status"}:
                 return None  # the keys have a URL of their own, and need no metadata
-            named = await self._named_issuer() if error.reason == "issuer" else ""
+            issuer = await self._named_issuer() if error.reason == "issuer" else ""
             hint = hint_on(error, "correct the address, or allow connections to it")
-            if named:
-                hint = f'write issuer = "{named}", exactly as the metadata spell it'
+            if issuer:
+                hint = f'write issuer = "{issuer}", exactly as the metadata spell it'
             self._add("config.E130", str(error), hint, "issuer")
             return None
 
@@ -123,8 +123,8 @@ class IssuerCheck:
         """Return the issuer that the documents at this address name, or an empty string."""
         location = location_of(self._issuer, self._trusted)
         with suppress(FetchError):
-            named = await named_issuer(self._fetcher, location)
-            return "" if UNSAFE.search(named) else named
+            issuer = await named_issuer(self._fetcher, location)
+            return "" if UNSAFE.search(issuer) else issuer
         return ""
 
     def _judge(self, document: Mapping[str, object], scopes: frozenset[str]) -> Iterator[str]:
@@ -199,8 +199,8 @@ class IssuerCheck:
             endpoint = client.token_endpoint or metadata.endpoint("token_endpoint")
             await self._redeem_nothing(endpoint, client, callback)
         except FetchError as error:
-            named = error.error or ("invalid_grant" if error.status == 400 else "")
-            if named and named not in {"invalid_client", "unauthorized_client"}:
+            code = error.error or ("invalid_grant" if error.status == 400 else "")
+            if code and code not in {"invalid_client", "unauthorized_client"}:
                 return "the dashboard's client is known"
             self._add(
                 "config.E133",
@@ -239,5 +239,7 @@ def hint_on(error: FetchError, usual: str) -> str:
 
 def callback_of(resource: str) -> str:
     """Return the redirect URI of the dashboard; with one per tenant, that of a made-up tenant."""
-    own = Resource(resource)
-    return f"{own.origin}{SiblingPaths(own).base}/dashboard/callback".replace(TENANT, "tenant")
+    server = Resource(resource)
+    return f"{server.origin}{SiblingPaths(server).base}/dashboard/callback".replace(
+        TENANT, "tenant"
+    )

@@ -77,15 +77,17 @@ def _unregistered() -> Iterator[Problem]:
 
 
 def _add_registered(packs: list[Pack], problems: list[Problem], name: str, setting: str) -> None:
-    known = registrations().packs
-    if name in known:
-        found = known[name]
-        extra = found.registration.extra
-        requirement = None if extra is None else f"{found.distribution}[{extra}]"
-        _add(packs, problems, found.registration.place, setting, requirement)
+    registered = registrations().packs
+    if name in registered:
+        pack = registered[name]
+        extra = pack.registration.extra
+        requirement = None if extra is None else f"{pack.distribution}[{extra}]"
+        _add(packs, problems, pack.registration.place, setting, requirement)
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"available packs: {', '.join(known)}"
+    similar = difflib.get_close_matches(name, registered, n=1, cutoff=0.5)
+    hint = (
+        f"did you mean {similar[0]!r}?" if similar else f"available packs: {', '.join(registered)}"
+    )
     problems.append(
         Problem("config.E010", f"{name!r} is not a registered pack", hint, setting=setting)
     )
@@ -114,8 +116,8 @@ def _add(
     except LOADING_ERRORS as error:
         _refuse(problems, source, setting, error)
         return
-    found = list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Pack)))
-    if not found:
+    defined = list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Pack)))
+    if not defined:
         problems.append(
             Problem(
                 "config.E011",
@@ -124,7 +126,7 @@ def _add(
                 setting=setting,
             )
         )
-    packs += [pack for pack in found if pack not in packs]
+    packs += [pack for pack in defined if pack not in packs]
 
 
 def _make(packs: list[Pack], problems: list[Problem], config: Packs, network: Network) -> None:
@@ -133,17 +135,17 @@ def _make(packs: list[Pack], problems: list[Problem], config: Packs, network: Ne
         if not table.makes_packs:
             continue
         maker = importlib.import_module(registrations().packs[name].registration.maker)
-        for made in maker.packs_from(table, remote):
-            if isinstance(made, Pack):
-                packs.append(made)
+        for pack in maker.packs_from(table, remote):
+            if isinstance(pack, Pack):
+                packs.append(pack)
                 continue
-            setting = f"packs.{name}.{made.setting}"
-            problems.append(Problem("config.E060", made.message, made.hint, setting=setting))
+            setting = f"packs.{name}.{pack.setting}"
+            problems.append(Problem("config.E060", pack.message, pack.hint, setting=setting))
 
 
 def _refuse(problems: list[Problem], source: str, setting: str, error: BaseException) -> None:
     message = f"{source} cannot be loaded: {type(error).__name__}: {error}"
-    problems.append(Problem("config.E011", message, _place(error, source), setting=setting))
+    problems.append(Problem("config.E011", message, _position(error, source), setting=setting))
 
 
 def _module(source: str) -> ModuleType:
@@ -162,7 +164,7 @@ def _module(source: str) -> ModuleType:
     return module
 
 
-def _place(error: BaseException, source: str) -> str:
+def _position(error: BaseException, source: str) -> str:
     """Return where in the author's file the error occurred."""
     traceback = error.__traceback__
     line = None
@@ -177,11 +179,11 @@ def _doubled(packs: list[Pack]) -> Iterator[Problem]:
     holders = [(offer.kind, offer.key, pack.name) for pack in packs for offer in pack.offers]
     for (kind, key), count in Counter((kind, key) for kind, key, _ in holders).items():
         if count > 1:
-            owners = ", ".join(name for *what, name in holders if what == [kind, key])
-            named, option = ("at", "uri") if kind == "document" else ("named", "name")
+            owners = ", ".join(name for *owner, name in holders if owner == [kind, key])
+            relation, option = ("at", "uri") if kind == "document" else ("named", "name")
             yield Problem(
                 "config.E012",
-                f"several {WORDS[kind]}s are {named} {key!r} (packs {owners})",
+                f"several {WORDS[kind]}s are {relation} {key!r} (packs {owners})",
                 f"change one: @pack.{WORDS[kind]}({option}=...)",
                 setting="tools",
             )

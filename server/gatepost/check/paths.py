@@ -60,18 +60,18 @@ def _workspaces(config: Config) -> Iterator[Problem]:
     reason = unusable(Path(config.workspace.root))
     if reason is None:
         return
-    where = f"workspaces cannot be stored in {config.workspace.root}: {reason}"
+    message = f"workspaces cannot be stored in {config.workspace.root}: {reason}"
     if config.stores_files:
         yield Problem(
             "config.E021",
-            where,
+            message,
             "name a folder that the server can write to",
             setting="workspace.root",
         )
     elif config.tools.load:
         yield Problem(
             "config.W021",
-            f"{where}; tools of `tools.load` that use files will fail",
+            f"{message}; tools of `tools.load` that use files will fail",
             "name a folder that the server can write to, if these tools use files",
             "warning",
             "workspace.root",
@@ -81,7 +81,9 @@ def _workspaces(config: Config) -> Iterator[Problem]:
 def unusable(folder: Path) -> str | None:
     """Return why *folder* cannot be written to; missing folders can be created."""
     try:
-        existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        existing = next(
+            ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists()
+        )
     except OSError as error:
         return error.strerror
     if not existing.is_dir():

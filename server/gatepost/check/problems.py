@@ -43,7 +43,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         "scopes.baseline": config.scopes.baseline,
         "scopes.request": config.scopes.request,
         "scopes.obtainable": () if obtainable is None else obtainable,
-        **{f"scopes.implied.{name}": (name, *more) for name, more in config.scopes.implied.items()},
+        **{
+            f"scopes.implied.{name}": (name, *names)
+            for name, names in config.scopes.implied.items()
+        },
     }
     yield from authz_problems(
         resource=config.resource,
@@ -89,10 +92,10 @@ def _packs(config: Config) -> Iterator[Problem]:
             # Imported here, as in `problems`.
             uses = import_module("gatepost.check.credentials").pack_problems
             yield from uses(config, name, table)
-    known = registrations().packs
+    registered = registrations().packs
     for name in config.tools.packs:
-        if name in known and known[name].registration.problems:
-            check = object_at(known[name].registration.problems)
+        if name in registered and registered[name].registration.problems:
+            check = object_at(registered[name].registration.problems)
             yield from check(getattr(config.packs, name, None), config.network)
 
 
@@ -194,10 +197,10 @@ def _is_origin(origin: str) -> bool:
         parts = urlsplit(origin)
     except ValueError:
         return False
-    whole = f"{parts.scheme}://{parts.netloc}"
+    rebuilt = f"{parts.scheme}://{parts.netloc}"
     return (
         bool(parts.scheme and parts.hostname)
-        and whole == origin == origin.lower()
+        and rebuilt == origin == origin.lower()
         and origin.isascii()
         and "*" not in origin
         and "@" not in origin
@@ -247,7 +250,10 @@ def _mode(config: Config) -> Iterator[Problem]:
 
 
 def _tenancy(config: Config) -> Iterator[Problem]:
-    known = {*config.tenancy.tenants, *(name for one in config.issuers for name in _named(one))}
+    tenants = {
+        *config.tenancy.tenants,
+        *(name for issuer in config.issuers for name in _tenants_of(issuer)),
+    }
     for at, tenant in enumerate(config.tenancy.suspended):
         setting = f"tenancy.suspended[{at}]"
         if not TENANT_ID.fullmatch(tenant):
@@ -257,17 +263,17 @@ def _tenancy(config: Config) -> Iterator[Problem]:
                 "use at most 63 characters of a-z, 0-9, _ and -, starting with a letter or digit",
                 setting=setting,
             )
-        elif not config.creates_tenants and tenant not in known:
+        elif not config.creates_tenants and tenant not in tenants:
             yield Problem(
                 "config.W001",
                 f"the suspended tenant {tenant!r} is not configured",
-                _nearest(tenant, known),
+                _nearest(tenant, tenants),
                 "warning",
                 setting,
             )
 
 
-def _named(issuer: Issuer) -> set[str]:
+def _tenants_of(issuer: Issuer) -> set[str]:
     values = filter(None, [issuer.tenant.value])
     return {*issuer.tenants.values(), *values} | client_tenants(issuer)
 
@@ -310,7 +316,7 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 
 def _numbers(config: Config) -> Iterator[Problem]:
-    most, tools, tasks = config.limits, config.tools, config.tasks
+    limits, tools, tasks = config.limits, config.tools, config.tasks
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
@@ -322,27 +328,27 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "dashboard.session_s": config.dashboard.session_s,
         "dashboard.idle_s": config.dashboard.idle_s,
         "mcp.page_size": config.mcp.page_size,
-        "limits.burst": most.burst,
-        "limits.max_body_bytes": most.max_body_bytes,
-        "limits.max_body_values": most.max_body_values,
-        "limits.max_header_bytes": most.max_header_bytes,
-        "limits.header_timeout_s": most.header_timeout_s,
-        "limits.body_timeout_s": most.body_timeout_s,
-        "limits.listen_streams": most.listen_streams,
-        "limits.client_requests_per_caller": most.client_requests_per_caller,
-        "limits.client_request_timeout_s": most.client_request_timeout_s,
-        "limits.listen_streams_per_caller": most.listen_streams_per_caller,
+        "limits.burst": limits.burst,
+        "limits.max_body_bytes": limits.max_body_bytes,
+        "limits.max_body_values": limits.max_body_values,
+        "limits.max_header_bytes": limits.max_header_bytes,
+        "limits.header_timeout_s": limits.header_timeout_s,
+        "limits.body_timeout_s": limits.body_timeout_s,
+        "limits.listen_streams": limits.listen_streams,
+        "limits.client_requests_per_caller": limits.client_requests_per_caller,
+        "limits.client_request_timeout_s": limits.client_request_timeout_s,
+        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():
         if number <= 0:
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
     not_negative = {
-        "limits.failures_per_second": most.failures_per_second,
-        "limits.requests_per_second": most.requests_per_second,
-        "limits.cached_tokens": most.cached_tokens,
-        "limits.unread_bytes": most.unread_bytes,
-        "limits.unread_bytes_per_caller": most.unread_bytes_per_caller,
-        "limits.read_bytes_per_second": most.read_bytes_per_second,
+        "limits.failures_per_second": limits.failures_per_second,
+        "limits.requests_per_second": limits.requests_per_second,
+        "limits.cached_tokens": limits.cached_tokens,
+        "limits.unread_bytes": limits.unread_bytes,
+        "limits.unread_bytes_per_caller": limits.unread_bytes_per_caller,
+        "limits.read_bytes_per_second": limits.read_bytes_per_second,
         "listen.drain_s": config.listen.drain_s,
         "listen.leave_s": config.leave_s,
     }
@@ -351,6 +357,6 @@ def _numbers(config: Config) -> Iterator[Problem]:
             yield Problem("config.E016", f"`{setting}` must not be negative", setting=setting)
 
 
-def _nearest(word: str, known: set[str] | frozenset[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else ""
+def _nearest(name: str, names: set[str] | frozenset[str]) -> str:
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {similar[0]!r}?" if similar else ""

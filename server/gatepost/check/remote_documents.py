@@ -53,6 +53,6 @@ class RemoteDocuments:
             await client.aclose()
             await fetcher.aclose()
         if reply.status != 200 or reply.truncated:
-            why = f"more than {MAX_BYTES} bytes" if reply.truncated else str(reply.status)
-            raise ToolFailure("upstream_unavailable", f"it answered {why}")
+            reason = f"more than {MAX_BYTES} bytes" if reply.truncated else str(reply.status)
+            raise ToolFailure("upstream_unavailable", f"it answered {reason}")
         return reply.body

@@ -13,10 +13,10 @@ HINT = '[stdio] tenant = "acme", subject = "alice", scopes = [...]'
 
 def problems(config: Config, *, required: bool = False) -> Iterator[Problem]:
     """Yield the problems of the caller; with *required*, also that there is none."""
-    named = config.stdio
-    if named == StdioSettings() and not required:
+    caller = config.stdio
+    if caller == StdioSettings() and not required:
         return
-    for setting, value in (("tenant", named.tenant), ("subject", named.subject)):
+    for setting, value in (("tenant", caller.tenant), ("subject", caller.subject)):
         if not value:
             yield Problem(
                 "config.E045",
@@ -24,10 +24,10 @@ def problems(config: Config, *, required: bool = False) -> Iterator[Problem]:
                 HINT,
                 setting=f"stdio.{setting}",
             )
-    if named.tenant and not TENANT_ID.fullmatch(named.tenant):
+    if caller.tenant and not TENANT_ID.fullmatch(caller.tenant):
         yield Problem(
             "config.E046",
-            f"{named.tenant!r} is not a tenant id",
+            f"{caller.tenant!r} is not a tenant id",
             "use at most 63 characters of a-z, 0-9, _ and -, starting with a letter or digit",
             setting="stdio.tenant",
         )

@@ -50,12 +50,12 @@ def _address(setting: str, url: str, backends: Mapping[str, Backend]) -> Iterato
     backend = backends.get(scheme_of(url))
     if backend is None or not _is_complete(url):
         scheme = SCHEME.match(scheme_of(url))
-        shown = f"{scheme[0]!r}" if backend is None and scheme and ":" in url else "this"
-        known = (f"{SQLITE}PATH", "postgresql://…", MEMORY) if setting == DATABASE else backends
+        url_text = f"{scheme[0]!r}" if backend is None and scheme and ":" in url else "this"
+        supported = (f"{SQLITE}PATH", "postgresql://…", MEMORY) if setting == DATABASE else backends
         yield Problem(
             "config.E032",
-            f"`{setting}`: {shown} is not a supported store URL",
-            f"supported: {', '.join(one if ':' in one else f'{one}://…' for one in known)}",
+            f"`{setting}`: {url_text} is not a supported store URL",
+            f"supported: {', '.join(name if ':' in name else f'{name}://…' for name in supported)}",
             setting=setting,
         )
     elif find_spec(backend.driver) is None:

@@ -21,7 +21,7 @@ from gatepost.cli.configuration import (
 )
 from gatepost.cli.stores import moment
 from gatepost.cli.stores import table as in_columns
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.dashboard.escaping import shown
@@ -85,8 +85,14 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
         click.echo(f"Tenant {tenant} has no {'decided' if past else 'waiting'} requests.")
         return
     rows = [
-        (one.id, one.state, one.tool, who(one.caller), when(one.created_at))
-        for one in page.requests
+        (
+            request.id,
+            request.state,
+            request.tool,
+            party_text(request.caller),
+            time_text(request.created_at),
+        )
+        for request in page.requests
     ]
     table(("ID", "STATE", "TOOL", "CALLER", "SINCE"), rows)
     if page.later:
@@ -99,7 +105,7 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
 @config_option
 def show(request_id: str, tenant: str, path: Path) -> None:
     """Show one request with its arguments. Secrets are redacted."""
-    request = with_approvals(path, tenant, lambda service: found(service, tenant, request_id))
+    request = with_approvals(path, tenant, lambda service: request_of(service, tenant, request_id))
     print_request(request)
     if request.state == "waiting":
         again = f"--tenant {tenant} {request.id}"
@@ -128,7 +134,7 @@ def approve(request_id: str, digest: str | None, comment: str, tenant: str, path
     """
     if digest is None:
         print_request(
-            with_approvals(path, tenant, lambda service: found(service, tenant, request_id))
+            with_approvals(path, tenant, lambda service: request_of(service, tenant, request_id))
         )
         click.echo(
             "\nNothing was approved. To approve, add --digest from `gatepost approvals show`."
@@ -168,11 +174,13 @@ def reject(request_id: str, reason: str, tenant: str, path: Path) -> None:
 @config_option
 def grants(tenant: str, path: Path) -> None:
     """List grants in force."""
-    found = with_approvals(path, tenant, lambda service: service.granting.all(tenant))
-    if not found:
+    given = with_approvals(path, tenant, lambda service: service.granting.all(tenant))
+    if not given:
         click.echo(f"Tenant {tenant} has no grants.")
         return
-    table(("ID", "TOOL", "CALLER", "ARGUMENTS", "LEFT", "UNTIL"), [granted(one) for one in found])
+    table(
+        ("ID", "TOOL", "CALLER", "ARGUMENTS", "LEFT", "UNTIL"), [granted(grant) for grant in given]
+    )
 
 
 @approvals.command("revoke-grant")
@@ -187,7 +195,7 @@ def revoke_grant(grant_id: str, tenant: str, path: Path) -> None:
     click.echo(f"Grant {visible(grant_id)} is revoked.")
 
 
-async def found(service: ApprovalService, tenant: str, request_id: str) -> ApprovalRequest:
+async def request_of(service: ApprovalService, tenant: str, request_id: str) -> ApprovalRequest:
     """Return one request; raises Undecidable if it does not exist."""
     request = await service.get(tenant, request_id)
     if request is None:
@@ -205,20 +213,21 @@ def print_request(request: ApprovalRequest) -> None:
         ("tool", f"{request.tool}  {request.title}".strip()),
         ("upstream", f"{facts.upstream}  {facts.upstream_tool}".strip() if facts else ""),
         ("definition", facts.definition if facts else ""),
-        ("caller", who(request.caller)),
+        ("caller", party_text(request.caller)),
         ("client", request.caller.client_id or ""),
         ("calls itself", request.caller.client_name),
         ("acting", request.caller.actor or ""),
-        ("since", when(request.created_at)),
-        ("until", when(request.until)),
+        ("since", time_text(request.created_at)),
+        ("until", time_text(request.until)),
         ("why", request.reason),
         ("approvals", f"{request.given} of {request.needed}"),
     ]
     for name, value in rows:
         if value:
             click.echo(f"{name:<10} {visible(value)}")
-    for one in request.decisions:
-        click.echo(visible(f"           {one.verdict} by {who(one.by)} {one.reason}".rstrip()))
+    for decision in request.decisions:
+        text = f"           {decision.verdict} by {party_text(decision.by)} {decision.reason}"
+        click.echo(visible(text.rstrip()))
     for name, arguments in (("arguments", request.arguments), ("edited", request.edited)):
         if arguments is not None and request.kind == "call":
             click.echo(f"{name}:")
@@ -237,8 +246,8 @@ def readable(arguments: bytes) -> list[str]:
 def granted(grant: ApprovalGrant) -> tuple[str, ...]:
     """Return a grant as a row of the list."""
     pattern = grant.when or " ".join(grant.arguments.decode().split())[:40]
-    left = "any" if grant.left is None else str(grant.left)
-    return grant.id, grant.tool, who(grant.caller), pattern, left, when(grant.until)
+    uses = "any" if grant.left is None else str(grant.left)
+    return grant.id, grant.tool, party_text(grant.caller), pattern, uses, time_text(grant.until)
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
@@ -246,12 +255,12 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     click.echo(in_columns([head, *(tuple(map(visible, row)) for row in rows)]))
 
 
-def who(party: DisplayedParty) -> str:
+def party_text(party: DisplayedParty) -> str:
     """Return a person's name and id."""
     return f"{party.name} ({party.subject})" if party.name else party.subject
 
 
-def when(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Return a time in UTC; empty if there is none."""
     return "" if seconds == float("inf") else moment(seconds)
 
@@ -282,8 +291,8 @@ def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Aw
 async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[ApprovalServices]:
     """Open the approval services with the servers' records; servers send its webhook messages."""
     keyring = keyring_of(config)
-    records = await open_records(plain(config.storage.database))
-    shared_store = await open_shared_store(plain(config.storage.shared))
+    records = await open_records(resolved_setting(config.storage.database))
+    shared_store = await open_shared_store(resolved_setting(config.storage.shared))
     outbound = OutboundClient(
         config.network,
         tls=Fetcher(development=config.development, network=config.network).tls,

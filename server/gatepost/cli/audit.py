@@ -24,7 +24,7 @@ from gatepost.audit.export import (
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
 from gatepost.cli.siem import in_format
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Checkpoint, record_id
@@ -76,42 +76,46 @@ def verify_(
     Checks the configured database, or exported FILES. With --key, FILES need no configuration.
     """
     try:
-        kept = [
-            one for anchor in anchors for one in checkpoints_in(anchor.read_bytes().splitlines())
+        checkpoints = [
+            checkpoint
+            for anchor in anchors
+            for checkpoint in checkpoints_in(anchor.read_bytes().splitlines())
         ]
         keys = from_pem(key.read_text()) if key is not None else {}
         if files:
             keys = keys or public_keys(_ring(fit_for(path, SETTINGS)))
-            found = [verify_lines(one.read_bytes().splitlines(), keys, kept) for one in files]
+            results = [
+                verify_lines(file.read_bytes().splitlines(), keys, checkpoints) for file in files
+            ]
         else:
-            found = _in_database(fit_for(path, SETTINGS), tenant, keys, kept)
+            results = _in_database(fit_for(path, SETTINGS), tenant, keys, checkpoints)
     except (ExportUnreadable, ValueError) as problem:
         raise click.ClickException(f"{problem}.") from None
-    if not found:
+    if not results:
         click.echo("There are no records.")
-    for one in found:
-        click.echo(verdict_text(one))
-    if any(one.bad is not None for one in found):
+    for result in results:
+        click.echo(verdict_text(result))
+    if any(result.bad is not None for result in results):
         raise click.exceptions.Exit(1)
 
 
-def verdict_text(found: VerificationResult) -> str:
+def verdict_text(result: VerificationResult) -> str:
     """Return a verdict as text."""
-    if found.bad is not None:
-        bad = record_id(found.writer, found.bad)
-        return f"{found.tenant}: record {bad} is bad: {found.problem}."
-    words = f"{found.tenant}: {found.records} records are valid"
-    for one in found.chains:
+    if result.bad is not None:
+        record = record_id(result.writer, result.bad)
+        return f"{result.tenant}: record {record} is bad: {result.problem}."
+    text = f"{result.tenant}: {result.records} records are valid"
+    for chain in result.chains:
         first, last, proven = (
-            record_id(one.writer, number) for number in (one.first, one.last, one.proven)
+            record_id(chain.writer, number) for number in (chain.first, chain.last, chain.proven)
         )
-        words += ", " if one is found.chains[0] else f". Writer {one.writer}: "
-        words += f"{first} to {last}; signed checkpoints cover records up to {proven}"
-    if found.erased:
-        words += (
-            f". The details of {found.erased} records were erased, and the erasures are recorded"
+        text += ", " if chain is result.chains[0] else f". Writer {chain.writer}: "
+        text += f"{first} to {last}; signed checkpoints cover records up to {proven}"
+    if result.erased:
+        text += (
+            f". The details of {result.erased} records were erased, and the erasures are recorded"
         )
-    return f"{words}."
+    return f"{text}."
 
 
 @audit.command()
@@ -149,8 +153,8 @@ def export(
         lines = exported(records, tenant, since=begin)
         if form != "jsonl":
             lines = in_format(records, tenant, form, begin)
-        async for one in lines:
-            output.write(one)
+        async for text in lines:
+            output.write(text)
 
     _at_the_trail(config, work)
 
@@ -174,28 +178,28 @@ def checkpoint(tenant: str | None, path: Path) -> None:
     """
 
     async def work(records: Records, keyring: KeyRing) -> list[Checkpoint]:
-        found = []
-        for one in [tenant] if tenant else await records.audit.tenants():
-            await CheckpointSigner(records, keyring).sign_tenant(one)
-            found += (await records.of(one).trail.checkpoints())[-1:]
-        return found
+        newest = []
+        for name in [tenant] if tenant else await records.audit.tenants():
+            await CheckpointSigner(records, keyring).sign_tenant(name)
+            newest += (await records.of(name).trail.checkpoints())[-1:]
+        return newest
 
-    for one in _at_the_trail(fit_for(path, SETTINGS), work):
-        click.echo(line(of_checkpoint(one)), nl=False)
+    for signed in _at_the_trail(fit_for(path, SETTINGS), work):
+        click.echo(line(of_checkpoint(signed)), nl=False)
 
 
 def _in_database(
-    config: Config, tenant: str | None, keys: PublicKeys, kept: NamedCheckpoints
+    config: Config, tenant: str | None, keys: PublicKeys, checkpoints: NamedCheckpoints
 ) -> list[VerificationResult]:
     async def work(records: Records, keyring: KeyRing) -> list[VerificationResult]:
         # Older public keys may be only in the file.
-        known = {**keys, **public_keys(keyring)}
-        named = {*await records.audit.tenants(), *(one for one, _ in kept)}
-        found = []
-        for one in sorted({tenant} if tenant else named):
-            anchors = [checkpoint for name, checkpoint in kept if name == one]
-            found.append(await verify(records, one, known, keyring, anchors))
-        return found
+        all_keys = {**keys, **public_keys(keyring)}
+        tenants = {*await records.audit.tenants(), *(name for name, _ in checkpoints)}
+        results = []
+        for audited in sorted({tenant} if tenant else tenants):
+            anchors = [checkpoint for name, checkpoint in checkpoints if name == audited]
+            results.append(await verify(records, audited, all_keys, keyring, anchors))
+        return results
 
     return _at_the_trail(config, work)
 
@@ -212,7 +216,7 @@ def _ring(config: Config) -> KeyRing:
 def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]) -> T:
     """Run *do* with the configured records open, and return its result."""
     keyring = _ring(config)
-    database = plain(config.storage.database)
+    database = resolved_setting(config.storage.database)
     if database == MEMORY:
         raise click.ClickException(
             "`storage.database` is in the server's memory, which other processes cannot read. "

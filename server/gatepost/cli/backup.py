@@ -11,7 +11,7 @@ import click
 from gatepost.audit.batches import RingLinker
 from gatepost.cli.configuration import config_option
 from gatepost.cli.stores import configured
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import KeySettings
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.backends import scheme_of
@@ -34,7 +34,7 @@ def backup(file: Path, path: Path) -> None:
     another place, the key ring. See docs/storage.md.
     """
     config = configured(path, needs=("storage.database",))
-    url = plain(config.storage.database)
+    url = resolved_setting(config.storage.database)
     if scheme_of(url) != "sqlite":
         raise click.ClickException("This command supports SQLite only. Use pg_dump for PostgreSQL.")
     if not exists(url):

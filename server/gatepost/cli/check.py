@@ -28,16 +28,16 @@ def check(path: Path, online: bool) -> None:
     With --online, the command also asks each issuer. It sends a random token to introspection and
     a random code to the token endpoint, so the issuer's log has one refused request for each.
     """
-    config, toolbox, found = examine(path)
+    config, toolbox, problems = examine(path)
     answers: tuple[str, ...] = ()
-    if online and config is not None and not any(one.level == "error" for one in found):
+    if online and config is not None and not any(problem.level == "error" for problem in problems):
         scopes = {scope for offer in toolbox.offers for scope in offer.scopes}
         result = asyncio.run(check_issuers(config, scopes.union(config.scopes.baseline)))
-        answers, found = result.lines, [*found, *result.problems]
-    show(found)
+        answers, problems = result.lines, [*problems, *result.problems]
+    show(problems)
     for line in answers:
         click.echo(visible(line))
-    errors = sum(problem.level == "error" for problem in found)
+    errors = sum(problem.level == "error" for problem in problems)
     if errors:
         click.echo(f"{errors} error{'s' if errors > 1 else ''} found.", err=True)
         raise click.exceptions.Exit(1)
@@ -63,5 +63,5 @@ def show_rules(config: Config) -> None:
 def counted(toolbox: Toolbox) -> str:
     """Return the number of each kind: `4 tools, 1 prompt`."""
     kinds = Counter(WORDS[offer.kind] for offer in toolbox.offers)
-    shown = [f"{n} {word}{'s' if n != 1 else ''}" for word, n in kinds.items()]
-    return ", ".join(shown) or "nothing"
+    counts = [f"{n} {noun}{'s' if n != 1 else ''}" for noun, n in kinds.items()]
+    return ", ".join(counts) or "nothing"

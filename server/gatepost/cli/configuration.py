@@ -14,7 +14,7 @@ from gatepost.check import file_permissions
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.reading import read
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost.storage.backends import MEMORY
@@ -55,22 +55,22 @@ def examine(
     if not (missing or fitting.development):
         judged += file_permissions.of_configuration(path)
     if reading.config is None:
-        judged = [one for one in judged if not reading.explains(one)]
+        judged = [problem for problem in judged if not reading.explains(problem)]
     config = None if reading.config is None else fitting
     return config, toolbox, [*reading.problems, *judged]
 
 
 def check_tenant(config: Config, tenant: str) -> None:
     """Refuse a tenant that is not configured, and a store in another process's memory."""
-    known = known_tenants(config) | {config.stdio.tenant}
-    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
+    tenants = known_tenants(config) | {config.stdio.tenant}
+    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in tenants):
         raise click.ClickException(f"The configuration has no tenant {visible(tenant)}.")
     check_store(config)
 
 
 def check_store(config: Config) -> None:
     """Refuse a store in another process's memory."""
-    if plain(config.storage.database) == MEMORY:
+    if resolved_setting(config.storage.database) == MEMORY:
         raise click.ClickException(
             "`storage.database` is in the server's memory, which other processes cannot change. "
             "Set it to a SQLite file or PostgreSQL."
@@ -79,11 +79,13 @@ def check_store(config: Config) -> None:
 
 def fit_for(path: Path, needs: tuple[str, ...]) -> Config:
     """Return the configuration if the settings *needs* have no errors; else exit 1."""
-    config, _, found = examine(path)
+    config, _, problems = examine(path)
     if config is not None:
-        found = [one for one in found if one.setting in needs and one.level == "error"]
-    show(found)
-    if config is None or found:
+        problems = [
+            problem for problem in problems if problem.setting in needs and problem.level == "error"
+        ]
+    show(problems)
+    if config is None or problems:
         raise click.exceptions.Exit(1)
     return config
 
@@ -100,15 +102,17 @@ def administrator() -> str:
 def visible(line: str) -> str:
     """Return a line with control and reordering characters escaped."""
     return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
-        for one in line
+        character
+        if character.isprintable() or character == "\t"
+        else character.encode("unicode_escape").decode()
+        for character in line
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a known name similar to *word* as a question to append; else an empty string."""
-    near = difflib.get_close_matches(word, [*known], n=1, cutoff=0.5)
-    return f" Did you mean {near[0]}?" if near else ""
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a known name similar to *name* as a question to append; else an empty string."""
+    similar = difflib.get_close_matches(name, [*names], n=1, cutoff=0.5)
+    return f" Did you mean {similar[0]}?" if similar else ""
 
 
 def with_workers(config: Config, workers: int | None) -> Config:
@@ -131,20 +135,20 @@ def checked_configuration(
 
     Problems with an id in *ignored* are ignored, and problems that *also* finds are added.
     """
-    config, toolbox, found = examine(path, workers=workers)
-    found = [problem for problem in found if problem.id not in ignored]
+    config, toolbox, problems = examine(path, workers=workers)
+    problems = [problem for problem in problems if problem.id not in ignored]
     if config is not None and also is not None:
-        found += [problem for problem in also(config) if problem not in found]
-    show(found)
-    if config is None or any(problem.level == "error" for problem in found):
+        problems += [problem for problem in also(config) if problem not in problems]
+    show(problems)
+    if config is None or any(problem.level == "error" for problem in problems):
         raise click.exceptions.Exit(1)
     return config, toolbox
 
 
-def show(found: Iterable[Problem]) -> None:
+def show(problems: Iterable[Problem]) -> None:
     """Print one problem per paragraph on standard error, errors first."""
-    for problem in sorted(found, key=lambda problem: problem.level != "error"):
-        where = f" [{problem.setting}]" if problem.setting else ""
-        click.echo(f"{problem.level} {problem.id}{where}: {problem.message}", err=True)
+    for problem in sorted(problems, key=lambda problem: problem.level != "error"):
+        setting = f" [{problem.setting}]" if problem.setting else ""
+        click.echo(f"{problem.level} {problem.id}{setting}: {problem.message}", err=True)
         if problem.hint:
             click.echo(f"    {problem.hint}", err=True)

@@ -46,7 +46,7 @@ LONGEST_TOKEN = 65_536
     default=None,
     help="File with CA certificates (PEM) to trust in addition to the system's.",
 )
-def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -> None:
+def command(url: str, path: Path | None, ca_bundle: Path | None, **options: str) -> None:
     """
     Connect to the MCP server at URL as a client would, and diagnose problems.
 
@@ -57,7 +57,7 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
     that refuses the token and the setting that changes the rule. If each tenant has its own
     resource, URL is the one that the client calls. Exit code 1 means that the token is refused.
     """
-    credentials = DoctorCredentials(**given | {"token": read_token(given["token"])})
+    credentials = DoctorCredentials(**options | {"token": read_token(options["token"])})
     token = credentials.token
     if path is not None:
         _judge(path, token, url)
@@ -72,9 +72,9 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
     sys.exit(0 if report.healthy else 1)
 
 
-def read_token(given: str) -> str:
+def read_token(value: str) -> str:
     """Return the token of an option; ``-`` reads it from standard input."""
-    return sys.stdin.read(LONGEST_TOKEN).strip() if given == STDIN else given
+    return sys.stdin.read(LONGEST_TOKEN).strip() if value == STDIN else value
 
 
 async def _examined(url: str, credentials: DoctorCredentials, tls: ssl.SSLContext) -> Report:
@@ -98,9 +98,9 @@ def _judge(path: Path, token: str, url: str) -> None:
     """Check the token against the configuration, print the result, and exit."""
     if not token:
         raise click.UsageError("--config needs a token to check. Add --token.")
-    config, tools, found = read_configuration(path)
+    config, tools, problems = read_configuration(path)
     if config is None:
-        show(found)
+        show(problems)
         sys.exit(1)
     # Imported on use, because examining a URL does not need it.
     judging = importlib.import_module("gatepost.cli.token_verdict")

@@ -11,7 +11,7 @@ import click
 from gatepost.audit.retention import DetailErasure as Record
 from gatepost.cli.configuration import administrator, config_option
 from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import revoke_given
@@ -68,7 +68,7 @@ def erase(  # its options
         doubt = await doubts(tenant_id, config, stores.records)
         # An unknown tenant may still have files.
         if doubt and (
-            subject or (await tenant_data_of(tenant_id, config, stores).found()).is_nothing
+            subject or (await tenant_data_of(tenant_id, config, stores).inventory()).is_nothing
         ):
             raise click.ClickException(f"{doubt} There is nothing to erase.")
         if subject:
@@ -76,7 +76,7 @@ def erase(  # its options
         return await erased(tenant_id, yes, reason, config, stores)
 
     try:
-        done = at_stores(config, do)
+        is_complete = at_stores(config, do)
     except Unfinished:
         raise click.ClickException(
             f"A call still writes data of tenant {tenant_id}. The tenant is suspended. Run the "
@@ -84,10 +84,10 @@ def erase(  # its options
         ) from None
     except OSError as error:
         raise click.ClickException(f"A directory cannot be removed: {error.strerror}.") from None
-    if not done:
+    if not is_complete:
         click.echo(NOTHING_REMOVED, err=True)
         raise click.exceptions.Exit(1)
-    overwrite(plain(config.storage.database))
+    overwrite(resolved_setting(config.storage.database))
 
 
 def overwrite(database: str) -> None:
@@ -95,10 +95,10 @@ def overwrite(database: str) -> None:
     if scheme_of(database) != "sqlite":
         return
     try:
-        done = empty_log(database)
+        is_emptied = empty_log(database)
     except (sqlite3.Error, StoreUnavailable):
-        done = False
-    if not done:
+        is_emptied = False
+    if not is_emptied:
         click.echo(NOT_TRUNCATED, err=True)
 
 
@@ -108,7 +108,7 @@ async def erased(
     """Erase a tenant and print the progress; return False without --yes."""
     records, shared_store = stores.records, stores.shared_store
     erasure = tenant_data_of(tenant_id, config, stores)
-    print_inventory(tenant_id, await erasure.found())
+    print_inventory(tenant_id, await erasure.inventory())
     if not yes:
         return False
     now, by = time.time(), administrator()
@@ -122,8 +122,8 @@ async def erased(
     await asyncio.sleep(PROPAGATION_S)
     await erasure.run(click.echo)
     if stores.keyring is not None:
-        gone = await Record(records, stores.keyring).erase_tenant(tenant_id)
-        click.echo(f"erased the details of {gone} audit records")
+        erased_count = await Record(records, stores.keyring).erase_tenant(tenant_id)
+        click.echo(f"erased the details of {erased_count} audit records")
         # Written after the erasure, so that the record of who did it stays.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
     elif await records.of(tenant_id).trail.heads():
@@ -150,9 +150,9 @@ class ErasedPerson(NamedTuple):
     subject: str
 
 
-async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStores) -> bool:
+async def forgotten(person: ErasedPerson, yes: bool, reason: str, stores: OpenStores) -> bool:
     """Erase the data of one person; return False without --yes."""
-    tenant_id, issuer, subject = whom
+    tenant_id, issuer, subject = person
     records, ownership = stores.records, owned(tenant_id, issuer, subject)
     counted = await records.tenant_data.count_of(tenant_id, ownership)
     summary = ", ".join(counted_records(counted)) or "nothing"
@@ -166,14 +166,14 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
     )
     await notify(stores.shared_store)
     await asyncio.sleep(PROPAGATION_S)
-    gone = 0
+    removed_count = 0
     while removed := await records.tenant_data.clear_of(tenant_id, ownership):
-        gone += removed
+        removed_count += removed
     tenant = records.of(tenant_id)
-    gone += await ScriptApprovals(tenant.entries(SCRIPTS)).erase(issuer, subject)
-    gone += await erase_decider(tenant.approvals, issuer, subject)
-    gone += await revoke_given(tenant.grants, issuer, subject)
-    click.echo(f"removed {gone} records")
+    removed_count += await ScriptApprovals(tenant.entries(SCRIPTS)).erase(issuer, subject)
+    removed_count += await erase_decider(tenant.approvals, issuer, subject)
+    removed_count += await revoke_given(tenant.grants, issuer, subject)
+    click.echo(f"removed {removed_count} records")
     if await forget_person(records.of(tenant_id), issuer, subject):
         click.echo("removed this person from the recent callers")
     click.echo("Files in the tenant's workspace stay, because they do not belong to one person.")
@@ -181,7 +181,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
         record = Record(records, stores.keyring)
         # The audit log of all tenants is included, because it has revocations by subject.
         both = (tenant_id, EVERY_TENANT)
-        details = sum([await record.erase_subject(one, issuer, subject) for one in both])
+        details = sum([await record.erase_subject(chain, issuer, subject) for chain in both])
         click.echo(f"erased the details of {details} audit records")
         await stores.note(tenant_id, "tenant", "person erased", reason=reason)
     elif await records.of(tenant_id).trail.heads():
@@ -232,11 +232,11 @@ def everything_before(
     )
 
 
-def print_inventory(tenant_id: str, found: TenantInventory) -> None:
+def print_inventory(tenant_id: str, inventory: TenantInventory) -> None:
     """Print what the tenant has stored."""
-    if found.is_nothing:
+    if inventory.is_nothing:
         click.echo(f"Tenant {tenant_id} has no data except audit records.")
         return
     click.echo(f"Data of tenant {tenant_id}:")
-    for line in found.lines():
+    for line in inventory.lines():
         click.echo(f"  {line}")

@@ -51,9 +51,9 @@ def rotate_(path: Path, keep: int) -> None:
         raise click.ClickException(str(error)) from None
     click.echo(f"{path} now signs with key {key_id}.")
     click.echo("Run `gatepost secrets rotate` to encrypt tenants' secrets with the new key.")
-    for gone in [one for one in before if one not in after]:
+    for dropped in [before_key for before_key in before if before_key not in after]:
         click.echo(
-            f"Key {gone} was dropped. Secrets that only this key decrypts are lost.", err=True
+            f"Key {dropped} was dropped. Secrets that only this key decrypts are lost.", err=True
         )
     if len(after) > keep:
         click.echo(

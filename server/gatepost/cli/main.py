@@ -21,7 +21,7 @@ TIMINGS = "--timings"
 class CommandEntry(NamedTuple):
     """The location of a command, and its line in `gatepost --help`."""
 
-    place: str
+    target: str
     summary: str
 
 
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
         row = COMMANDS.get(cmd_name)
         if row is None:
             return None
-        module, _, name = row.place.partition(":")
+        module, _, name = row.target.partition(":")
         # Objects made at the start live to the end: collecting them costs a tenth of the start.
         gc.set_threshold(COLLECT_AFTER, 10, 10)
         command = getattr(importlib.import_module(module), name)

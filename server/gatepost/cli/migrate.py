@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gatepost.cli.configuration import config_option, examine, show
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.storage.backends import DATABASES, MEMORY, scheme_of
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 
@@ -41,10 +41,10 @@ def migrate(path: Path, check: bool) -> None:
 
 def database(path: Path) -> str:
     """Return the configured database URL; problems of other settings are ignored."""
-    config, _, found = examine(path)
+    config, _, problems = examine(path)
     if config is not None:
-        found = [one for one in found if one.setting == "storage.database"]
-    show(found)
-    if config is None or any(one.level == "error" for one in found):
+        problems = [problem for problem in problems if problem.setting == "storage.database"]
+    show(problems)
+    if config is None or any(problem.level == "error" for problem in problems):
         raise click.exceptions.Exit(1)
-    return plain(config.storage.database)
+    return resolved_setting(config.storage.database)

@@ -62,17 +62,17 @@ def server_options(command: Command) -> Command:
 
 @click.command("list", short_help="List the tools of any MCP server.")
 @server_options
-def list_tools(as_json: bool, **given: Any) -> None:
+def list_tools(as_json: bool, **options: Any) -> None:
     """List the tools that an MCP server offers you, with their arguments."""
 
     async def work(session: RemoteSession) -> list[Mapping[str, Any]]:
         return await session.listed("tools/list", "tools")
 
-    found = done(work, **given)
+    tools = run_session(work, **options)
     if as_json:
-        click.echo(printed(found))
+        click.echo(printed(tools))
         return
-    for tool in found:
+    for tool in tools:
         does = str(tool.get("description") or "").partition("\n")[0]
         click.echo(visible(f"{tool.get('name')}({', '.join(arguments_of(tool))})  {does}").rstrip())
 
@@ -81,7 +81,7 @@ def list_tools(as_json: bool, **given: Any) -> None:
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @server_options
-def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """
     Call TOOL of an MCP server and print its answer. Exit code 1 means that the call failed.
 
@@ -90,15 +90,15 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
     """
 
     async def work(session: RemoteSession) -> Mapping[str, Any]:
-        found = await session.listed("tools/list", "tools")
-        known = {str(one.get("name")): one for one in found}
-        if tool not in known:
-            raise RequestFailed(f"The server has no tool {tool}.{nearest(tool, known)}")
-        values = dict(value_of(one, known[tool]) for one in arguments)
-        options = RequestOptions(header_arguments=headers_of(known[tool], values))
+        tools = await session.listed("tools/list", "tools")
+        by_name = {str(definition.get("name")): definition for definition in tools}
+        if tool not in by_name:
+            raise RequestFailed(f"The server has no tool {tool}.{nearest(tool, by_name)}")
+        values = dict(value_of(argument, by_name[tool]) for argument in arguments)
+        options = RequestOptions(header_arguments=headers_of(by_name[tool], values))
         return await session.request("tools/call", {"name": tool, "arguments": values}, options)
 
-    result = done(work, **given)
+    result = run_session(work, **options)
     failed = result.get("isError") is True
     if as_json:
         click.echo(printed(result))
@@ -108,13 +108,15 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
     sys.exit(1 if failed else 0)
 
 
-def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **options: Any) -> T:
+def run_session(
+    work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **options: Any
+) -> T:
     """Run *work* with a session; failures become messages."""
     server_url = url or _development()
-    given = read_token(token)
-    if token == STDIN and not given:
+    access_token = read_token(token)
+    if token == STDIN and not access_token:
         raise click.UsageError("Standard input has no token.")
-    if not (given.isascii() and given.isprintable()):
+    if not (access_token.isascii() and access_token.isprintable()):
         raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
 
     def show(page: str) -> None:
@@ -125,14 +127,14 @@ def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **optio
     async def run() -> T:
         async with httpx2.AsyncClient(verify=tls_context(options["ca_bundle"])) as client:
             sign_in: GetToken = no_sign_in
-            begin = given
-            if not given:
+            begin = access_token
+            if not access_token:
                 client_id, scopes = options["client_id"], options["scopes"]
                 browser = BrowserSignIn(
                     client, server_url, client_id=client_id, scopes=scopes, show=show
                 )
-                kept = None if options["no_keep"] else _kept(server_url, client_id)
-                sign_in = tokens = SignedInTokens(browser, kept, scopes=scopes, tell=_warn)
+                stored = None if options["no_keep"] else _stored_sign_in(server_url, client_id)
+                sign_in = tokens = SignedInTokens(browser, stored, scopes=scopes, tell=_warn)
                 begin = await tokens.first()
             async with connected(
                 client, server_url, token=begin, sign_in=sign_in, on_notification=print_notification
@@ -157,18 +159,20 @@ def sign_out(url: str, client_id: str) -> None:
     The command also asks the issuer to revoke the tokens.
     """
     server_url = url or _development()
-    kept = _kept(server_url, client_id)
+    stored = _stored_sign_in(server_url, client_id)
 
     async def run() -> tuple[bool, bool]:
-        if kept is None:
+        if stored is None:
             return False, False
         # A refresh that ended after the sign-out would store its tokens again.
-        async with kept.alone():
-            found, revoked = kept.read(), False
-            if found is not None:
+        async with stored.alone():
+            signed_in, revoked = stored.read(), False
+            if signed_in is not None:
                 async with httpx2.AsyncClient(verify=tls_context(None)) as client:
-                    revoked = await BrowserSignIn(client, server_url, show=click.echo).revoke(found)
-            return kept.forget(), revoked
+                    revoked = await BrowserSignIn(client, server_url, show=click.echo).revoke(
+                        signed_in
+                    )
+            return stored.forget(), revoked
 
     try:
         was_kept, revoked = asyncio.run(run())
@@ -182,7 +186,7 @@ def sign_out(url: str, client_id: str) -> None:
         click.echo(f"Signed out of {visible(server_url)}. Its issuer did not revoke the sign-in.")
 
 
-def _kept(server_url: str, client_id: str) -> KeptSignIn | None:
+def _stored_sign_in(server_url: str, client_id: str) -> KeptSignIn | None:
     try:
         return KeptSignIn(state_home(os.environ), server_url, client_id)
     except OSError as error:
@@ -218,8 +222,8 @@ def arguments_of(tool: Mapping[str, Any]) -> list[str]:
 
 def value_of(written: str, tool: Mapping[str, Any]) -> tuple[str, Any]:
     """Return name and value of `KEY=VALUE` or `KEY:=JSON`; a usage error for anything else."""
-    name, found, text = written.partition("=")
-    if not found or not name:
+    name, separator, text = written.partition("=")
+    if not separator or not name:
         raise click.UsageError(f"{visible(written)} is not KEY=VALUE.")
     if name.endswith(":"):
         return name[:-1], _json(name[:-1], text)
@@ -245,14 +249,14 @@ def headers_of(tool: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
         routed = routed_arguments(schema if isinstance(schema, dict) else {})
     except (ValueError, AttributeError):
         return {}  # the schema is invalid, which only the server can repair
-    found = {}
-    for one in routed:
+    headers = {}
+    for argument in routed:
         value: Any = values
-        for name in one.path:
+        for name in argument.path:
             value = value.get(name) if isinstance(value, Mapping) else None
         if value is not None:
-            found[one.header] = value if isinstance(value, str) else json_text(value)
-    return found
+            headers[argument.header] = value if isinstance(value, str) else json_text(value)
+    return headers
 
 
 def json_text(value: Any) -> str:
@@ -264,28 +268,29 @@ def printed(value: Any) -> str:
     """Return a value as indented JSON, with what a terminal would act on as escapes."""
     text = msgspec.json.format(msgspec.json.encode(value)).decode()
     return "".join(
-        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+        character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
+        for character in text
     )
 
 
 def lines_of(result: Mapping[str, Any]) -> list[str]:
     """Return the content of a result as lines for a terminal."""
     content = result.get("content")
-    shown: list[str] = []
+    lines: list[str] = []
     for block in content if isinstance(content, list) else ():
         if not isinstance(block, dict):
             continue
         if isinstance(block.get("text"), str):
-            shown += [visible(line) for line in block["text"].split("\n")]
+            lines += [visible(line) for line in block["text"].split("\n")]
             continue
         inner = block.get("resource")
         inner = inner if isinstance(inner, dict) else block
         if isinstance(inner.get("text"), str):
-            shown += [visible(line) for line in inner["text"].split("\n")]
+            lines += [visible(line) for line in inner["text"].split("\n")]
         else:
             about = inner.get("mimeType") or inner.get("uri") or ""
-            shown.append(visible(f"[{block.get('type')} {about}; --json prints its data]"))
-    return shown
+            lines.append(visible(f"[{block.get('type')} {about}; --json prints its data]"))
+    return lines
 
 
 def _json(name: str, text: str) -> Any:

@@ -68,7 +68,7 @@ class Duration(click.ParamType[float]):
 @click.option("--list", "wants_list", is_flag=True, help="List revocations and holds.")
 @click.option("--undo", metavar="ID", default="", help="Undo a revocation or hold.")
 @config_option
-def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
+def revoke(wants_list: bool, undo: str, path: Path, **options: object) -> None:
     """
     Revoke all tokens issued before now, at every server within a second.
 
@@ -77,13 +77,13 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     that they gave are withdrawn unless they were used. Completed calls are not undone. New
     sign-ins work, unless you add --for.
     """
-    target = RevocationTarget(**given)  # type: ignore[arg-type]  # click has made them of these types
-    named = target.tenant or target.subject or target.client
-    if bool(named) + wants_list + bool(undo) != 1:
+    target = RevocationTarget(**options)  # type: ignore[arg-type]  # click has made them of these types
+    selects = target.tenant or target.subject or target.client
+    if bool(selects) + wants_list + bool(undo) != 1:
         raise click.UsageError("Give --tenant, --subject or --client, or --list, or --undo ID.")
     config = configured(path)
     if wants_list:
-        at_stores(config, shown)
+        at_stores(config, print_revocations)
     elif undo:
         at_stores(config, lambda stores: undone(undo, stores))
     else:
@@ -116,7 +116,7 @@ async def revoked(target: RevocationTarget, config: Config, stores: OpenStores) 
     await stores.records.revocations.put(record)
     await notify(stores.shared_store)
     click.echo(
-        f"Revoked at every server within a second: {whose(record)}, "
+        f"Revoked at every server within a second: {tokens_text(record)}, "
         f"issued up to {moment(record.before)}."
     )
     if record.blocked_until >= NEVER_EXPIRES:
@@ -141,7 +141,7 @@ async def undone(revocation_id: str, stores: OpenStores) -> None:
         await stores.records.revocations.delete(record.tenant, record.id)
         await notify(stores.shared_store)
         ended = "Hold ended for calls with" if record.is_hold else "Revocation undone for"
-        click.echo(f"{ended} {whose(record)}. Expired tokens are still refused.")
+        click.echo(f"{ended} {tokens_text(record)}. Expired tokens are still refused.")
         await on_record(stores, record, "undone")
 
 
@@ -151,21 +151,29 @@ async def on_record(stores: OpenStores, record: RevocationRecord, outcome: str) 
     details = {"id": record.id, "client": record.client, "issuer": record.issuer}
     if record.blocked_until:
         details["until"] = moment(record.blocked_until)
-    given = {name: value for name, value in details.items() if value}
+    filled = {name: value for name, value in details.items() if value}
     reason = record.reason if outcome == "revoked" else ""
     await stores.note(
-        record.tenant, "revocation", outcome, about=about, reason=reason, details=given
+        record.tenant, "revocation", outcome, about=about, reason=reason, details=filled
     )
 
 
-async def shown(stores: OpenStores) -> None:
+async def print_revocations(stores: OpenStores) -> None:
     """Print all revocations and holds, oldest first."""
     now = time.time()
-    revocations = [one for one in await stores.records.revocations.all() if not one.suspends]
+    revocations = [
+        record for record in await stores.records.revocations.all() if not record.suspends
+    ]
     rows = [
-        (one.id, whose(one), *effect(one, now), visible(one.created_by), *why(one))
-        for one in revocations
-        if one.expires_at is None or one.expires_at > now
+        (
+            record.id,
+            tokens_text(record),
+            *effect(record, now),
+            visible(record.created_by),
+            *reason_column(record),
+        )
+        for record in revocations
+        if record.expires_at is None or record.expires_at > now
     ]
     if not rows:
         click.echo("There are no revocations.")
@@ -173,7 +181,7 @@ async def shown(stores: OpenStores) -> None:
     click.echo(table([("ID", "TOKENS", "ISSUED UP TO", "NEW TOKENS", "BY", "REASON"), *rows]))
 
 
-def why(record: RevocationRecord) -> tuple[str]:
+def reason_column(record: RevocationRecord) -> tuple[str]:
     """Return the reason as one column."""
     return (visible(record.reason),)
 
@@ -194,7 +202,7 @@ def block(record: RevocationRecord, now: float) -> str:
     return f"refused until {moment(record.blocked_until)}"
 
 
-def whose(record: RevocationRecord) -> str:
+def tokens_text(record: RevocationRecord) -> str:
     """Return the selectors as text."""
     selectors = {
         "tenant": record.tenant,
@@ -202,8 +210,8 @@ def whose(record: RevocationRecord) -> str:
         "client": record.client,
         "issuer": record.issuer,
     }
-    named = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
-    return "tokens of " + ", ".join(named)
+    texts = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
+    return "tokens of " + ", ".join(texts)
 
 
 def kept_s(config: Config) -> float:
@@ -213,5 +221,11 @@ def kept_s(config: Config) -> float:
 
 def longest_s(config: Config, issuer: str) -> float:
     """Return the longest lifetime of a token that these settings accept, with leeway."""
-    named = [one for one in config.issuers if not issuer or one.issuer == issuer]
-    return float(max((one.max_lifetime_s + one.leeway_s for one in named), default=86_400))
+    issuers = [
+        issuer_settings
+        for issuer_settings in config.issuers
+        if not issuer or issuer_settings.issuer == issuer
+    ]
+    return float(
+        max((settings.max_lifetime_s + settings.leeway_s for settings in issuers), default=86_400)
+    )

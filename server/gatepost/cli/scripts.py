@@ -47,10 +47,10 @@ class TenantScripts(msgspec.Struct, frozen=True):
             files = [await source.find(name) for source in self.sources]
         except ToolFailure as failure:
             raise click.ClickException(failure.failure.message) from None
-        found = [file for file in files if file is not None]
+        scripts = [file for file in files if file is not None]
         tried = [*reversed(await self.approvals.waiting())]
-        tried += [one.review for one in await self.approvals.rejected()]
-        return [*found, *(one.script for one in tried if one.name == name)]
+        tried += [rejection.review for rejection in await self.approvals.rejected()]
+        return [*scripts, *(review.script for review in tried if review.name == name)]
 
 
 @click.group()
@@ -94,12 +94,14 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     async def look(
         tenant_scripts: TenantScripts,
     ) -> tuple[Script | None, ScriptReview | None, Rejection | None]:
-        found = next(iter(await tenant_scripts.contents_of(name)), None)
-        rejection = None if found is None else await tenant_scripts.approvals.rejection(found)
-        return found, await tenant_scripts.approvals.approved(name), rejection
+        script = next(iter(await tenant_scripts.contents_of(name)), None)
+        rejection = None if script is None else await tenant_scripts.approvals.rejection(script)
+        return script, await tenant_scripts.approvals.approved(name), rejection
 
     async def decide(tenant_scripts: TenantScripts) -> Script | None:
-        matching = [one for one in await tenant_scripts.contents_of(name) if one.digest == digest]
+        matching = [
+            script for script in await tenant_scripts.contents_of(name) if script.digest == digest
+        ]
         if not matching:
             return None
         await tenant_scripts.reviews.allow(tenant, matching[0], Operator(administrator()))
@@ -114,13 +116,13 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             )
         click.echo(f"{approved.file} of tenant {tenant} is approved.")
         return
-    found, before, rejection = with_scripts(path, tenant, look)
-    if found is None:
+    script, before, rejection = with_scripts(path, tenant, look)
+    if script is None:
         raise click.ClickException(f"Tenant {tenant} has no script {name}.")
-    show(found, before, tenant)
+    show(script, before, tenant)
     if rejection is not None:
-        why = f"{rejection.by.shown} rejected this content. {rejection.reason}"
-        click.echo(visible(why.rstrip()))
+        warning = f"{rejection.by.shown} rejected this content. {rejection.reason}"
+        click.echo(visible(warning.rstrip()))
 
 
 @scripts.command()
@@ -155,8 +157,8 @@ def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
     # like a line that runs, and a changed check could look unchanged.
     lines = text.split("\n")
     if before is not None:
-        old = before.content.split("\n")
-        lines = list(difflib.unified_diff(old, lines, "approved", "now", lineterm=""))
+        old_lines = before.content.split("\n")
+        lines = list(difflib.unified_diff(old_lines, lines, "approved", "now", lineterm=""))
     for line in lines:
         click.echo(visible(line))
     command = f"gatepost scripts approve --tenant {tenant} {script.name} --digest {script.digest}"
@@ -165,24 +167,29 @@ def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
 
 async def rows_of(tenant_scripts: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     """Return one row for each content, by name."""
-    approved = {one.name: one for one in await tenant_scripts.approvals.all_approved()}
+    approved = {
+        approval.name: approval for approval in await tenant_scripts.approvals.all_approved()
+    }
     waiting, rejected = (
         await tenant_scripts.approvals.waiting(),
         await tenant_scripts.approvals.rejected(),
     )
     rows = [
-        row("approved", one, one.approver.shown if one.approver else "")
-        for one in approved.values()
+        row("approved", approval, approval.approver.shown if approval.approver else "")
+        for approval in approved.values()
     ]
-    rows += [row("waits", one, one.caller.subject) for one in waiting]
-    rows += [row("rejected", one.review, one.by.shown, at=one.at) for one in rejected]
-    known = {one.digest for one in (*approved.values(), *waiting)}
-    known |= {one.review.digest for one in rejected}
+    rows += [row("waits", review, review.caller.subject) for review in waiting]
+    rows += [
+        row("rejected", rejection.review, rejection.by.shown, at=rejection.at)
+        for rejection in rejected
+    ]
+    digests = {review.digest for review in (*approved.values(), *waiting)}
+    digests |= {rejection.review.digest for rejection in rejected}
     for source in tenant_scripts.sources:
         for script in (await source.all()).scripts:
             if (setting := source.allowed_by(script)) is not None:
                 rows.append((script.name, "allowed", script.digest, setting, ""))
-            elif script.digest not in known:
+            elif script.digest not in digests:
                 state = "changed" if script.name in approved else "not approved"
                 rows.append((script.name, state, script.digest, "", ""))
     return sorted(rows)
@@ -193,8 +200,8 @@ def row(
 ) -> tuple[str, str, str, str, str]:
     """Return a decision or a waiting script as a row of the list."""
     seconds = review.at if at is None else at
-    when = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (review.name, state, review.digest, visible(by), when)
+    changed = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (review.name, state, review.digest, visible(by), changed)
 
 
 def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitable[T]]) -> T:

@@ -13,7 +13,7 @@ import click
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.configuration import config_option, fit_for
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost.secrets.hosts import checked_hosts
@@ -88,14 +88,14 @@ def set_(
         checked_name(name)
         bound_hosts = checked_hosts(hosts) if hosts else None
         config = configured(path, tenant)
-        given = checked_value(read(name), username=username)
+        entered = checked_value(read(name), username=username)
         bound = with_secret_store(
-            config, lambda vault: vault.put(tenant, name, given, bound_hosts, username=username)
+            config, lambda vault: vault.put(tenant, name, entered, bound_hosts, username=username)
         )
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     on_record(config, tenant, name, "set")
-    click.echo(f"Secret {name} of tenant {tenant} is set, bound to {listed(bound)}.")
+    click.echo(f"Secret {name} of tenant {tenant} is set, bound to {hosts_text(bound)}.")
     if username:
         click.echo("It is a user name, so results can contain it.")
 
@@ -115,15 +115,15 @@ def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
         checked_name(name)
         bound_hosts = checked_hosts(hosts)
         config = configured(path, tenant)
-        others = with_secret_store(config, do)
+        names = with_secret_store(config, do)
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     except SecretUnreadable as failure:
         raise click.ClickException(f"The secret was not bound: {failure}. Set it again.") from None
-    if others is not None:
-        raise unknown(name, tenant, others)
+    if names is not None:
+        raise unknown(name, tenant, names)
     on_record(config, tenant, name, "bound")
-    click.echo(f"Secret {name} of tenant {tenant} is bound to {listed(bound_hosts)}.")
+    click.echo(f"Secret {name} of tenant {tenant} is bound to {hosts_text(bound_hosts)}.")
 
 
 @secrets.command("list")
@@ -155,9 +155,9 @@ def delete(name: str, tenant: str, path: Path) -> None:
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     config = configured(path, tenant)
-    others = with_secret_store(config, remove)
-    if others is not None:
-        raise unknown(name, tenant, others)
+    names = with_secret_store(config, remove)
+    if names is not None:
+        raise unknown(name, tenant, names)
     on_record(config, tenant, name, "deleted")
     click.echo(f"Secret {name} of tenant {tenant} is deleted.")
 
@@ -170,22 +170,22 @@ def rotate(path: Path) -> None:
 
     Run this after `gatepost keyring rotate`, before an older key is dropped.
     """
-    done = with_secret_store(configured(path), lambda vault: vault.reseal())
-    click.echo(f"Encrypted again: {done.sealed}. Already up to date: {done.current}.")
-    for tenant, reason in done.unreadable:
+    result = with_secret_store(configured(path), lambda vault: vault.reseal())
+    click.echo(f"Encrypted again: {result.sealed}. Already up to date: {result.current}.")
+    for tenant, reason in result.unreadable:
         click.echo(f"Tenant {tenant}: {reason}. Set it again.", err=True)
-    if done.unreadable:
+    if result.unreadable:
         raise click.exceptions.Exit(1)
 
 
-def unknown(name: str, tenant: str, others: list[str]) -> click.ClickException:
+def unknown(name: str, tenant: str, names: list[str]) -> click.ClickException:
     """Return the error for an unknown secret name."""
-    near = difflib.get_close_matches(name, others, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    similar = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {similar[0]}?" if similar else ""
     return click.ClickException(f"Tenant {tenant} has no secret {name}.{hint}")
 
 
-def listed(hosts: tuple[str, ...]) -> str:
+def hosts_text(hosts: tuple[str, ...]) -> str:
     """Return the hosts as text."""
     return ", ".join(hosts) or "no host"
 
@@ -193,7 +193,7 @@ def listed(hosts: tuple[str, ...]) -> str:
 def configured(path: Path, tenant: str | None = None) -> Config:
     """Return the configuration if it can store secrets and has the given tenant."""
     config = fit_for(path, SETTINGS)
-    if plain(config.storage.database) == MEMORY:
+    if resolved_setting(config.storage.database) == MEMORY:
         raise click.ClickException(
             "`storage.database` is in the server's memory, so other processes cannot set secrets "
             "there. Set it to a SQLite file or PostgreSQL."
@@ -204,19 +204,19 @@ def configured(path: Path, tenant: str | None = None) -> Config:
             '[keys] ring = "file:keyring.json".'
         )
     if tenant is not None:
-        _known(config, tenant)
+        _check_tenant(config, tenant)
     return config
 
 
-def _known(config: Config, tenant: str) -> None:
+def _check_tenant(config: Config, tenant: str) -> None:
     """Refuse a tenant that cannot exist, whose secret would never be found."""
     if not TENANT_ID.fullmatch(tenant):
         raise click.ClickException("A tenant id has 1 to 63 characters of a-z, 0-9, _ and -.")
-    known = known_tenants(config) | {config.stdio.tenant}
-    if config.creates_tenants or tenant in known:
+    tenants = known_tenants(config) | {config.stdio.tenant}
+    if config.creates_tenants or tenant in tenants:
         return
-    near = difflib.get_close_matches(tenant, known - {""}, n=1)
-    hint = f" Did you mean {near[0]}?" if near else " `tenancy.tenants` lists the tenants."
+    similar = difflib.get_close_matches(tenant, tenants - {""}, n=1)
+    hint = f" Did you mean {similar[0]}?" if similar else " `tenancy.tenants` lists the tenants."
     raise click.ClickException(f"The configuration has no tenant {tenant}.{hint}")
 
 
@@ -224,7 +224,7 @@ def with_secret_store(config: Config, do: Callable[[SecretStore], Awaitable[T]])
     """Run *do* with the configured stores open, and return its result."""
 
     async def work() -> T:
-        records = await open_records(plain(config.storage.database))
+        records = await open_records(resolved_setting(config.storage.database))
         async with aclosing(records):
             return await do(
                 SecretStore(
@@ -239,31 +239,31 @@ def with_secret_store(config: Config, do: Callable[[SecretStore], Awaitable[T]])
         raise click.ClickException(str(error)) from None
 
 
-def on_record(config: Config, tenant: str, name: str, what: str) -> None:
+def on_record(config: Config, tenant: str, name: str, outcome: str) -> None:
     """Record in the tenant's audit log what was done to a secret."""
 
     async def work() -> None:
-        records = await open_records(plain(config.storage.database))
+        records = await open_records(resolved_setting(config.storage.database))
         keyring = KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
         async with (
             aclosing(records),
             aclosing(AuditWriter(records, keyring, Redaction(), config.audit)) as audit_writer,
         ):
-            await audit_writer.note(tenant, "secret", outcome=what, details={"secret": name})
+            await audit_writer.note(tenant, "secret", outcome=outcome, details={"secret": name})
 
     try:
         asyncio.run(work())
     except (StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(
-            f"The secret is {what}, but this was not recorded in the audit log: {error}."
+            f"The secret is {outcome}, but this was not recorded in the audit log: {error}."
         ) from None
 
 
 def read(name: str) -> str:
     """Return the value, prompted for twice without echo, or read from standard input."""
     if sys.stdin.isatty():
-        given: str = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
-        return given
+        value: str = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
+        return value
     # Leave room for the line end. A longer value is refused, not truncated.
     data = sys.stdin.buffer.read(MAX_BYTES + 3)
     if len(data) == MAX_BYTES + 3:
@@ -280,11 +280,11 @@ def table(rows: list[SecretDescription]) -> str:
     """Return the secrets as a table."""
     lines = [("NAME", "SET", "KEY", "HOSTS")]
     for row in rows:
-        when = datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        changed = datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         note = f"cannot be decrypted: {row.unreadable}" if row.unreadable else " ".join(row.hosts)
         if row.username:
             note = f"{note} (user name)".strip()
-        lines.append((row.name, when, row.key_id, note))
+        lines.append((row.name, changed, row.key_id, note))
     widths = [max(len(line[at]) for line in lines) for at in range(3)]
     texts = ("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)
     return "\n".join(text.rstrip() for text in texts)

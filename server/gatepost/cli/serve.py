@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 @click.pass_obj
 def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> None:
     """Run the server until SIGTERM or Ctrl+C. Running calls finish first."""
-    done = timings.done if timings is not None else nothing
-    done("imports of the command")
+    part_done = timings.part_done if timings is not None else nothing
+    part_done("imports of the command")
     config, toolbox = checked_configuration(path, workers=workers)
-    done("configuration, tools and their checks")
+    part_done("configuration, tools and their checks")
 
-    def fresh() -> tuple[Config, Toolbox] | None:
-        again, tools, found = examine(path, workers=workers)
-        show(found)
-        broken = again is None or any(problem.level == "error" for problem in found)
+    def reread() -> tuple[Config, Toolbox] | None:
+        again, tools, problems = examine(path, workers=workers)
+        show(problems)
+        broken = again is None or any(problem.level == "error" for problem in problems)
         return None if broken or again is None else (again, tools)
 
     try:
@@ -57,12 +57,12 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     sock = listening(config.listen.host, config.listen.port, "listen.port")
     address = config.metrics_address
     metrics = listening(address.host, address.port, "listen.metrics") if address else None
-    done("key ring and sockets")
+    part_done("key ring and sockets")
 
     def announce() -> None:
         click.echo(f"Gatepost is ready at {config.resource}")
         if timings is not None:
-            timings.done("ready")
+            timings.part_done("ready")
             click.echo("\n".join(timings.table()))
 
     setup = ServerSetup(
@@ -70,9 +70,9 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
         toolbox=toolbox,
         keyring=keyring,
         sock=sock,
-        fresh=fresh,
+        reread=reread,
         metrics=metrics,
-        part_done=done,
+        part_done=part_done,
     )
     raise click.exceptions.Exit(running(setup, announce))
 

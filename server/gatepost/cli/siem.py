@@ -27,13 +27,13 @@ async def in_format(
         after = 0
         while page := await trail.chain(writer).rows(after, PAGE):
             after = page[-1].number
-            found = [read(row) for row in page if row.at >= since]
+            selected = [read(row) for row in page if row.at >= since]
             if form == "otlp":
-                for at in range(0, len(found), RECORDS_PER_REQUEST):
-                    yield as_otlp(tenant, found[at : at + RECORDS_PER_REQUEST], version())
+                for at in range(0, len(selected), RECORDS_PER_REQUEST):
+                    yield as_otlp(tenant, selected[at : at + RECORDS_PER_REQUEST], version())
             else:
-                for one in found:
-                    yield f"{as_cef(tenant, one, version())}\n".encode()
+                for record in selected:
+                    yield f"{as_cef(tenant, record, version())}\n".encode()
 
 
 # OpenTelemetry logs.
@@ -62,7 +62,7 @@ def as_otlp(tenant: str, records: Iterable[AuditRecord], version: str) -> bytes:
     resource = {
         "attributes": _otlp_attributes({"service.name": "gatepost", "service.version": version})
     }
-    logs = {"scope": scope, "logRecords": [log_record(tenant, one) for one in records]}
+    logs = {"scope": scope, "logRecords": [log_record(tenant, record) for record in records]}
     request = {"resourceLogs": [{"resource": resource, "scopeLogs": [logs]}]}
     return in_json(msgspec.json.encode(request).decode()).encode() + b"\n"
 
@@ -71,14 +71,14 @@ def log_record(tenant: str, record: AuditRecord) -> dict[str, Any]:
     """Return one LogRecord."""
     severity = SERIOUS.get(record.kind, INFO)
     nanoseconds = str(record.at * 1_000_000)
-    words = (record.kind, record.tool, record.outcome)
+    parts = (record.kind, record.tool, record.outcome)
     return {
         "timeUnixNano": nanoseconds,
         "observedTimeUnixNano": nanoseconds,
         "severityNumber": severity,
         "severityText": NAMES[severity],
         "eventName": f"gatepost.audit.{record.kind}",
-        "body": {"stringValue": " ".join(word for word in words if word)},
+        "body": {"stringValue": " ".join(part for part in parts if part)},
         "attributes": _otlp_attributes(attributes_of(tenant, record)),
     }
 
@@ -189,8 +189,8 @@ def _cef_extension(tenant: str, record: AuditRecord) -> str:
     for at, label in enumerate(_CEF_LABELS, start=1):
         if custom[label]:
             fields[f"cs{at}Label"], fields[f"cs{at}"] = label, custom[label]
-    shown = {name: value for name, value in fields.items() if value}
-    return " ".join(f"{name}={_cef_value(value[:LONGEST])}" for name, value in shown.items())
+    filled = {name: value for name, value in fields.items() if value}
+    return " ".join(f"{name}={_cef_value(value[:LONGEST])}" for name, value in filled.items())
 
 
 def _cef_source(peer: str) -> dict[str, str]:

@@ -56,16 +56,16 @@ def stdio(path: Path) -> None:
 
 def caller_of(config: Config, *, now: float) -> TenantContext:
     """Return the caller named in `[stdio]`."""
-    named = config.stdio
+    configured = config.stdio
     return TenantContext(
-        tenant_id=named.tenant,
+        tenant_id=configured.tenant,
         issuer=STDIO,
-        subject=named.subject,
+        subject=configured.subject,
         subject_kind="user",
-        resource=config.resource.replace("{tenant}", named.tenant),
+        resource=config.resource.replace("{tenant}", configured.tenant),
         expires_at=int(now) + TOKEN_LIFETIME_S,
-        scopes=Implications(config.scopes.implied).expand(frozenset(named.scopes)),
-        roles=frozenset(named.roles),
+        scopes=Implications(config.scopes.implied).expand(frozenset(configured.scopes)),
+        roles=frozenset(configured.roles),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from gatepost.audit.record import RecordedPerson
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.configuration import administrator, check_store, fit_for, nearest
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost.secrets.cache import SecretCache
@@ -85,9 +85,9 @@ def at_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:
 
     async def work() -> T:
         async with AsyncExitStack() as closing:
-            records = await open_records(plain(config.storage.database))
+            records = await open_records(resolved_setting(config.storage.database))
             closing.push_async_callback(records.aclose)
-            shared_store = await open_shared_store(plain(config.storage.shared))
+            shared_store = await open_shared_store(resolved_setting(config.storage.shared))
             closing.push_async_callback(shared_store.aclose)
             keyring, audit_writer = _ring(config), None
             if keyring is not None and config.audit.enabled:
@@ -130,12 +130,12 @@ async def doubts(tenant: str, config: Config, records: Records) -> str:
     """Return why a tenant may not exist; empty if a setting or stored data names it."""
     if not TENANT_ID.fullmatch(tenant):
         raise click.ClickException("A tenant id has 1 to 63 characters of a-z, 0-9, _ and -.")
-    named = {*known_tenants(config), config.stdio.tenant, *config.tenancy.suspended} - {""}
-    closed = [closed_set(one) for one in config.issuers if one.enabled]
-    known = named.union(*filter(None, closed), await records.tenant_data.tenants())
-    if tenant in known:
+    configured = {*known_tenants(config), config.stdio.tenant, *config.tenancy.suspended} - {""}
+    closed = [closed_set(issuer) for issuer in config.issuers if issuer.enabled]
+    tenants = configured.union(*filter(None, closed), await records.tenant_data.tenants())
+    if tenant in tenants:
         return ""
-    hint = nearest(tenant, sorted(known)) or " Run `gatepost tenant list` to see all tenants."
+    hint = nearest(tenant, sorted(tenants)) or " Run `gatepost tenant list` to see all tenants."
     if not config.creates_tenants:
         return f"There is no tenant {tenant}.{hint}"
     # An issuer with a `tenants` table has only these tenants, even if tenants are created on use.

@@ -126,17 +126,21 @@ async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) 
 
 async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
     """Return all known tenants by id."""
-    named = known_tenants(config) | {config.stdio.tenant} - {""}
-    revocations = {one.tenant: one for one in await records.revocations.all() if one.suspends}
-    kept = [one for one in await records.tenant_data.tenants() if TENANT_ID.fullmatch(one)]
+    configured = known_tenants(config) | {config.stdio.tenant} - {""}
+    revocations = {
+        record.tenant: record for record in await records.revocations.all() if record.suspends
+    }
+    stored = [
+        tenant for tenant in await records.tenant_data.tenants() if TENANT_ID.fullmatch(tenant)
+    ]
     shut_here = set(config.tenancy.suspended)
     rows = []
-    for name in sorted({*named, *revocations, *kept, *shut_here}):
+    for name in sorted({*configured, *revocations, *stored, *shut_here}):
         record = revocations.get(name)
         row = TenantStatus(
             tenant=name,
             state="suspended" if record or name in shut_here else "open",
-            known_by="configuration" if name in named | shut_here else "use",
+            known_by="configuration" if name in configured | shut_here else "use",
         )
         if record is not None:
             row = msgspec.structs.replace(

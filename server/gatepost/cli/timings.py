@@ -36,11 +36,11 @@ class StartTimings:
         self._at, self._resident = time.perf_counter(), resident()
         sys.meta_path.insert(0, self._imports)
 
-    def done(self, part: str) -> None:
+    def part_done(self, part: str) -> None:
         """Note that *part* has run since the one before it."""
         now, bytes_now = time.perf_counter(), resident()
         seconds, added = now - self._at, bytes_now - self._resident
-        self._parts.append(Part(part, seconds, added, self._imports.taken()))
+        self._parts.append(Part(part, seconds, added, self._imports.take()))
         self._at, self._resident = now, bytes_now
 
     def table(self) -> Iterator[str]:
@@ -57,8 +57,8 @@ class StartTimings:
 
 
 def _line(seconds: float, name: str, size: int | None = None) -> str:
-    shown = "" if not size else f"{size / 2**20:.1f}"
-    return f"{seconds * 1000:7.1f} {shown:>6}  {name}"
+    mebibytes = "" if not size else f"{size / 2**20:.1f}"
+    return f"{seconds * 1000:7.1f} {mebibytes:>6}  {name}"
 
 
 def resident() -> int:
@@ -97,10 +97,10 @@ class ImportTimes(importlib.abc.MetaPathFinder):
             return spec
         return None
 
-    def taken(self) -> Mapping[str, float]:
+    def take(self) -> Mapping[str, float]:
         """Return the seconds by package since the last call, in the order of the imports."""
-        taken, self._seconds = self._seconds, defaultdict(float)
-        return taken
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return seconds
 
     def _measured(
         self, name: str, run: Callable[[ModuleType], None]
@@ -123,7 +123,7 @@ class ImportTimes(importlib.abc.MetaPathFinder):
 
 def _package(module: str) -> str:
     """Return the distribution's package, with its part for Gatepost's own."""
-    first, *rest = module.split(".")
+    first, *inner = module.split(".")
     if first in sys.stdlib_module_names:
         return "the standard library"
-    return f"{first}.{rest[0]}" if first == "gatepost" and rest else first
+    return f"{first}.{inner[0]}" if first == "gatepost" and inner else first

@@ -37,27 +37,27 @@ class DevState(msgspec.Struct, frozen=True, kw_only=True):
 )
 def token(tenant: str, subject: str, scopes: str, resource: str, state: Path) -> None:
     """Print an access token from the running `gatepost dev`."""
-    known = _state(state)
+    issuer_state = _state(state)
     form = {
         "grant_type": GRANT,
         "tenant": tenant,
         "subject": subject,
         "scope": scopes,
-        "resource": resource or known.resource,
+        "resource": resource or issuer_state.resource,
     }
     try:
         with httpx2.Client(trust_env=False, timeout=10) as client:
             answer = client.post(
-                known.token_endpoint,
+                issuer_state.token_endpoint,
                 data={name: value for name, value in form.items() if value},
-                auth=(known.client_id, known.client_secret),
+                auth=(issuer_state.client_id, issuer_state.client_secret),
             )
             body = msgspec.json.decode(answer.content, type=dict[str, object])
     except (httpx2.TransportError, msgspec.DecodeError):
         raise _not_running(state) from None
     if answer.status_code != 200 or "access_token" not in body:
-        why = body.get("error_description") or body.get("error") or "no reason given"
-        raise click.ClickException(f"the development issuer refused: {why}")
+        reason = body.get("error_description") or body.get("error") or "no reason given"
+        raise click.ClickException(f"the development issuer refused: {reason}")
     click.echo(body["access_token"])
 
 

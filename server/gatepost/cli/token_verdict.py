@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.cli.configuration import visible
 from gatepost.cli.stores import moment
-from gatepost.config.references import UnresolvedReference, plain
+from gatepost.config.references import UnresolvedReference, resolved_setting
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
@@ -75,9 +75,9 @@ async def _verified(
 
         def introspectors() -> Introspectors:
             secrets = introspection_secrets(config)
-            made = Introspectors(fetcher, keys.discovery, secret_of=secrets.__getitem__)
-            closing.push_async_callback(made.aclose)
-            return made
+            introspectors = Introspectors(fetcher, keys.discovery, secret_of=secrets.__getitem__)
+            closing.push_async_callback(introspectors.aclose)
+            return introspectors
 
         admit: Callable[[TenantContext], None] = (
             _no_revocations if revocations is None else revocations.admit
@@ -90,12 +90,12 @@ async def _verified(
             admit=admit,
             introspectors=introspectors,
         )
-        shown = bearer_token([(b"authorization", b"Bearer " + token.encode())])
+        bearer = bearer_token([(b"authorization", b"Bearer " + token.encode())])
         target: Target | None = Resource(config.resource).locate(urlsplit(url).path)
         if target is None:
             raise InvalidToken("no_resource_in_path")
         verifier = Verifiers([signed] if opaque is None else [signed, opaque])
-        caller = await verifier.verify(shown, target)
+        caller = await verifier.verify(bearer, target)
         try:
             caller.require(frozenset(config.scopes.baseline))
         except AuthError as refusal:
@@ -108,7 +108,7 @@ async def _verified(
 @asynccontextmanager
 async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
     """Yield the revocations that running servers know; None if they cannot be read here."""
-    database = plain(config.storage.database)
+    database = resolved_setting(config.storage.database)
     if not _exists(database):
         notes.append(REVOCATIONS_UNREAD.format(why="the database is not on this machine"))
         yield None

@@ -34,12 +34,12 @@ def tools(path: Path, as_json: bool) -> None:
     config, toolbox = checked_configuration(path)
     plan = plan_of(config.approvals, toolbox.offers)
     order = list(KINDS)
-    listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
+    offers = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
     if as_json:
-        rows = [described(offer, plan) for offer in listed]
+        rows = [described(offer, plan) for offer in offers]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
     else:
-        click.echo(table(listed, plan))
+        click.echo(table(offers, plan))
         if config.has_upstreams:
             # Not part of the table: programs read that.
             note = "The tools of upstream MCP servers are not listed: see `gatepost upstream list`."
@@ -48,30 +48,30 @@ def tools(path: Path, as_json: bool) -> None:
 
 def described(offer: Offer, plan: Plan) -> dict[str, Any]:
     """Return an offer as JSON data."""
-    shown: dict[str, Any] = {
+    description: dict[str, Any] = {
         "kind": KINDS[type(offer)],
         "name": offer.name,
         "pack": offer.pack,
         "description": offer.description,
     }
     if isinstance(offer, Tool):
-        shown["inputSchema"] = offer.input_schema
-        shown["outputSchema"] = offer.output_schema
-        shown["annotations"] = offer.annotations
+        description["inputSchema"] = offer.input_schema
+        description["outputSchema"] = offer.output_schema
+        description["annotations"] = offer.annotations
     elif isinstance(offer, ResourceOffer | Template):
-        shown["uri" if isinstance(offer, ResourceOffer) else "uriTemplate"] = offer.key
-        shown["mimeType"] = offer.mime_type
+        description["uri" if isinstance(offer, ResourceOffer) else "uriTemplate"] = offer.key
+        description["mimeType"] = offer.mime_type
     elif isinstance(offer, Prompt):
-        shown["arguments"] = offer.arguments
+        description["arguments"] = offer.arguments
     elif isinstance(offer, Skill):
-        shown["uri"] = offer.key
-    return {**shown, "scopes": sorted(offer.scopes), "approval": approval(offer, plan)}
+        description["uri"] = offer.key
+    return {**description, "scopes": sorted(offer.scopes), "approval": approval(offer, plan)}
 
 
-def table(listed: list[Offer], plan: Plan) -> str:
+def table(offers: list[Offer], plan: Plan) -> str:
     """Return a table: name or URI, kind, pack, scopes, hints, approval and description."""
     rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "APPROVAL", "DOES")]
-    for offer in listed:
+    for offer in offers:
         scopes = " ".join(sorted(offer.scopes)) or "-"
         does = offer.description.partition("\n")[0]
         needs = approval(offer, plan) or "-"
@@ -99,4 +99,4 @@ def hints(offer: Offer) -> str:
         "idempotent": offer.annotations.idempotent_hint,
         "open-world": offer.annotations.open_world_hint,
     }
-    return ",".join(word for word, declared in flags.items() if declared) or "-"
+    return ",".join(hint for hint, declared in flags.items() if declared) or "-"

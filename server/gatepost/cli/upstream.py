@@ -41,16 +41,16 @@ def list_(tenant: str, as_json: bool, path: Path) -> None:
     """List a tenant's MCP servers."""
 
     async def do(services: UpstreamServices) -> list[tuple[UpstreamServer, Catalogue | None]]:
-        found = await services.administration.servers(tenant)
-        return [(one, await services.administration.catalogue(one)) for one in found]
+        servers = await services.administration.servers(tenant)
+        return [(server, await services.administration.catalogue(server)) for server in servers]
 
-    found = with_upstreams(path, tenant, do)
+    listed_servers = with_upstreams(path, tenant, do)
     if as_json:
-        click.echo(msgspec.json.encode([_row(*one) for one in found]))
-    elif not found:
+        click.echo(msgspec.json.encode([_row(*entry) for entry in listed_servers]))
+    elif not listed_servers:
         click.echo(f"Tenant {tenant} has no MCP servers.")
     else:
-        rows = [_row(*one) for one in found]
+        rows = [_row(*entry) for entry in listed_servers]
         lines = [tuple(str(value) for value in row.values()) for row in rows]
         click.echo(table([tuple(name.upper() for name in rows[0]), *lines]))
 
@@ -66,11 +66,11 @@ def test(name: str, tenant: str, path: Path) -> None:
         server = await services.administration.named(tenant, name)
         return await examined(server, services.connections.of(server))
 
-    found = with_upstreams(path, tenant, do)
-    for step in found.steps:
+    report = with_upstreams(path, tenant, do)
+    for step in report.steps:
         click.echo(f"ok   {step}")
-    click.echo(found.sentence)
-    if not found.healthy:
+    click.echo(report.sentence)
+    if not report.healthy:
         raise click.exceptions.Exit(1)
 
 
@@ -88,8 +88,8 @@ def refresh(name: str, tenant: str, path: Path) -> None:
     catalogue = with_upstreams(path, tenant, do)
     count = _counted(catalogue)
     click.echo(f"{name} has {count} tool{'' if count == 1 else 's'}.")
-    for one in catalogue.left_out:
-        click.echo(f"Left out: {visible(one.key)}: {visible(one.reason)}")
+    for offer in catalogue.left_out:
+        click.echo(f"Left out: {visible(offer.key)}: {visible(offer.reason)}")
     if catalogue.changes:
         click.echo(f"{len(catalogue.changes)} changes wait: gatepost upstream diff {name}")
 
@@ -131,8 +131,8 @@ def accept(name: str, tenant: str, digests: tuple[str, ...], every: bool, path: 
         return await services.administration.accept(server, chosen, operator())
 
     catalogue = with_upstreams(path, tenant, do)
-    left = 0 if catalogue is None else len(catalogue.changes)
-    click.echo(f"Accepted. {left} changes of {name} still wait.")
+    remaining = 0 if catalogue is None else len(catalogue.changes)
+    click.echo(f"Accepted. {remaining} changes of {name} still wait.")
 
 
 @upstream.command()
@@ -214,4 +214,4 @@ def _row(server: UpstreamServer, catalogue: Catalogue | None) -> dict[str, str |
 
 
 def _counted(catalogue: Catalogue) -> int:
-    return sum(one.section == "tools" for one in catalogue.definitions)
+    return sum(definition.section == "tools" for definition in catalogue.definitions)

@@ -95,20 +95,20 @@ def _import(source: Path, name: str, tenant: str, path: Path) -> None:
         document = read_document(source)
         if is_server_document(document):
             # The first one is the server's own preference.
-            found = servers_of_registry(document)[:1]
+            servers = servers_of_registry(document)[:1]
         else:
-            found = servers_of(document)
+            servers = servers_of(document)
     except ImportProblem as problem:
         raise click.ClickException(f"{problem}.") from None
     if name and not is_server_document(document):
-        found = tuple(one for one in found if one.settings.name == name)
-        if not found:
+        servers = tuple(server for server in servers if server.settings.name == name)
+        if not servers:
             raise click.ClickException(f"{source} has no server {name!r}.")
-    for one in found:
-        if one.settings.url:
-            _add(path, tenant, imported(one, name))
+    for server in servers:
+        if server.settings.url:
+            _add(path, tenant, imported(server, name))
         else:
-            _print_table(one, tenant)
+            _print_table(server, tenant)
 
 
 def imported(server: ImportedServer, name: str = "") -> ServerChanges:
@@ -141,8 +141,8 @@ def resolved(reference: str, server: ImportedServer) -> str:
 def secret(prompt: str) -> str:
     """Return a secret, prompted for without echo, or one line of standard input."""
     if sys.stdin.isatty():
-        given: str = click.prompt(prompt, hide_input=True)
-        return given
+        secret_value: str = click.prompt(prompt, hide_input=True)
+        return secret_value
     return sys.stdin.readline(MAX_SECRET + 2).rstrip("\r\n")
 
 

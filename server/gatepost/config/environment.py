@@ -31,9 +31,9 @@ def _put(tree: dict[str, Any], variable: str, text: str, problems: list[Problem]
     path = variable[len(PREFIX) :].lower().split("__")
     kind = _kind_of(path)
     if kind is None:
-        if near := _nearest(path):
+        if similar := _nearest(path):
             problems.append(
-                Problem("config.E004", f"{variable} is not a setting", f"did you mean {near}?")
+                Problem("config.E004", f"{variable} is not a setting", f"did you mean {similar}?")
             )
         return
     try:
@@ -76,14 +76,14 @@ def variables(struct: type[msgspec.Struct] = Config, prefix: str = PREFIX) -> li
 def _nearest(path: list[str]) -> str | None:
     written = f"{PREFIX}{'__'.join(path)}".upper()
     similarity = 0.5 if len(path) > 1 else 0.85
-    near = difflib.get_close_matches(written, variables(), n=1, cutoff=similarity)
-    return near[0] if near else (variables()[0] if len(path) > 1 else None)
+    similar = difflib.get_close_matches(written, variables(), n=1, cutoff=similarity)
+    return similar[0] if similar else (variables()[0] if len(path) > 1 else None)
 
 
 def _decode(text: str, kind: Any) -> Any:
     """Return the text as a value of a TOML file; ValueError carries a sentence."""
     alternatives = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    origins = {get_origin(one) or one for one in alternatives}
+    origins = {get_origin(alternative) or alternative for alternative in alternatives}
     if tuple in origins:
         if text.lstrip().startswith("["):
             return _json(text)
@@ -109,10 +109,10 @@ def _json(text: str) -> Any:
 
 
 def _boolean(text: str) -> bool:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.strip().lower() not in words:
+    booleans = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.strip().lower() not in booleans:
         raise ValueError("must be true or false")
-    return words[text.strip().lower()]
+    return booleans[text.strip().lower()]
 
 
 def _number(text: str, kind: type[int] | type[float], name: str) -> int | float:

@@ -29,8 +29,10 @@ class Address(msgspec.Struct, frozen=True):
     def covers(self, host: str, port: int) -> bool:
         """Return whether a listener at *host* and *port* conflicts with this address."""
         everywhere = {"0.0.0.0", "::"}
-        same = self.host == host or everywhere & {self.host, host}
-        return self.port == port != 0 and (bool(same) or (self.is_loopback and _is_local(host)))
+        shares_host = self.host == host or everywhere & {self.host, host}
+        return self.port == port != 0 and (
+            bool(shares_host) or (self.is_loopback and _is_local(host))
+        )
 
 
 def _is_local(host: str) -> bool:

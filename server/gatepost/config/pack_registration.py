@@ -93,14 +93,14 @@ def registrations() -> Registrations:
     for point in sorted(entry_points(group=GROUP), key=_order):
         distribution = _distribution(point)
         try:
-            found = dict(_packs_of(point, distribution))
+            packs_found = dict(_packs_of(point, distribution))
         except LOADING_ERRORS as error:
             faults.append(RegistrationFault(distribution, f"{type(error).__name__}: {error}"))
             continue
-        for name, pack in found.items():
+        for name, pack in packs_found.items():
             if name in packs:
-                other = packs[name].distribution
-                message = f"the pack {name!r} is already registered by {other}"
+                owner = packs[name].distribution
+                message = f"the pack {name!r} is already registered by {owner}"
                 faults.append(RegistrationFault(distribution, message))
             else:
                 packs[name] = pack
@@ -117,17 +117,17 @@ def object_at(reference: str) -> Any:
 
 
 def _packs_of(point: EntryPoint, distribution: str) -> Iterator[tuple[str, RegisteredPack]]:
-    for name, one in point.load().items():
-        if not isinstance(name, str) or not isinstance(one, PackRegistration):
+    for name, registration in point.load().items():
+        if not isinstance(name, str) or not isinstance(registration, PackRegistration):
             raise TypeError(f"{point.value} must map names to PackRegistration")
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name for a pack")
-        settings = object_at(one.settings) if one.settings else None
+        settings = object_at(registration.settings) if registration.settings else None
         if settings is not None:
             if not (isinstance(settings, type) and issubclass(settings, PackSettings)):
-                raise TypeError(f"{one.settings} is not a PackSettings")
+                raise TypeError(f"{registration.settings} is not a PackSettings")
             settings()  # without a table, the defaults of all its settings apply
-        yield name, RegisteredPack(one, distribution, settings)
+        yield name, RegisteredPack(registration, distribution, settings)
 
 
 def _order(point: EntryPoint) -> tuple[bool, str, str]:

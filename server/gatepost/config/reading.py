@@ -32,7 +32,9 @@ class ReadConfiguration(msgspec.Struct, frozen=True):
 
     def explains(self, problem: Problem) -> bool:
         """Return whether a problem in ``fitting`` only follows from a value that was left out."""
-        return _section(problem.setting) in {_section(one.setting) for one in self.problems}
+        return _section(problem.setting) in {
+            _section(reported.setting) for reported in self.problems
+        }
 
 
 def read(path: Path | None, environment: Mapping[str, str]) -> ReadConfiguration:
@@ -53,8 +55,8 @@ def read(path: Path | None, environment: Mapping[str, str]) -> ReadConfiguration
 def _section(setting: str) -> str:
     """Return the table that a setting is in; a misspelt table counts as the intended one."""
     name = re.split(r"[.\[]", setting)[0]
-    near = difflib.get_close_matches(name, Config.__struct_fields__, n=1, cutoff=0.5)
-    return near[0] if near else name
+    similar = difflib.get_close_matches(name, Config.__struct_fields__, n=1, cutoff=0.5)
+    return similar[0] if similar else name
 
 
 def _parse(path: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -102,11 +104,16 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
         return _struct(value, inner, f"{setting}.", problems)
     item = _item_type(kind)
     if item is not None and isinstance(value, list):
-        items = [_value(one, item, f"{setting}[{at}]", problems) for at, one in enumerate(value)]
-        return [one for one in items if one is not INVALID]
+        items = [
+            _value(element, item, f"{setting}[{at}]", problems) for at, element in enumerate(value)
+        ]
+        return [item for item in items if item is not INVALID]
     entry = _entry_type(kind)
     if entry is not None and isinstance(value, Mapping):
-        return {key: _value(one, entry, f"{setting}.{key}", problems) for key, one in value.items()}
+        return {
+            key: _value(element, entry, f"{setting}.{key}", problems)
+            for key, element in value.items()
+        }
     try:
         msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
@@ -116,9 +123,13 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
     return value
 
 
-def _unknown(name: str, prefix: str, known: Mapping[str, object]) -> Problem:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known settings: {', '.join(known)}"
+def _unknown(name: str, prefix: str, settings: Mapping[str, object]) -> Problem:
+    similar = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
+    hint = (
+        f"did you mean `{prefix}{similar[0]}`?"
+        if similar
+        else f"known settings: {', '.join(settings)}"
+    )
     return Problem(
         "config.E001", f"`{prefix}{name}` is not a setting", hint, setting=f"{prefix}{name}"
     )
@@ -143,9 +154,9 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _struct_type(kind: Any) -> type[msgspec.Struct] | None:
-    for one in _alternatives(kind):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            return one
+    for alternative in _alternatives(kind):
+        if isinstance(alternative, type) and issubclass(alternative, msgspec.Struct):
+            return alternative
     return None
 
 

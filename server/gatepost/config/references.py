@@ -27,6 +27,6 @@ def resolve(reference: str) -> str:
     raise UnresolvedReference("it is neither env:NAME nor file:PATH")
 
 
-def plain(value: str) -> str:
+def resolved_setting(value: str) -> str:
     """Return a setting that is a value or a reference; raises UnresolvedReference."""
     return resolve(value) if REFERENCE.match(value) else value

@@ -22,8 +22,8 @@ def own_secrets(config: Config, references: Iterable[str] = ()) -> dict[str, str
 
     *references* are further ones, from files that the configuration names.
     """
-    found = [*_addressed(config), *_referred([msgspec.to_builtins(config), *references])]
-    values = [value for value in dict.fromkeys(found) if len(value) >= MIN_CHARACTERS]
+    secrets = [*_addressed(config), *_referred([msgspec.to_builtins(config), *references])]
+    values = [value for value in dict.fromkeys(secrets) if len(value) >= MIN_CHARACTERS]
     return {f"{NAME}.{at}" if at else NAME: value for at, value in enumerate(values)}
 
 

@@ -347,9 +347,11 @@ class Config(SettingsTable, frozen=True, kw_only=True):
     @property
     def stores_files(self) -> bool:
         """Return whether an enabled pack that is registered by name uses workspaces."""
-        known = registrations().packs
+        registered = registrations().packs
         return any(
-            known[name].registration.stores_files for name in self.tools.packs if name in known
+            registered[name].registration.stores_files
+            for name in self.tools.packs
+            if name in registered
         )
 
     @property

@@ -26,11 +26,11 @@ def private_pem(keyring: KeyRing) -> tuple[str, str]:
 
 def key_set(keyring: KeyRing) -> dict[str, list[dict[str, str]]]:
     """Return the JWK set of all keys of the ring, the newest first, for authorization servers."""
-    found = []
+    keys = []
     for ring_key in keyring.keys:
         jwk = public_jwk(_private(keyring, ring_key))
-        found.append({**jwk, "kid": thumbprint(jwk), "use": "sig", "alg": "EdDSA"})
-    return {"keys": found}
+        keys.append({**jwk, "kid": thumbprint(jwk), "use": "sig", "alg": "EdDSA"})
+    return {"keys": keys}
 
 
 def public_jwk(key: Ed25519PrivateKey) -> dict[str, str]:

@@ -54,7 +54,7 @@ class StaticCredential:
                 raise CredentialUnavailable("The database does not answer.") from None
             headers = await self._read()
             self._held = signed = SignedHeaders(headers, version_of(headers))
-            self._seen = self._secrets.known(self._tenant).version
+            self._seen = self._secrets.known_secrets(self._tenant).version
             self._until = self._clock() + CACHED_S
             return signed
 

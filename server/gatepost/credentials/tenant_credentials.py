@@ -56,8 +56,8 @@ class CombinedCredential:
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`."""
         first, _, second = headers.version.partition(SEPARATOR)
-        again = await self._first.refused(SignedHeaders(headers.headers, first))
-        return await self._second.refused(SignedHeaders(headers.headers, second)) or again
+        retry = await self._first.refused(SignedHeaders(headers.headers, first))
+        return await self._second.refused(SignedHeaders(headers.headers, second)) or retry
 
 
 class CredentialRegistry:
@@ -93,9 +93,11 @@ class CredentialRegistry:
         if table.hosts and (problem := self._problem(name, table, url)):
             return DeniedCredential(problem)
         key = ("named", tenant, name, url, repr(table))
-        made = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
+        credential = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
         return (
-            CombinedCredential(made, self.referred(tenant, url, "", headers)) if headers else made
+            CombinedCredential(credential, self.referred(tenant, url, "", headers))
+            if headers
+            else credential
         )
 
     def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
@@ -119,8 +121,8 @@ class CredentialRegistry:
         if not api_key and not headers:
             return NoCredential()
         key = ("referred", tenant, url, api_key, tuple(sorted(headers.items())))
-        kept = self._kept.get(key)
-        return kept or self._keep(key, self._static(tenant, url, api_key, headers))
+        cached = self._kept.get(key)
+        return cached or self._keep(key, self._static(tenant, url, api_key, headers))
 
     def sealed(self, tenant: str, key: tuple[object, ...], read: ReadHeaders) -> OutboundCredential:
         """Return the credential of headers that *read* opens; *key* is their server's revision."""
@@ -129,9 +131,9 @@ class CredentialRegistry:
 
     async def aclose(self) -> None:
         """End what runs."""
-        for one in self._kept.values():
-            if isinstance(one, ClientCredential):
-                await one.aclose()
+        for credential in self._kept.values():
+            if isinstance(credential, ClientCredential):
+                await credential.aclose()
         self._kept.clear()
 
     def _problem(self, name: str, table: CredentialSettings, url: str) -> str | None:
@@ -167,18 +169,20 @@ class CredentialRegistry:
     ) -> OutboundCredential:
         async def read() -> Mapping[str, str]:
             address_policy = self._services.outbound.address_policy
-            found = {
+            values = {
                 name.lower(): await referred(value, tenant, url, self._secrets, address_policy)
                 for name, value in headers.items()
             }
             if api_key:
-                found |= bearer(await referred(api_key, tenant, url, self._secrets, address_policy))
-            return found
+                values |= bearer(
+                    await referred(api_key, tenant, url, self._secrets, address_policy)
+                )
+            return values
 
         return StaticCredential(tenant, self._secrets, read)
 
-    def _keep(self, key: tuple[object, ...], made: OutboundCredential) -> OutboundCredential:
+    def _keep(self, key: tuple[object, ...], credential: OutboundCredential) -> OutboundCredential:
         if len(self._kept) >= MAX_KEPT:
             self._kept.pop(next(iter(self._kept)))
-        self._kept[key] = made
-        return made
+        self._kept[key] = credential
+        return credential

@@ -98,56 +98,64 @@ class TokenCache:
         """
         for _ in range(ATTEMPTS):
             entry = await self._entries.get(self._key)
-            known = TokenEntry() if entry is None else _decode(entry.value)
+            token_entry = TokenEntry() if entry is None else _decode(entry.value)
             now = self._clock()
-            stored = await self._stored(known, refused)
+            stored = await self._stored(token_entry, refused)
             if stored is not None and now < stored.renew_at:
                 return stored
-            if known.until > now and known.holder != self._holder:
+            if token_entry.until > now and token_entry.holder != self._holder:
                 if stored is not None:
                     return stored
                 raise TokenBusy
-            taken = msgspec.structs.replace(known, holder=self._holder, until=now + LEASE_S)
-            if await self._put(taken, 0 if entry is None else entry.revision):
-                return await self._renewed(known, issue)
+            leased_entry = msgspec.structs.replace(
+                token_entry, holder=self._holder, until=now + LEASE_S
+            )
+            if await self._put(leased_entry, 0 if entry is None else entry.revision):
+                return await self._renewed(token_entry, issue)
         raise TokenBusy
 
     def wake_ups(self) -> WakeUps:
         """Return what wakes a task when a process has renewed the token, or could not."""
         return WakeUps(self._shared_store, SUBJECT, message=self._key.encode())
 
-    async def _stored(self, known: TokenEntry, refused: str) -> CachedToken | None:
+    async def _stored(self, token_entry: TokenEntry, refused: str) -> CachedToken | None:
         """Return the stored token if it is valid; it is in the redaction set from then on."""
-        if not known.id or known.id == refused or known.expires_at <= self._clock():
+        if (
+            not token_entry.id
+            or token_entry.id == refused
+            or token_entry.expires_at <= self._clock()
+        ):
             return None
         try:
             secret = await self._secrets.value(self._tenant, self._key)
         except SecretUnreadable:
             return None
-        if secret is None or _digest(secret.value) != known.digest:
+        if secret is None or _digest(secret.value) != token_entry.digest:
             return None
-        return CachedToken(secret.value, known.id, known.expires_at, known.renew_at)
+        return CachedToken(
+            secret.value, token_entry.id, token_entry.expires_at, token_entry.renew_at
+        )
 
     async def _renewed(
-        self, known: TokenEntry, issue: Callable[[], Awaitable[IssuedToken]]
+        self, token_entry: TokenEntry, issue: Callable[[], Awaitable[IssuedToken]]
     ) -> CachedToken:
-        done = msgspec.structs.replace(known, holder="", until=0.0)
+        new_entry = msgspec.structs.replace(token_entry, holder="", until=0.0)
         try:
             issued = await issue()
             now = self._clock()
-            early = min(60.0, issued.lifetime_s / 5)
-            done = TokenEntry(
+            margin_s = min(60.0, issued.lifetime_s / 5)
+            new_entry = TokenEntry(
                 id=random.token_hex(8),
                 digest=_digest(issued.value),
                 expires_at=now + issued.lifetime_s,
-                renew_at=now + issued.lifetime_s - early,
+                renew_at=now + issued.lifetime_s - margin_s,
             )
             await self._secrets.put(self._tenant, self._key, issued.value)
         finally:
-            await self._put(done, None)
+            await self._put(new_entry, None)
             with suppress(StoreUnavailable):
                 await self._shared_store.publish(SUBJECT, self._key.encode())
-        return CachedToken(issued.value, done.id, done.expires_at, done.renew_at)
+        return CachedToken(issued.value, new_entry.id, new_entry.expires_at, new_entry.renew_at)
 
     async def _put(self, entry: TokenEntry, revision: int | None) -> bool:
         now = self._clock()

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from gatepost.config.packs import by_type
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.dashboard.audit import AuditPages
 from gatepost.dashboard.file_preview import FilePreviews
@@ -48,7 +48,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         records=services.records,
         limits=services.limits,
         tools=lambda: services.registry.tools,
-        several=plain(config.storage.database).startswith("postgresql:"),
+        several=resolved_setting(config.storage.database).startswith("postgresql:"),
         seen=services.callers.lately,
         holds=services.revocations.holds,
     )

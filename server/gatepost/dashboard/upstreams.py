@@ -158,7 +158,7 @@ class UpstreamsPage:
             upstreams=shown,
             agents=agents,
             servers={server.id: server.name for server in found},
-            most=MAX_SHOWN,
+            limit=MAX_SHOWN,
         )
 
 

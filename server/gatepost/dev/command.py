@@ -112,17 +112,21 @@ from gatepost_keys.issuer.settings import IssuerSettings
     is_flag=True,
     help="Sign in the first user without showing pages. For tests.",
 )
-def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
+def dev(port: int, files: tuple[str, ...], state: Path, **options: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
     issuer_options = IssuerOptions(
-        imitation=imitation_of(more["provider"], opaque=more["opaque"]),
-        opaque=more["opaque"],
-        rotate_keys_every_s=more["rotation_s"] or 0,
-        auto_approve=more["auto_approve"],
-        any_scope=more["reload"],
+        imitation=imitation_of(options["provider"], opaque=options["opaque"]),
+        opaque=options["opaque"],
+        rotate_keys_every_s=options["rotation_s"] or 0,
+        auto_approve=options["auto_approve"],
+        any_scope=options["reload"],
     )
-    served = dev_upstreams(more["upstreams"], more["file"])
-    run(DevOptions(port, files, state, issuer_options, served, more["settings"], more["reload"]))
+    served = dev_upstreams(options["upstreams"], options["file"])
+    run(
+        DevOptions(
+            port, files, state, issuer_options, served, options["settings"], options["reload"]
+        )
+    )
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -136,7 +140,9 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
         )
     imitation = IMITATIONS[provider] if provider else DEVELOPMENT
     if opaque and (not provider or imitation.opaque == "never"):
-        able = ", ".join(name for name, one in IMITATIONS.items() if one.opaque != "never")
+        able = ", ".join(
+            name for name, imitation in IMITATIONS.items() if imitation.opaque != "never"
+        )
         raise click.BadParameter(
             f"name a provider by --as that issues opaque access tokens: {able}.",
             param_hint="--opaque",
@@ -157,38 +163,42 @@ class DevOptions(msgspec.Struct, frozen=True):
 
     def configuration(self, port: int) -> tuple[Config, Toolbox, list[Problem]]:
         """Read everything (again) for a server at *port*; the errors keep it from serving."""
-        given = given_settings(self.settings, os.environ, resource_at(port))
+        reading = given_settings(self.settings, os.environ, resource_at(port))
         config = dev_config(
             port,
             tools=self.files,
             state=self.state,
             issuer_options=self.issuer_options,
             upstreams=self.upstreams,
-            given=given.config,
+            user_config=reading.config,
         )
         toolbox = load(config.tools, config.packs, config.network)
-        own = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.issuer_options))
+        translated = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.issuer_options))
         scopes = config.scopes
-        if own.baseline or own.implied:
-            scopes = own  # they translate the scopes of the imitated provider
-        elif own.admin and not scopes.admin:
-            scopes = msgspec.structs.replace(scopes, admin=own.admin)
-        return msgspec.structs.replace(config, scopes=scopes), toolbox, [*given.problems]
+        if translated.baseline or translated.implied:
+            scopes = translated  # they translate the scopes of the imitated provider
+        elif translated.admin and not scopes.admin:
+            scopes = msgspec.structs.replace(scopes, admin=translated.admin)
+        return msgspec.structs.replace(config, scopes=scopes), toolbox, [*reading.problems]
 
     def again(self, port: int, watch: SourceWatch) -> tuple[Config, Toolbox] | None:
         """Read everything again after a change; None if there are errors, which are printed."""
         watch.forget_modules()
-        config, toolbox, found = self.configuration(port)
-        errors = [one for one in (*found, *problems(config, toolbox)) if one.level == "error"]
+        config, toolbox, problems_found = self.configuration(port)
+        errors = [
+            problem
+            for problem in (*problems_found, *problems(config, toolbox))
+            if problem.level == "error"
+        ]
         show(errors)
         return None if errors else (config, toolbox)
 
     def watch(self, config: Config) -> SourceWatch:
         """Return the watch over the author's files and the configuration."""
-        named = [Path(name) for name in config.tools.load if name.endswith(".py")]
+        sources = [Path(name) for name in config.tools.load if name.endswith(".py")]
         if self.settings is not None:
-            named.append(self.settings)
-        return SourceWatch(named, lambda: os.kill(os.getpid(), signal.SIGHUP))
+            sources.append(self.settings)
+        return SourceWatch(sources, lambda: os.kill(os.getpid(), signal.SIGHUP))
 
 
 def run(options: DevOptions) -> None:
@@ -196,7 +206,7 @@ def run(options: DevOptions) -> None:
     state, issuer_options = options.state, options.issuer_options
     sock = listening(HOST, options.port, "--port")
     port = sock.getsockname()[1]
-    config, toolbox, found = options.configuration(port)
+    config, toolbox, problems_found = options.configuration(port)
     scopes = toolbox.declared_scopes
     if issuer_options.imitation == DEVELOPMENT:
         scopes |= {*config.scopes.named, *config.scopes.implied}
@@ -204,7 +214,11 @@ def run(options: DevOptions) -> None:
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
     secrets = prepared(state, issuer_options.imitation)
-    errors = [one for one in (*found, *problems(config, toolbox)) if one.level == "error"]
+    errors = [
+        problem
+        for problem in (*problems_found, *problems(config, toolbox))
+        if problem.level == "error"
+    ]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
@@ -223,7 +237,7 @@ def run(options: DevOptions) -> None:
         toolbox=toolbox,
         keyring=keyring,
         sock=sock,
-        fresh=partial(options.again, port, watch) if options.reload else None,
+        reread=partial(options.again, port, watch) if options.reload else None,
         metrics=listening(address.host, address.port, "listen.metrics") if address else None,
         development_issuer=routes(issuer),
     )

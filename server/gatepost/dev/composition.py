@@ -80,16 +80,16 @@ def dev_config(
     state: Path,
     issuer_options: IssuerOptions | None = None,
     upstreams: DevUpstreams = NO_UPSTREAMS,
-    given: Config | None = None,
+    user_config: Config | None = None,
 ) -> Config:
     """
     Return the development configuration: loopback only, one issuer, tenants on first use.
 
-    *given* are further settings. What development decides replaces theirs, and its packs, files,
-    servers and hosts come on top.
+    *user_config* are further settings. What development decides replaces theirs, and its packs,
+    files, servers and hosts come on top.
     """
     resource, chosen = resource_at(port), issuer_options or IssuerOptions()
-    base = given or Config(resource=resource)
+    base = user_config or Config(resource=resource)
     replace = msgspec.structs.replace
     hosts = dict.fromkeys((*base.network.allow_hosts, *upstreams.allow_hosts))
     return replace(
@@ -118,24 +118,24 @@ def dev_config(
 
 def packs_in_development() -> tuple[str, ...]:
     """Return the registered packs that need no setting in development."""
-    found = registrations().packs.items()
-    return tuple(name for name, pack in found if pack.registration.in_development)
+    registered = registrations().packs.items()
+    return tuple(name for name, pack in registered if pack.registration.in_development)
 
 
-def listen_at(port: int, given: Listen) -> Listen:
+def listen_at(port: int, listen: Listen) -> Listen:
     """Return where and how the server listens: on this machine, in one process, without TLS."""
-    kept = msgspec.structs.asdict(given)
+    settings = msgspec.structs.asdict(listen)
     usual = Listen()
-    own = {name: getattr(usual, name) for name in OWN_OF_LISTEN}
-    drain_s = DRAIN_S if given.drain_s == usual.drain_s else given.drain_s
-    return Listen(**kept | own | {"host": HOST, "port": port, "drain_s": drain_s})
+    overridden = {name: getattr(usual, name) for name in OWN_OF_LISTEN}
+    drain_s = DRAIN_S if listen.drain_s == usual.drain_s else listen.drain_s
+    return Listen(**settings | overridden | {"host": HOST, "port": port, "drain_s": drain_s})
 
 
-def approvals_of(given: ApprovalsSettings) -> ApprovalsSettings:
+def approvals_of(settings: ApprovalsSettings) -> ApprovalsSettings:
     """Return the settings of approvals, with more time unless a setting says otherwise."""
-    if given.timeout_s != ApprovalsSettings().timeout_s:
-        return given
-    return msgspec.structs.replace(given, timeout_s=APPROVAL_S)
+    if settings.timeout_s != ApprovalsSettings().timeout_s:
+        return settings
+    return msgspec.structs.replace(settings, timeout_s=APPROVAL_S)
 
 
 def resource_at(port: int) -> str:
@@ -184,7 +184,9 @@ def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -
         tls=bool(listen.tls_certificate or listen.tls_key),
         trusted_proxies=listen.trusted_proxies,
         other_issuers=[
-            one.issuer for one in config.issuers if not one.issuer.startswith(issuer.issuer)
+            issuer_settings.issuer
+            for issuer_settings in config.issuers
+            if not issuer_settings.issuer.startswith(issuer.issuer)
         ],
         environ=environ,
     )
@@ -262,7 +264,9 @@ def write_settings(folder: Path, config: Config) -> None:
 
 def from_anywhere(tools: ToolsSettings) -> ToolsSettings:
     """Return the settings with absolute paths for the files of `load`."""
-    load = (str(Path(one).resolve()) if one.endswith(".py") else one for one in tools.load)
+    load = (
+        str(Path(source).resolve()) if source.endswith(".py") else source for source in tools.load
+    )
     return msgspec.structs.replace(tools, load=tuple(load))
 
 
@@ -275,19 +279,19 @@ def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
         client_secret=issuer.cli_secret,
     )
     path = folder / STATE_FILE
-    fresh = folder / f".{STATE_FILE}.{secrets.token_hex(4)}"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = folder / f".{STATE_FILE}.{secrets.token_hex(4)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(state))
-    fresh.replace(path)
+    temporary.replace(path)
     return path
 
 
 def forget_state(path: Path, issuer: IssuerSettings) -> None:
     """Remove what `write_state` wrote, unless another server has replaced it."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=DevState)
-        if found.client_secret == issuer.cli_secret:
+        state = msgspec.json.decode(path.read_bytes(), type=DevState)
+        if state.client_secret == issuer.cli_secret:
             path.unlink()
     except (OSError, msgspec.DecodeError):
         return

@@ -51,9 +51,9 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
     production. A variable that sets one is a problem, because it says something about this server.
     """
     refused = [*_refused(environ)]
-    named = {name: text for name, text in environ.items() if name not in refused}
-    own = {f"{PREFIX}RESOURCE": resource, f"{PREFIX}MODE": "development"}
-    reading = read(path, {**named, **own})
+    variables = {name: text for name, text in environ.items() if name not in refused}
+    fixed = {f"{PREFIX}RESOURCE": resource, f"{PREFIX}MODE": "development"}
+    reading = read(path, {**variables, **fixed})
     problems = [
         Problem(
             "config.E004",
@@ -67,23 +67,25 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
         with suppress(OSError, ValueError):  # `read` has reported it
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
             ignored = tuple(name for name in SET_BY_DEV if name != "mode" and _is_in(tables, name))
-    found = [one for one in reading.problems if one.setting.split(".")[0] not in SET_BY_DEV]
-    config = reading.config or (None if found else reading.fitting)
-    return GivenSettings(config, (*problems, *found), ignored)
+    reported = [
+        problem for problem in reading.problems if problem.setting.split(".")[0] not in SET_BY_DEV
+    ]
+    config = reading.config or (None if reported else reading.fitting)
+    return GivenSettings(config, (*problems, *reported), ignored)
 
 
 def _refused(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for settings in `SET_BY_DEV`, with their names there."""
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
     for variable in sorted(environ.keys() & {*variables()}):
         setting = variable[len(PREFIX) :].lower().replace("__", ".")
         for name in (setting, setting.partition(".")[0]):
             if name in SET_BY_DEV:
-                found[variable] = name
-    return found
+                refused[variable] = name
+    return refused
 
 
 def _is_in(tables: Mapping[str, Any], name: str) -> bool:
     table, _, member = name.partition(".")
-    found = tables.get(table)
-    return found is not None and (not member or (isinstance(found, dict) and member in found))
+    value = tables.get(table)
+    return value is not None and (not member or (isinstance(value, dict) and member in value))

@@ -80,7 +80,7 @@ def issuer_table(resource: str, state: Path, imitation: Imitation, *, opaque: bo
     base = f"{resource.removesuffix('/mcp')}{MOUNT}"
     claim, api = imitation.tenant_claim, api_of(imitation, resource)
     tenants = dict.fromkeys(person.tenant for person in DEFAULT_USERS)
-    named = imitation != DEVELOPMENT and bool(claim)
+    maps_tenants = imitation != DEVELOPMENT and bool(claim)
     preset = "generic" if imitation == DEVELOPMENT else imitation.name
     dashboard = DashboardClient(
         client_id=client_id(imitation, DASHBOARD_CLIENT),
@@ -92,7 +92,7 @@ def issuer_table(resource: str, state: Path, imitation: Imitation, *, opaque: bo
         preset=preset,
         audiences=tuple(audiences_of(imitation, api)),
         tenant=TenantRule(claim=own_claim, value="" if claim else MACHINE_TENANT),
-        tenants={org_of(imitation, tenant): tenant for tenant in tenants} if named else {},
+        tenants={org_of(imitation, tenant): tenant for tenant in tenants} if maps_tenants else {},
         roles=roles_of(imitation),
         introspection=introspection_of(base, state, imitation, opaque=opaque),
         dashboard=msgspec.structs.replace(
@@ -148,8 +148,8 @@ def scopes_of(issuer: IssuerSettings) -> ScopesSettings:
     shape, tools = issuer.imitation, issuer.scopes
     if shape.api_scopes:
         first = shape.api_scopes[0] if shape.scope_short else issuer.offered[0]
-        others = tuple(name for name in (*issuer.offered, *tools) if name != first)
-        return ScopesSettings(baseline=issuer.offered, obtainable=(), implied={first: others})
+        implied = tuple(name for name in (*issuer.offered, *tools) if name != first)
+        return ScopesSettings(baseline=issuer.offered, obtainable=(), implied={first: implied})
     if issuer.offered != tools:
         pairs = zip(issuer.offered, tools, strict=True)
         return ScopesSettings(obtainable=(), implied={full: (name,) for full, name in pairs})

@@ -11,7 +11,7 @@ POLL_S = 0.3
 """The time between two checks, each of which costs a `stat` for each file."""
 SERVER = Path(__file__).resolve().parents[1]
 INSTALLED = tuple(
-    Path(place).resolve() for name, place in sysconfig.get_paths().items() if name != "data"
+    Path(folder).resolve() for name, folder in sysconfig.get_paths().items() if name != "data"
 )
 
 Stamps = dict[Path, tuple[int, int]]
@@ -73,6 +73,6 @@ class SourceWatch(threading.Thread):
         stamps: Stamps = {}
         for path in {*self._files, *(path for _, path in self._modules())}:
             with suppress(OSError):
-                found = path.stat()
-                stamps[path] = (found.st_mtime_ns, found.st_size)
+                status = path.stat()
+                stamps[path] = (status.st_mtime_ns, status.st_size)
         return stamps

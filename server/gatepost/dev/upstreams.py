@@ -30,7 +30,7 @@ class DevUpstreams(msgspec.Struct, frozen=True):
 NO_UPSTREAMS = DevUpstreams()
 
 
-def dev_upstreams(named: Sequence[str], path: Path | None) -> DevUpstreams:
+def dev_upstreams(texts: Sequence[str], path: Path | None) -> DevUpstreams:
     """
     Return the tables for `--upstream NAME=URL` and `--upstreams FILE`, for both tenants.
 
@@ -38,9 +38,9 @@ def dev_upstreams(named: Sequence[str], path: Path | None) -> DevUpstreams:
     """
     tables = []
     hosts = []
-    for text in named:
-        name, found, url = text.partition("=")
-        if not (name and found and url):
+    for text in texts:
+        name, separator, url = text.partition("=")
+        if not (name and separator and url):
             raise click.BadParameter(
                 f"{text!r} is not NAME=URL, such as crm=http://127.0.0.1:9100/mcp",
                 param_hint="--upstream",
@@ -51,7 +51,7 @@ def dev_upstreams(named: Sequence[str], path: Path | None) -> DevUpstreams:
     if path is not None:
         file = UpstreamsFile(path=str(path.resolve()), tenants=DEV_TENANTS)
         with suppress(ImportProblem):  # `problems` reports the error
-            hosts += [host for one in settings_of_file(file) for host in _own_host(one.url)]
+            hosts += [host for server in settings_of_file(file) for host in _own_host(server.url)]
     return DevUpstreams(tuple(tables), file, tuple(dict.fromkeys(hosts)))
 
 

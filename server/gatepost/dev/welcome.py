@@ -42,17 +42,17 @@ def lines(config: Config, issuer: IssuerSettings, tools: list[str], state: Path)
     """Return the lines before the ready line."""
     resource = config.resource
     origin = resource.removesuffix("/mcp")
-    where = "" if state == DEFAULT_STATE else f" --state {shlex.quote(str(state))}"
-    token = f"$({program()} token --tenant acme{where})"
+    option = "" if state == DEFAULT_STATE else f" --state {shlex.quote(str(state))}"
+    token = f"$({program()} token --tenant acme{option})"
     headers = (
         "-H 'Content-Type: application/json' "
         "-H 'Accept: application/json, text/event-stream' "
         "-H 'MCP-Protocol-Version: 2026-07-28' -H 'Mcp-Method: tools/call' -H 'Mcp-Name: echo'"
     )
-    shown = ", ".join(tools[:8]) + (", …" if len(tools) > 8 else "")
+    names = ", ".join(tools[:8]) + (", …" if len(tools) > 8 else "")
     return [
         f"Gatepost development server, on this machine only: see {origin}/, stop with Ctrl+C.",
-        f"Tools: {shown}. Sign in as {people_of(issuer)}; no password.",
+        f"Tools: {names}. Sign in as {people_of(issuer)}; no password.",
         "This call works:",
         f"  curl -s -w '\\n' {resource} -H \"Authorization: Bearer {token}\" {headers} -d '{CALL}'",
         "This call has no token and is refused with 401 and a challenge:",
@@ -68,7 +68,7 @@ def people_of(issuer: IssuerSettings) -> str:
     """Return who can sign in, tenant by tenant."""
     described: list[str] = []
     for tenant in issuer.tenants:
-        names = " or ".join(one.username for one in issuer.people if one.tenant == tenant)
+        names = " or ".join(person.username for person in issuer.people if person.tenant == tenant)
         described.append(f"{names} ({'tenant ' if not described else ''}{tenant})")
     return " or ".join(described)
 

@@ -171,5 +171,7 @@ def _summary(answer: HttpAnswer) -> str:
     )
     name = info.get("name") if isinstance(info, dict) else None
     versions = result.get("supportedVersions") or [result.get("protocolVersion")]
-    spoken = ", ".join(str(version) for version in versions) if isinstance(versions, list) else "?"
-    return f"{name or 'the server'} answers, speaking {spoken}"
+    listed_versions = (
+        ", ".join(str(version) for version in versions) if isinstance(versions, list) else "?"
+    )
+    return f"{name or 'the server'} answers, speaking {listed_versions}"

@@ -31,9 +31,9 @@ def read_challenge(answer: HttpAnswer, findings: Findings) -> dict[str, str]:
 
 
 def _bearer_part(fields: tuple[str, ...], findings: Findings) -> str:
-    scheme, _, rest = fields[0].strip().partition(" ")
+    scheme, _, parameters = fields[0].strip().partition(" ")
     if scheme == "Bearer":
-        return rest
+        return parameters
     if scheme.lower() == "bearer":
         findings.fail(
             NAME,
@@ -41,7 +41,7 @@ def _bearer_part(fields: tuple[str, ...], findings: Findings) -> str:
             where=SERVER,
             fix="spell it `Bearer`",
         )
-        return rest
+        return parameters
     later = re.search(r"(?:^|,\s*|\n)bearer\s+(.*)", "\n".join(fields), re.IGNORECASE)
     if later is None:
         findings.fail(
@@ -108,18 +108,18 @@ def _judge_order(parameters: dict[str, str], findings: Findings) -> None:
 
 
 def _judge_metadata(parameters: dict[str, str], findings: Findings) -> None:
-    where = parameters.get("resource_metadata")
-    if where is None:
+    url = parameters.get("resource_metadata")
+    if url is None:
         findings.warn(
             NAME,
             "the challenge has no resource_metadata, so clients have to guess the metadata URL",
             where=SERVER,
             fix="add the absolute URL of the metadata document as the first parameter",
         )
-    elif problem := problem_of_address(where):
+    elif problem := problem_of_address(url):
         findings.fail(
             NAME,
-            f"the resource_metadata URL {where!r} {problem}",
+            f"the resource_metadata URL {url!r} {problem}",
             where=SERVER,
             fix="use the absolute https URL of the document",
         )

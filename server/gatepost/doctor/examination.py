@@ -33,8 +33,8 @@ async def examine(
     elif client is not None:
         await _walk(HttpProbe(client), url, credentials, findings)
     else:
-        async with httpx2.AsyncClient() as own:
-            await _walk(HttpProbe(own), url, credentials, findings)
+        async with httpx2.AsyncClient() as owned_client:
+            await _walk(HttpProbe(owned_client), url, credentials, findings)
     return Report(url, tuple(findings.steps))
 
 
@@ -81,11 +81,11 @@ async def _preflight(wire: HttpProbe, url: str, findings: Findings) -> None:
 async def _enter(
     wire: HttpProbe,
     url: str,
-    found: tuple[str, dict[str, object], str],
+    discovered: tuple[str, dict[str, object], str],
     credentials: DoctorCredentials | None,
     findings: Findings,
 ) -> None:
-    issuer, metadata, resource = found
+    issuer, metadata, resource = discovered
     if credentials is None or not (credentials.token or credentials.client_id):
         findings.note("token", "not tried: give a token or client credentials")
         return

@@ -71,14 +71,14 @@ class ExaminedIssuer:
         )
 
     def _judge_name(self, document: dict[str, object]) -> None:
-        named = document.get("issuer")
-        if named == self.issuer:
-            self.findings.ok(METADATA, f"issuer is {named}")
+        issuer = document.get("issuer")
+        if issuer == self.issuer:
+            self.findings.ok(METADATA, f"issuer is {issuer}")
             return
-        slash = isinstance(named, str) and named.rstrip("/") == self.issuer.rstrip("/")
+        slash = isinstance(issuer, str) and issuer.rstrip("/") == self.issuer.rstrip("/")
         self.findings.fail(
             METADATA,
-            f"the MCP server names the issuer {self.issuer!r}, but its metadata says {named!r}"
+            f"the MCP server names the issuer {self.issuer!r}, but its metadata says {issuer!r}"
             + (" (a trailing slash counts)" if slash else ""),
             where=SERVER,
             fix="write the issuer exactly as in its own metadata",

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gatepost.doctor.issuer_proposal import Evidence, Proposal
-from gatepost.doctor.report import shown
+from gatepost.doctor.report import printable
 from gatepost_authz import signature
 from gatepost_authz.addresses import networks_of
 from gatepost_authz.caller import TenantContext
@@ -91,8 +91,8 @@ class IssuerProbe:
         issuer, source, metadata = await self._metadata()
         proposal = Proposal(issuer, metadata, source)
         if self._private:
-            why = "The issuer's host has these private addresses."
-            proposal.set("allow_private", list(self._private), why)
+            reason = "The issuer's host has these private addresses."
+            proposal.set("allow_private", list(self._private), reason)
         if self._request.token and looks_like_jwt(self._request.token):
             await self._fit_signed(proposal)
         elif self._request.token:
@@ -109,19 +109,19 @@ class IssuerProbe:
         """Return the issuer as its metadata spell it, where they are, and the document."""
         url = re.sub(r"/\.well-known/[a-z-]+", "", self._request.url)
         try:
-            named = await named_issuer(self._fetcher, self._location(url))
+            issuer = await named_issuer(self._fetcher, self._location(url))
         except FetchError as error:
             if error.reason != "address":
                 raise
             self._private = await private_addresses(url)
-            named = await named_issuer(self._fetcher, self._location(url))
-        if "{" in named:
+            issuer = await named_issuer(self._fetcher, self._location(url))
+        if "{" in issuer:
             # Entra's document for all organisations names none; the token does.
-            named = self._issuer_of_token() or url
-        if named != url:
-            self.findings.append(f"The metadata spell the issuer {named}; so do its tokens.")
-        found, document = await find_document(self._fetcher, self._location(named))
-        return named, found.location, document
+            issuer = self._issuer_of_token() or url
+        if issuer != url:
+            self.findings.append(f"The metadata spell the issuer {issuer}; so do its tokens.")
+        metadata, document = await find_document(self._fetcher, self._location(issuer))
+        return issuer, metadata.location, document
 
     def _location(self, issuer: str) -> DiscoveryLocation:
         return DiscoveryLocation(issuer=issuer, allow_private=tuple(networks_of(self._private)))
@@ -226,8 +226,8 @@ class IssuerProbe:
         refusal: AuthError | None = None
         for method in METHODS:
             settings = {"client_id": self._request.client_id, "client_secret": REFERENCE, **method}
-            why = f"{lacks}. The issuer accepted this client and this method."
-            proposal.set("introspection", settings, why)
+            reason = f"{lacks}. The issuer accepted this client and this method."
+            proposal.set("introspection", settings, reason)
             [trusted] = IssuerRegistry([proposal.settings]).issuers
             try:
                 return await introspectors.of(trusted).ask(self._request.token)
@@ -295,7 +295,7 @@ async def probe_issuer(request: ProbeRequest) -> ProbeResult:
     async with fetching(request) as fetcher:
         result = await IssuerProbe(request, fetcher).run()
     return msgspec.structs.replace(
-        result, findings=tuple(shown(finding) for finding in result.findings)
+        result, findings=tuple(printable(finding) for finding in result.findings)
     )
 
 
@@ -313,12 +313,12 @@ async def private_addresses(url: str) -> tuple[str, ...]:
     """Return the addresses of the URL's host as networks; the operator named this host."""
     parts = urlsplit(url)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             parts.hostname, parts.port or 443, type=socket.SOCK_STREAM
         )
     except OSError as error:
         raise FetchError("connect") from error
-    hosts = sorted({str(address[0]) for *_, address in found})
+    hosts = sorted({str(address[0]) for *_, address in addresses})
     return tuple(f"{host}/{128 if ':' in host else 32}" for host in hosts)
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost.doctor.report import shown
+from gatepost.doctor.report import printable
 from gatepost_authz.config import TENANT_ID, UNSAFE, Issuer
 from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.subjects import PERSONAL
@@ -82,10 +82,10 @@ class Proposal:
     """The lines of one issuer's table; ``fix`` adds those that a refusal calls for."""
 
     def __init__(self, issuer: str, metadata: Mapping[str, object], source: str) -> None:
-        preset, why = preset_of(issuer, metadata)
+        preset, reason = preset_of(issuer, metadata)
         self._lines = {
             "issuer": Line(issuer, f"The metadata at {source} name this issuer."),
-            "preset": Line(preset, why),
+            "preset": Line(preset, reason),
         }
         self._token_rules: dict[str, Line] = {}
 
@@ -118,9 +118,9 @@ class Proposal:
         """Add the claim with the scopes if the preset names another; no refusal asks for it."""
         if any(name in evidence.claims for name in self.preset.scope_claims):
             return
-        other = next((name for name in SCOPES if name in evidence.claims), "")
-        if other:
-            self.set_rule("scope_claims", [other], f"The token's scopes are in `{other}`.")
+        claim = next((name for name in SCOPES if name in evidence.claims), "")
+        if claim:
+            self.set_rule("scope_claims", [claim], f"The token's scopes are in `{claim}`.")
 
     def tells_id_tokens(self, evidence: Evidence) -> bool:
         """
@@ -138,9 +138,9 @@ class Proposal:
         mark = next((name for name in ACCESS_MARKS if name in evidence.claims), "")
         if not mark:
             return False
-        kept = preset.required.intersection(evidence.claims)
-        why = f"`typ` does not tell access tokens from ID tokens here, but `{mark}` does."
-        self.set_rule("required_claims", sorted({*kept, mark}), why)
+        required = preset.required.intersection(evidence.claims)
+        reason = f"`typ` does not tell access tokens from ID tokens here, but `{mark}` does."
+        self.set_rule("required_claims", sorted({*required, mark}), reason)
         return True
 
     def forget_token(self) -> None:
@@ -177,7 +177,7 @@ def _put(lines: dict[str, Line], name: str, line: Line) -> bool:
 def _written(lines: Mapping[str, Line], order: Sequence[str]) -> Iterator[str]:
     for name in sorted(lines, key=order.index):
         yield from textwrap.wrap(
-            shown(lines[name].reason), 98, initial_indent="# ", subsequent_indent="# "
+            printable(lines[name].reason), 98, initial_indent="# ", subsequent_indent="# "
         )
         yield f"{name} = {as_toml(lines[name].value)}"
 
@@ -244,31 +244,31 @@ def as_key(key: str) -> str:
 def _type(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     if evidence.type in OTHER_KINDS or (evidence.type and not is_text(evidence.type)):
         return False
-    known = sorted({*proposal.preset.types, evidence.type})
-    word = f"`typ` {evidence.type}" if evidence.type else "no `typ`"
-    return proposal.set_rule("types", known, f"The token has {word}.")
+    types = sorted({*proposal.preset.types, evidence.type})
+    description = f"`typ` {evidence.type}" if evidence.type else "no `typ`"
+    return proposal.set_rule("types", types, f"The token has {description}.")
 
 
 def _missing(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     preset = proposal.preset
-    for claims, names, setting, what in (
+    for claims, names, setting, meaning in (
         (preset.client_claims, CLIENTS, "client_claims", "client id"),
         (preset.token_id_claims, TOKEN_IDS, "token_id_claims", "token's id"),
         (preset.subject_claims, SUBJECTS, "subject_claims", "subject"),
     ):
-        other = evidence.first(names)
-        if claim in claims and other and other not in claims:
-            why = f"The token has no `{claim}`; its {what} is in `{other}`."
-            return proposal.set_rule(setting, [other], why)
+        replacement = evidence.first(names)
+        if claim in claims and replacement and replacement not in claims:
+            reason = f"The token has no `{claim}`; its {meaning} is in `{replacement}`."
+            return proposal.set_rule(setting, [replacement], reason)
     if claim == "aud":
         return _no_audience(proposal, claim, evidence)
     if claim in preset.subject_claims:
         return _subject(proposal, claim, evidence)
     if claim in {"iss", "exp"} or claim in preset.access_marks:
         return False
-    kept = sorted((preset.required - {claim}).intersection(evidence.claims))
-    why = f"The token has no `{claim}`; it has the other claims of the preset."
-    return proposal.set_rule("required_claims", kept, why)
+    required = sorted((preset.required - {claim}).intersection(evidence.claims))
+    reason = f"The token has no `{claim}`; it has the other claims of the preset."
+    return proposal.set_rule("required_claims", required, reason)
 
 
 def _audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
@@ -276,33 +276,36 @@ def _audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     names = [name for name in (value if isinstance(value, list) else [value]) if is_text(name)]
     if not names:
         return False
-    why = (
+    reason = (
         f"The token's audience is this, not {evidence.resource}. All APIs with this audience "
         "accept each other's tokens; better let the provider write the resource."
     )
-    return proposal.set("audiences", [str(names[0])], why)
+    return proposal.set("audiences", [str(names[0])], reason)
 
 
 def _no_audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     client = evidence.first(proposal.preset.client_claims)
     if not client or not is_text(evidence.claims[client]):
         return False
-    why = f"The token has no audience. Its `{client}` is this client; name all that may call."
-    changed = proposal.set("audiences", [str(evidence.claims[client])], why)
-    why = "The token has no audience, so the clients in `audiences` decide."
-    return proposal.set_rule("client_as_audience", True, why) or changed
+    reason = f"The token has no audience. Its `{client}` is this client; name all that may call."
+    changed = proposal.set("audiences", [str(evidence.claims[client])], reason)
+    reason = "The token has no audience, so the clients in `audiences` decide."
+    return proposal.set_rule("client_as_audience", True, reason) or changed
 
 
 def _subject(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     if PERSONAL.isdisjoint(evidence.claims) and "sub" not in evidence.claims:
-        why = "The token has no subject and says nothing of a person: the client is the caller."
+        reason = "The token has no subject and says nothing of a person: the client is the caller."
         marks = [_table(mark) for mark in (NO_SUBJECT, *proposal.preset.machine)]
-        return proposal.set_rule("machine", marks, why)
-    other = evidence.first(SUBJECTS)
-    if not other:
+        return proposal.set_rule("machine", marks, reason)
+    replacement = evidence.first(SUBJECTS)
+    if not replacement:
         return False
-    why = f"People are identified by `{other}`: make sure that it is never given to another person."
-    return proposal.set_rule("subject_claims", [other], why)
+    reason = (
+        f"People are identified by `{replacement}`: make sure that it is never given to another "
+        "person."
+    )
+    return proposal.set_rule("subject_claims", [replacement], reason)
 
 
 def _table(mark: CallerMark) -> Mapping[str, str | bool]:
@@ -319,11 +322,11 @@ def _tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
             if entry is not value:
                 rule["only_entry"] = True
             return proposal.set("tenant", rule, f"The token names its organisation in `{name}`.")
-    named = next((name for name in TENANTS if name in evidence.claims), "")
-    if named:
+    organisation = next((name for name in TENANTS if name in evidence.claims), "")
+    if organisation:
         # One tenant for all tokens would put all organisations together.
-        why = f"The token's organisation is in `{named}`; add its value to `tenants`."
-        return proposal.set("tenant", {"claim": named}, why)
+        reason = f"The token's organisation is in `{organisation}`; add its value to `tenants`."
+        return proposal.set("tenant", {"claim": organisation}, reason)
     return _one_tenant(proposal)
 
 
@@ -331,13 +334,13 @@ def _map_tenant(proposal: Proposal, value: object) -> bool:
     if not is_text(value):
         return False
     tenant = str(value) if TENANT_ID.fullmatch(str(value)) else "acme"
-    why = "Organisation = tenant id; no other organisation is accepted."
-    return proposal.set("tenants", {str(value): tenant}, why)
+    reason = "Organisation = tenant id; no other organisation is accepted."
+    return proposal.set("tenants", {str(value): tenant}, reason)
 
 
 def _one_tenant(proposal: Proposal) -> bool:
-    why = "No known claim names an organisation: all tokens of this issuer belong to one tenant."
-    return proposal.set("tenant", {"value": "acme"}, why)
+    reason = "No known claim names an organisation: all tokens of this issuer belong to one tenant."
+    return proposal.set("tenant", {"value": "acme"}, reason)
 
 
 def _unknown_tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
@@ -353,8 +356,8 @@ def _lifetime(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     expires, issued = evidence.claims.get("exp"), evidence.claims.get("iat")
     if not isinstance(expires, int | float) or not isinstance(issued, int | float):
         return False
-    why = "The lifetime of the token in seconds. Shorter is safer."
-    return proposal.set("max_lifetime_s", int(expires - issued), why)
+    reason = "The lifetime of the token in seconds. Shorter is safer."
+    return proposal.set("max_lifetime_s", int(expires - issued), reason)
 
 
 def _scope_list(proposal: Proposal, claim: str, evidence: Evidence) -> bool:

@@ -55,7 +55,7 @@ def _sentence(text: str) -> str:
     return text if text.startswith("http") else text[0].upper() + text[1:]
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text of an untrusted server as it may be printed: bounded, and on one line."""
     # The text comes from untrusted servers: it must not move the cursor of the terminal or fill
     # the screen.
@@ -73,16 +73,16 @@ class Findings:
 
     def ok(self, name: str, detail: str) -> None:
         """Record a step that works."""
-        self.steps.append(Step(name, "ok", shown(detail)))
+        self.steps.append(Step(name, "ok", printable(detail)))
 
     def note(self, name: str, detail: str) -> None:
         """Record information that stops no client."""
-        self.steps.append(Step(name, "note", shown(detail)))
+        self.steps.append(Step(name, "note", printable(detail)))
 
     def warn(self, name: str, detail: str, *, where: str, fix: str) -> None:
         """Record a problem that stops some clients."""
-        self.steps.append(Step(name, "warn", shown(detail), where, fix))
+        self.steps.append(Step(name, "warn", printable(detail), where, fix))
 
     def fail(self, name: str, detail: str, *, where: str, fix: str) -> None:
         """Record a problem that stops every client."""
-        self.steps.append(Step(name, "fail", shown(detail), where, fix))
+        self.steps.append(Step(name, "fail", printable(detail), where, fix))

@@ -29,12 +29,12 @@ class ResourceDocuments:
         self.wire = wire
         self.url = url
         self.findings = findings
-        self._found: dict[str, tuple[dict[str, object] | None, str]] = {}
+        self._documents: dict[str, tuple[dict[str, object] | None, str]] = {}
 
     async def find(self, advertised: str) -> dict[str, object]:
         """Check the document and its locations; return the one that clients use, or {}."""
         document = await self._advertised(advertised) if advertised else None
-        guessed = await self._guessed(document, known=bool(advertised))
+        guessed = await self._guessed(document, is_advertised=bool(advertised))
         chosen = document if document is not None else guessed
         if chosen is None:
             return {}
@@ -42,9 +42,9 @@ class ResourceDocuments:
         return chosen
 
     async def _fetch(self, url: str) -> tuple[dict[str, object] | None, str]:
-        if url not in self._found:
-            self._found[url] = await self._get(url)
-        return self._found[url]
+        if url not in self._documents:
+            self._documents[url] = await self._get(url)
+        return self._documents[url]
 
     async def _get(self, url: str) -> tuple[dict[str, object] | None, str]:
         try:
@@ -73,11 +73,11 @@ class ResourceDocuments:
         return document
 
     async def _guessed(
-        self, document: dict[str, object] | None, *, known: bool
+        self, document: dict[str, object] | None, *, is_advertised: bool
     ) -> dict[str, object] | None:
         first, problem = await self._fetch(inserted(self.url))
         if first is None:
-            report = self.findings.warn if known else self.findings.fail
+            report = self.findings.warn if is_advertised else self.findings.fail
             report(
                 NAME,
                 f"{inserted(self.url)} gives no metadata document ({problem}), and "
@@ -88,15 +88,15 @@ class ResourceDocuments:
         second, problem = await self._fetch(appended(self.url))
         if second is None:
             self.findings.note(NAME, f"{appended(self.url)} does not answer ({problem})")
-        found = [url for url in (document, first, second) if url is not None]
-        if any(url != found[0] for url in found):
+        urls = [url for url in (document, first, second) if url is not None]
+        if any(url != urls[0] for url in urls):
             self.findings.fail(
                 NAME,
                 "the metadata documents at the different locations differ",
                 where=SERVER,
                 fix="serve the same document at each location",
             )
-        elif len(found) > 1:
+        elif len(urls) > 1:
             self.findings.ok(NAME, "the locations agree")
         return first if first is not None else second
 
@@ -131,26 +131,26 @@ class ResourceDocuments:
 def issuers_of(document: dict[str, object], findings: Findings) -> list[str]:
     """Return the authorization servers that the document names."""
     servers = document.get("authorization_servers")
-    listed = (
+    issuers = (
         [server for server in servers if isinstance(server, str)]
         if isinstance(servers, list)
         else []
     )
-    if not listed:
+    if not issuers:
         findings.fail(
             "authorization servers",
             "the metadata document names no authorization server, so clients cannot sign in",
             where=SERVER,
             fix="list the issuer's identifier in `authorization_servers`",
         )
-    elif len(listed) > 1:
+    elif len(issuers) > 1:
         findings.warn(
             "authorization servers",
-            f"the metadata names {len(listed)} authorization servers, and some clients use "
-            f"only the first, {listed[0]}",
+            f"the metadata names {len(issuers)} authorization servers, and some clients use "
+            f"only the first, {issuers[0]}",
             where=SERVER,
             fix="give each issuer its own resource, or list the issuer for all clients first",
         )
     else:
-        findings.ok("authorization servers", listed[0])
-    return listed
+        findings.ok("authorization servers", issuers[0])
+    return issuers

@@ -146,13 +146,13 @@ class Acceptor:
                 return
             number = accepted.fileno()
             self._open(accepted)
-            if number < self._descriptors.near:
+            if number < self._descriptors.almost_full:
                 continue
-            made = self._make_room()
+            has_room = self._make_room()
             if number < self._descriptors.full:
                 continue
             # An ended connection is closed after this turn, and the next one takes its place.
-            if not made:
+            if not has_room:
                 self._loop.remove_reader(self._sock.fileno())
                 self._wait("descriptors")
             return

@@ -129,11 +129,11 @@ class RunningRequests:
         """Remove a request; a second call does nothing."""
         self._waiting.pop(stop, None)
 
-    def end(self, which: Callable[[TenantContext], bool], why: EndOfCall) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool], reason: EndOfCall) -> None:
         """Stop all waiting requests of these callers."""
         for stop, caller in tuple(self._waiting.items()):
-            if which(caller):
-                stop.pull(why)
+            if is_ended(caller):
+                stop.pull(reason)
 
 
 def no_caller(caller: TenantContext) -> bool:
@@ -158,7 +158,9 @@ class EndableRequest(Interruptible[T]):
     _running_requests: RunningRequests
 
     def raised(self) -> type[Exception]:
-        return EXCEPTION_OF_REASON.get(None if self._stop is None else self._stop.why, self.stopped)
+        return EXCEPTION_OF_REASON.get(
+            None if self._stop is None else self._stop.reason, self.stopped
+        )
 
     def begin(self, stop: Stop) -> None:
         self._running_requests.enter(stop, self._caller)

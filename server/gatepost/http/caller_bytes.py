@@ -18,7 +18,7 @@ class CallerBytes:
 
     def add(self, owner: OwnerKey, size: int) -> None:
         """Add *size* bytes to a caller and its tenant."""
-        for one in (owner, owner[0]):
-            self._bytes[one] += size
-            if not self._bytes[one]:
-                del self._bytes[one]
+        for key in (owner, owner[0]):
+            self._bytes[key] += size
+            if not self._bytes[key]:
+                del self._bytes[key]

@@ -75,10 +75,10 @@ class HeadChecks:
         self._cors = Cors(origins, allow=allow, own_rules=rules.own_origin_rules)
         networks = tuple(ip_network(network) for network in rules.trusted_proxies)
         self._proxies = TrustedProxies(networks) if networks else None
-        self._impersonates = Impersonating(kept=[TENANT_HEADER])
+        self._impersonates = Impersonating(harmless=[TENANT_HEADER])
         self._hosts = authorities(rules.origin, development=rules.development)
         scheme = rules.origin.partition("://")[0].encode("ascii")
-        self._own = frozenset(scheme + b"://" + host for host in self._hosts)
+        self._same_origins = frozenset(scheme + b"://" + host for host in self._hosts)
         self._origins = origins
         # A length with fewer digits than the limit cannot be above it.
         self._usual_digits = len(str(rules.max_body_bytes)) - 1
@@ -164,9 +164,9 @@ class HeadChecks:
             raise EdgeRefusal(413, "body_too_large", "The request's body is too large")
 
     def _check_header_bytes(self, request: EdgeRequest) -> None:
-        most = self._rules.max_header_bytes
+        max_bytes = self._rules.max_header_bytes
         size = sum(map(len, chain.from_iterable(request.scope["headers"])))
-        if size > most and size - sum(map(len, request.values(b"authorization"))) > most:
+        if size > max_bytes and size - sum(map(len, request.values(b"authorization"))) > max_bytes:
             raise EdgeRefusal(431, "headers_too_large", "The request's header fields are too large")
 
     def _check_host(self, request: EdgeRequest) -> None:
@@ -189,7 +189,7 @@ class HeadChecks:
             return
         origin = request.headers[ORIGIN]
         repeated = len(request.values(ORIGIN)) > 1
-        if repeated or (origin not in self._own and origin not in self._origins):
+        if repeated or (origin not in self._same_origins and origin not in self._origins):
             raise EdgeRefusal(
                 403, "forbidden_origin", "Pages of that origin may not call this server"
             )

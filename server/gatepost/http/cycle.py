@@ -183,10 +183,10 @@ class Cycle(RequestResponseCycle, OneStepSend):
                 fields = (*fields, *scope[ANSWER_HEADERS])
         # The fields that the server adds to every answer change once a second.
         default = connection.server_state.default_headers
-        kept = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
-        head = kept.lines
-        if fields is not kept.fields or default is not kept.default or status != kept.status:
-            head = kept.of(status, fields, default)
+        cached = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
+        head = cached.lines
+        if fields is not cached.fields or default is not cached.default or status != cached.status:
+            head = cached.of(status, fields, default)
         if head is None:
             return False
         self.response_started = True
@@ -246,9 +246,9 @@ class Cycle(RequestResponseCycle, OneStepSend):
         elif not self.response_complete and not self.disconnected:
             self._break_off("The application returned without completing the answer.")
 
-    def _break_off(self, why: str, error: BaseException | None = None) -> None:
+    def _break_off(self, message: str, error: BaseException | None = None) -> None:
         """End a connection with an incomplete answer, which must not look complete."""
-        self.logger.error(why, exc_info=error)
+        self.logger.error(message, exc_info=error)
         if not (self.response_complete or self.disconnected):
             if not self.response_started or self._start is not None:
                 self.transport.write(INTERNAL_SERVER_ERROR)
@@ -276,11 +276,11 @@ def labelled(message: Any, scope: Any) -> Any:
     if REQUEST_ID not in scope:
         return message
     # A new message, because the application's message may be a constant.
-    own = (b"x-request-id", scope[REQUEST_ID].encode("ascii"))
+    request_id = (b"x-request-id", scope[REQUEST_ID].encode("ascii"))
     return {
         "type": "http.response.start",
         "status": message["status"],
-        "headers": [*message.get("headers", ()), own, *scope.get(ANSWER_HEADERS, ())],
+        "headers": [*message.get("headers", ()), request_id, *scope.get(ANSWER_HEADERS, ())],
     }
 
 
@@ -296,13 +296,13 @@ def lines_of(fields: Fields) -> bytes | None:
 
 def undeclared(fields: Fields, size: int) -> list[tuple[bytes, bytes]] | None:
     """Return the fields without the length, which must be *size*; None if uvicorn must check."""
-    kept = []
+    undeclared_fields = []
     length = None
     for field in fields:
         if field[0] not in FRAMING_HEADERS:
-            kept.append(field)
+            undeclared_fields.append(field)
         elif field[0] == b"content-length" and length is None:
             length = field[1]
         else:
             return None
-    return kept if length is not None and length == str(size).encode() else None
+    return undeclared_fields if length is not None and length == str(size).encode() else None

@@ -89,12 +89,12 @@ class HeadWatch:
     def count(self, size: int) -> None:
         """Count bytes that arrived while the head is incomplete."""
         self.received += size
-        most = self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES
-        if self.received > most:
+        max_bytes = self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES
+        if self.received > max_bytes:
             # The request reaches no check of ours, so no other line explains why the client got no
             # answer.
             log.warning(
-                "request_head_too_large", extra={"peer": self._protocol.client, "limit": most}
+                "request_head_too_large", extra={"peer": self._protocol.client, "limit": max_bytes}
             )
             self._end(TOO_LARGE)
         else:
@@ -152,11 +152,11 @@ class IdleWatch:
         self._protocol = None
 
     def _look(self) -> None:
-        left = self._limit_s
+        remaining_s = self._limit_s
         if self.since is not None:
-            left += self.since - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            remaining_s += self.since - self._loop.time()
+        if remaining_s > 0:
+            self._timer = self._loop.call_later(remaining_s, self._look)
         else:
             self._timer = None
             self._protocol.flow.drop()

@@ -139,7 +139,7 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._other(scope, receive, send)
+            await self._without_request(scope, receive, send)
             return
         received_at, began = time.time(), time.perf_counter()
         request_id = scope[REQUEST_ID] = next(self._ids)
@@ -212,7 +212,7 @@ class Edge:
             )
         await respond(answer, refusal.status, body, refusal.headers)
 
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _without_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         # This lists the connections that may pass, so that a new type of connection cannot bypass
         # the checks.
         if scope["type"] == "lifespan":

@@ -71,7 +71,7 @@ class FailedTokenLimit:
         bucket = self._peers.get(key)
         if bucket is None:
             bucket = self._peers[key] = Bucket.of(self._rate, self._burst, now)
-        bucket.take(now)
+        bucket.charge(now, bucket.each_s)
         bucket.forgive(now)  # more failures do not make the peer wait longer
         self._peers.move_to_end(key)
         if len(self._peers) > MAX_PEERS:

@@ -32,7 +32,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
     in use.
     """
 
-    near: int
+    almost_full: int
     """From this number on, a new connection ends an idle one."""
     full: int
     """From this number on, no connection is accepted if none is idle."""

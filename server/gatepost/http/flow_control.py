@@ -56,7 +56,7 @@ class UnreadResponses:
 
     def __init__(self, limits: UnreadLimits) -> None:
         self.limits = limits
-        self._kept: dict[Hashable, dict[Reader, int]] = {}
+        self._sizes: dict[Hashable, dict[Reader, int]] = {}
         self._sums: dict[Hashable, int] = {}
         self._log = RateLimitedLog(_log)
         self.total = 0
@@ -65,20 +65,23 @@ class UnreadResponses:
         """Count *size* bytes for *owner*, instead of this connection's previous count."""
         self._add(reader, owner, size)
         limits = self.limits
-        while 0 < limits.caller_bytes < self._sums.get(owner, 0) and len(self._kept[owner]) > 1:
+        while 0 < limits.caller_bytes < self._sums.get(owner, 0) and len(self._sizes[owner]) > 1:
             self._end_oldest(owner, "caller")
-        while 0 < limits.process_bytes < self.total and (most := self._most()) is not None:
-            self._end_oldest(most, "process")
+        while (
+            0 < limits.process_bytes < self.total
+            and (owner_of_most := self._owner_of_most()) is not None
+        ):
+            self._end_oldest(owner_of_most, "process")
 
     def drop(self, reader: Reader, owner: Hashable) -> int:
         """Stop counting this connection, and return its last count."""
-        kept = self._kept.get(owner)
-        size = 0 if kept is None else kept.pop(reader, 0)
-        if kept is not None:
+        sizes = self._sizes.get(owner)
+        size = 0 if sizes is None else sizes.pop(reader, 0)
+        if sizes is not None:
             self.total -= size
             self._sums[owner] -= size
-            if not kept:
-                del self._kept[owner], self._sums[owner]
+            if not sizes:
+                del self._sizes[owner], self._sums[owner]
         return size
 
     def end(self, reader: Reader, owner: Hashable, reason: str) -> None:
@@ -89,20 +92,20 @@ class UnreadResponses:
         reader.abort()
 
     def _add(self, reader: Reader, owner: Hashable, size: int) -> None:
-        kept = self._kept.setdefault(owner, {})
-        more = size - kept.get(reader, 0)
-        kept[reader] = size  # it keeps its old place, because the first is the oldest
-        self._sums[owner] = self._sums.get(owner, 0) + more
-        self.total += more
+        sizes = self._sizes.setdefault(owner, {})
+        growth = size - sizes.get(reader, 0)
+        sizes[reader] = size  # it keeps its old place, because the first is the oldest
+        self._sums[owner] = self._sums.get(owner, 0) + growth
+        self.total += growth
 
-    def _most(self) -> Hashable | None:
+    def _owner_of_most(self) -> Hashable | None:
         """Return the caller with the most unread bytes; None if only one connection is left."""
-        if len(self._kept) < 2 and all(len(kept) < 2 for kept in self._kept.values()):
+        if len(self._sizes) < 2 and all(len(sizes) < 2 for sizes in self._sizes.values()):
             return None
         return max(self._sums, key=self._sums.__getitem__)
 
     def _end_oldest(self, owner: Hashable, reason: str) -> None:
-        self.end(next(iter(self._kept[owner])), owner, reason)
+        self.end(next(iter(self._sizes[owner])), owner, reason)
 
 
 class Writes(Protocol):
@@ -137,20 +140,20 @@ class ResponseFlow(FlowControl):
         transport.set_write_buffer_limits(high=PIECE_BYTES - 1, low=0)
         self._answers = answers
         self._connection = connection
-        self._rest: deque[memoryview] = deque()
-        self._whole = 0
+        self._unwritten: deque[memoryview] = deque()
+        self._buffered = 0
         self._blocked = False
         self._ending = False
         self._owner: Hashable = None
-        self._left_before = 0
+        self._unread_before = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
         """Write *data* as fast as the client reads."""
         if self._blocked or len(data) > PIECE_BYTES:
-            self._rest.append(memoryview(data))
-            self._whole += len(data)
-            self._left_before += len(data)
+            self._unwritten.append(memoryview(data))
+            self._buffered += len(data)
+            self._unread_before += len(data)
             self._push()
         else:
             self._transport.write(data)
@@ -169,7 +172,7 @@ class ResponseFlow(FlowControl):
 
     def close(self) -> None:
         """Close the connection behind what has been written."""
-        if self._rest:
+        if self._unwritten:
             self._ending = True
         else:
             self._transport.close()
@@ -188,8 +191,8 @@ class ResponseFlow(FlowControl):
 
     def forget(self) -> None:
         """Drop the buffered bytes of a closed connection."""
-        self._rest.clear()
-        self._whole = 0
+        self._unwritten.clear()
+        self._buffered = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -206,8 +209,8 @@ class ResponseFlow(FlowControl):
             self._owner = self._connection.owner()
             self._watch()
         # The parts of an answer keep the whole of it in memory.
-        kept = self._whole if self._rest else self._transport.get_write_buffer_size()
-        self._answers.keep(self, self._owner, kept)
+        in_memory = self._buffered if self._unwritten else self._transport.get_write_buffer_size()
+        self._answers.keep(self, self._owner, in_memory)
 
     def resume_writing(self) -> None:
         self._blocked = False
@@ -222,28 +225,28 @@ class ResponseFlow(FlowControl):
             self._connection.drained()
 
     def _push(self) -> None:
-        while self._rest and not self._blocked:
-            piece, rest = self._rest[0][:PIECE_BYTES], self._rest[0][PIECE_BYTES:]
-            if rest:
-                self._rest[0] = rest
+        while self._unwritten and not self._blocked:
+            piece, remaining = self._unwritten[0][:PIECE_BYTES], self._unwritten[0][PIECE_BYTES:]
+            if remaining:
+                self._unwritten[0] = remaining
             else:
-                self._rest.popleft()
+                self._unwritten.popleft()
             # Copied, because a view would keep the whole answer in memory.
             self._transport.write(bytes(piece))
-        if not self._rest:
-            self._whole = 0
+        if not self._unwritten:
+            self._buffered = 0
 
-    def _left(self) -> int:
-        return sum(map(len, self._rest)) + self._transport.get_write_buffer_size()
+    def _unread(self) -> int:
+        return sum(map(len, self._unwritten)) + self._transport.get_write_buffer_size()
 
     def _watch(self) -> None:
-        self._left_before = self._left()
+        self._unread_before = self._unread()
         window_s = self._answers.limits.window_s
         self._timer = asyncio.get_running_loop().call_later(window_s, self._look)
 
     def _look(self) -> None:
         limits = self._answers.limits
-        if self._left_before - self._left() >= max(1, limits.bytes_per_s * limits.window_s):
+        if self._unread_before - self._unread() >= max(1, limits.bytes_per_s * limits.window_s):
             self._watch()
         else:
             self._timer = None

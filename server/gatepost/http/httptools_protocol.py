@@ -354,8 +354,8 @@ def stop_reading(transport: asyncio.Transport) -> None:
         return  # it has ended, and reports that soon
     with suppress(OSError):
         number = os.dup(below.fileno())
-        with socket.socket(fileno=number) as own:
-            own.shutdown(socket.SHUT_RD)
+        with socket.socket(fileno=number) as duplicate:
+            duplicate.shutdown(socket.SHUT_RD)
 
 
 def drop_body(cycle: Cycle) -> None:
@@ -371,8 +371,8 @@ def without_upgrade(data: bytes) -> bytes:
     The parser would stop at the head and lose the body, and Java's HTTP client makes the offer
     with every call over plain HTTP.
     """
-    head, gap, rest = data.partition(b"\r\n\r\n")
-    return UPGRADE.sub(b"\r\nx-upgrade:", head) + gap + rest
+    head, gap, body = data.partition(b"\r\n\r\n")
+    return UPGRADE.sub(b"\r\nx-upgrade:", head) + gap + body
 
 
 def coding_of(headers: list[tuple[bytes, bytes]]) -> bytes:

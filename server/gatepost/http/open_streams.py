@@ -56,12 +56,12 @@ class OpenStreams:
     def __init__(
         self,
         *,
-        most: int = 20_000,
-        most_per_caller: int = 50,
+        max_streams: int = 20_000,
+        max_per_caller: int = 50,
         is_refused: Callable[[TenantContext], bool] = lambda caller: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.apply(most, most_per_caller)
+        self.apply(max_streams, max_per_caller)
         self._clock = clock
         self.is_refused = is_refused
         """Returns whether the caller was revoked or suspended since the gate let it pass."""
@@ -78,9 +78,9 @@ class OpenStreams:
         """Set when a stop has begun. From then on, no call waits for a person."""
         self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
 
-    def apply(self, most: int, most_per_caller: int) -> None:
+    def apply(self, max_streams: int, max_per_caller: int) -> None:
         """Hold no more than these streams from now on; those that are open stay open."""
-        self.most, self.most_per_caller = most, most_per_caller
+        self.max_streams, self.max_per_caller = max_streams, max_per_caller
 
     def __len__(self) -> int:
         return len(self._open)
@@ -95,7 +95,7 @@ class OpenStreams:
         if stream in self._open:
             return
         owner = stream.caller.principal_key
-        if len(self._open) >= self.most or self._of_caller[owner] >= self.most_per_caller:
+        if len(self._open) >= self.max_streams or self._of_caller[owner] >= self.max_per_caller:
             raise TooMany
         self._of_caller[owner] += 1
         # In turn, not by the time, because clients that arrived all at once must not be served all
@@ -133,10 +133,10 @@ class OpenStreams:
             asyncio.get_running_loop().call_soon(self._wake_some)
         self._to_wake[stream] = None
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool]) -> None:
         """End the streams of these callers."""
         for stream in self:
-            if which(stream.caller):
+            if is_ended(stream.caller):
                 stream.end()
 
     def end_watching(self) -> None:
@@ -162,8 +162,7 @@ class OpenStreams:
         ]
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
-        for stream in some:
-            stream.wake()
+        send_each(iter(some), lambda stream: stream.wake())
 
     @property
     def steps(self) -> int:
@@ -173,11 +172,13 @@ class OpenStreams:
     def look(self) -> None:
         """Send a heartbeat on the next few streams, or end those whose token has expired."""
         self._position = (self._position + 1) % len(self._ring)
-        for stream in tuple(self._ring[self._position]):
-            if self.is_over(stream.caller):
-                stream.end()
-            else:
-                stream.beat()
+        send_each(iter(tuple(self._ring[self._position])), self._beat)
+
+    def _beat(self, stream: OpenStream) -> None:
+        if self.is_over(stream.caller):
+            stream.end()
+        else:
+            stream.beat()
 
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
@@ -186,3 +187,20 @@ class OpenStreams:
     def _tick(self) -> None:
         self._wait()
         self.look()
+
+
+def send_each(streams: Iterator[OpenStream], send: Callable[[OpenStream], None]) -> None:
+    """
+    Call *send* with each of these streams.
+
+    An error ends its stream alone: the event loop logs it, and goes on to the other streams.
+    """
+    unsent = None
+    try:
+        for unsent in streams:
+            send(unsent)
+        unsent = None
+    finally:
+        if unsent is not None:
+            asyncio.get_running_loop().call_soon(send_each, streams, send)
+            unsent.end()

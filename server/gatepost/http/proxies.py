@@ -22,7 +22,7 @@ class TrustedProxies:
 
     def __init__(self, networks: ProxyNetworks) -> None:
         self._networks = networks
-        self._known: dict[str, bool] = {}
+        self._verdicts: dict[str, bool] = {}
 
     def resolve(self, request: EdgeRequest) -> None:
         """Set the scheme and the peer of a request that a trusted proxy forwarded."""
@@ -45,12 +45,12 @@ class TrustedProxies:
         scope["client"], request.peer = (peer, 0), peer
 
     def _trusts(self, peer: str) -> bool:
-        known = self._known.get(peer)
-        if known is None:
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            known = self._known[peer] = self._is_listed(peer)
-        return known
+        is_trusted = self._verdicts.get(peer)
+        if is_trusted is None:
+            if len(self._verdicts) >= MAX_REMEMBERED:
+                self._verdicts.clear()
+            is_trusted = self._verdicts[peer] = self._is_listed(peer)
+        return is_trusted
 
     def _is_listed(self, peer: str) -> bool:
         try:
@@ -64,7 +64,7 @@ class TrustedProxies:
 
 def _listing(values: list[bytes]) -> list[str]:
     joined = b",".join(values).decode("latin-1").lower()
-    return [word.strip() for word in joined.split(",") if word.strip()]
+    return [entry.strip() for entry in joined.split(",") if entry.strip()]
 
 
 def _address(entry: str) -> str | None:

@@ -50,9 +50,9 @@ def start_page(config: Config) -> bytes:
     if resource.templated:
         parts.append("<p>Put your organisation's id in place of <code>{tenant}</code>.</p>")
     if config.development:
-        other = html.escape(_other_host(config.resource))
+        other_url = html.escape(_other_host(config.resource))
         parts.append(
-            f"<p>Paste it exactly like this: <code>{other}</code> reaches the same server, but "
+            f"<p>Paste it exactly like this: <code>{other_url}</code> reaches the same server, but "
             "a token names one address, and clients compare it letter by letter.</p>"
         )
     parts += [

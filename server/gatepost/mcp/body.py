@@ -50,7 +50,7 @@ async def read_body(caller: TenantContext, receive: Receive, limit: int, within_
         raise TOO_SLOW from None
 
 
-async def too_much(caller: TenantContext, body: bytes, most_values: int) -> JsonRpcError | None:
+async def too_much(caller: TenantContext, body: bytes, max_values: int) -> JsonRpcError | None:
     """
     Return a refusal if a long body holds too many values or is nested too deeply.
 
@@ -58,12 +58,12 @@ async def too_much(caller: TenantContext, body: bytes, most_values: int) -> Json
     if too many long bodies of the caller are waiting. For a body that is not JSON the answer means
     nothing.
     """
-    return await in_cpu_thread(caller, _too_much, body, most_values)
+    return await in_cpu_thread(caller, _too_much, body, max_values)
 
 
-def _too_much(body: bytes, most_values: int) -> JsonRpcError | None:
-    if found := excess(body, most_values):
-        return _refused(413, found)
+def _too_much(body: bytes, max_values: int) -> JsonRpcError | None:
+    if message := excess(body, max_values):
+        return _refused(413, message)
     return too_deeply() if too_deep(body) else None
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.background import TaskSet
 from gatepost.storage.shared_store import SharedStore, Subscription
 from gatepost.tools.context import ListName
 
@@ -18,7 +17,7 @@ ChangedKind = Literal["tools", "resources", "prompts", "document", "task"]
 class ChangeNotification(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A change of a list, of the document with a URI, or of the task with an id."""
 
-    what: ChangedKind
+    kind: ChangedKind
     name: str = ""
 
 
@@ -40,7 +39,6 @@ class ChangePubSub:
     def __init__(self, shared_store: SharedStore) -> None:
         self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
-        self._closing = TaskSet()
 
     def of(self, tenant: str) -> "TenantChanges":
         """Return the publisher of this tenant's changes; this is cheap."""
@@ -77,9 +75,9 @@ class ChangePubSub:
 
     def relisted(self, lists: Iterable[ListName]) -> None:
         """Tell the clients of all tenants at this process that these lists changed."""
-        for what in lists:
+        for kind in lists:
             for subscribers in tuple(self._subscribers.values()):
-                subscribers.deliver(ChangeNotification(what))
+                subscribers.deliver(ChangeNotification(kind))
 
     def leave(self, tenant: str, interest: "ChangeSubscription") -> None:
         """Remove one subscription; after a tenant's last one, unsubscribe the process."""
@@ -91,15 +89,13 @@ class ChangePubSub:
             return
         del self._subscribers[tenant]
         if subscribers.following is not None:
-            # A client that hangs up must not wait until the shared store has unsubscribed.
-            self._closing.start(subscribers.following.aclose())
+            subscribers.following.end()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """End all subscriptions."""
         for subscribers in tuple(self._subscribers.values()):
             for interest in tuple(subscribers.members):
                 interest.end()
-        await asyncio.gather(*self._closing)
 
 
 class ChangeSubscribers:

@@ -18,7 +18,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, notification, rea
 from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import Bucket
+from gatepost.storage.rate_limits import LocalLimits
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
@@ -61,9 +61,9 @@ class StreamClient(SilentClient):
     stream: SseResponse | None = None
     # Most clients receive no messages, so these objects are created only when they are used.
     _token: Raw | None = None
-    _least = len(LEVELS)
+    _min_level = len(LEVELS)
     _reported = -math.inf
-    _reports: Bucket | None = None
+    _reports: LocalLimits | None = None
     _late: bytes | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
@@ -89,11 +89,11 @@ class StreamClient(SilentClient):
         self.stream = stream
         self._token = token
         if level is not None:
-            self._least = LEVELS.index(level)
+            self._min_level = LEVELS.index(level)
 
     @cached_property
-    def _messages(self) -> Bucket:
-        return Bucket.of(MESSAGES_PER_S, MESSAGES_AT_ONCE, time.monotonic())
+    def _messages(self) -> LocalLimits:
+        return LocalLimits.of_rate(MESSAGES_PER_S, MESSAGES_AT_ONCE, time.monotonic())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -134,8 +134,8 @@ class StreamClient(SilentClient):
         if is_limited:
             now, reports = time.monotonic(), self._reports
             if reports is None:
-                reports = self._reports = Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, now)
-            if not reports.spend(now):
+                reports = self._reports = LocalLimits.of_rate(REPORTS_PER_S, REPORTS_AT_ONCE, now)
+            if not reports.take(now):
                 await self._delay(report)
                 return
         self._late = None
@@ -183,9 +183,9 @@ class StreamClient(SilentClient):
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
-        if self.stream is None or LEVELS.index(level) < self._least:
+        if self.stream is None or LEVELS.index(level) < self._min_level:
             return
-        if not self._messages.spend(time.monotonic()):
+        if not self._messages.take(time.monotonic()):
             self._dropped += 1
             await asyncio.sleep(0)
             return
@@ -209,9 +209,9 @@ class StreamClient(SilentClient):
         if self._late is not None:
             await self._say_late()
         if self._dropped:
-            self._messages = Bucket.of(1, 1, time.monotonic())
-            lost = f"{self._dropped} messages were dropped: they came too fast."
-            await self.log("warning", lost, "gatepost")
+            self._messages = LocalLimits.of_rate(1, 1, time.monotonic())
+            warning = f"{self._dropped} messages were dropped: they came too fast."
+            await self.log("warning", warning, "gatepost")
         return body
 
     async def _catch_up(self) -> None:
@@ -273,12 +273,12 @@ def log_level(meta: Meta) -> LoggingLevel | None:
     raise JsonRpcError(INVALID_PARAMS, f"The log level must be one of {', '.join(LEVELS)}")
 
 
-def _shown(value: Any) -> str:
+def _type_name(value: Any) -> str:
     # The value's own text may contain internal data.
     return f"<{type(value).__name__}>"
 
 
-_encode = msgspec.json.Encoder(enc_hook=_shown).encode
+_encode = msgspec.json.Encoder(enc_hook=_type_name).encode
 _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
@@ -295,10 +295,10 @@ async def decided(
     began = loop.time()
     until = began + for_s
     async with watched(waiting) as over, _task_of(stopping.wait()) as stopped:
-        while (left := until - loop.time()) > 0 and not stopping.is_set():
+        while (remaining_s := until - loop.time()) > 0 and not stopping.is_set():
             await asyncio.wait(
                 {over, stopped},
-                timeout=min(SIGN_EVERY_S, left),
+                timeout=min(SIGN_EVERY_S, remaining_s),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if over.done():

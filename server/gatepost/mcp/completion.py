@@ -44,9 +44,9 @@ async def complete(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `completion/complete`."""
     reference: CompletionReference = _part(CompletionReference, ask.params.ref, "ref")
     typed: Typed = _part(Typed, ask.params.argument, "argument")
-    given: dict[str, str] = {}
+    context_arguments: dict[str, str] = {}
     if ask.params.context is not UNSET and ask.revision != WITHOUT_CONTEXT:
-        given = decode_as(CompletionContext, bytes(ask.params.context)).arguments
+        context_arguments = decode_as(CompletionContext, bytes(ask.params.context)).arguments
     # A name has no colon and a URI has one, so neither can be mistaken for the other.
     key = reference.name if reference.type == "ref/prompt" else reference.uri
     if (":" in key) is (reference.type == "ref/prompt"):
@@ -54,7 +54,7 @@ async def complete(server: McpServer, ask: McpRequest) -> bytes:
     call = Call(
         caller=ask.caller,
         name=key,
-        arguments=_encode(CompletionRequest(typed.name, typed.value, given)),
+        arguments=_encode(CompletionRequest(typed.name, typed.value, context_arguments)),
         request_id=ask.request_id,
         kind="completion",
         peer=ask.peer,

@@ -199,11 +199,11 @@ class Dispatch:
         if ruling in LEGACY_REFUSALS:
             return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
         meta = NO_META if params.meta is UNSET else params.meta
-        named = version_in(headers) if meta.version is UNSET else meta.version
+        version = version_in(headers) if meta.version is UNSET else meta.version
         if ruling is Ruling.NO_META:
             refusal = no_meta(meta)
         elif ruling is Ruling.MISMATCH:
             refusal = mismatch("MCP-Protocol-Version", "the version in params._meta")
         else:
-            refusal = unserved(named or "")
+            refusal = unserved(version or "")
         return self._modern.refused(identity, refusal)

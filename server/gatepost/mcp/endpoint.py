@@ -96,7 +96,7 @@ class Endpoint:
         legacy = Replies(challenge, resource, modern=False)
         pending = PendingClientRequests(
             server.keyring,
-            most_per_caller=limits.client_requests_per_caller,
+            max_per_caller=limits.client_requests_per_caller,
             limit_s=limits.client_request_timeout_s,
             stopping=server.stopping,
         )
@@ -109,10 +109,10 @@ class Endpoint:
             suspended=suspended,
         )
         serve: Serve = Stateless(server, self._modern, mirrors=mirrors).serve
-        other: Serve = self._dispatch.request
+        serve_other: Serve = self._dispatch.request
         for wrap in around:
-            serve, other = wrap(serve), wrap(other)
-        self._modern_request, self._other_request = serve, other
+            serve, serve_other = wrap(serve), wrap(serve_other)
+        self._modern_request, self._other_request = serve, serve_other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -206,8 +206,8 @@ class Endpoint:
         limits, caller = self._limits, exchange.caller
         try:
             if body is None or len(body) > limits.max_body_bytes:
-                most, within_s = limits.max_body_bytes, limits.body_timeout_s
-                body = await read_body(caller, exchange.receive, most, within_s)
+                max_bytes, within_s = limits.max_body_bytes, limits.body_timeout_s
+                body = await read_body(caller, exchange.receive, max_bytes, within_s)
                 if self._server.running_requests.is_revoked(caller):
                     # Measured from the moment when the gate let the request pass, because a body
                     # may take its time.
@@ -386,7 +386,7 @@ class Stateless:
     def _check_routed(self, exchange: Exchange, params: Params) -> None:
         name = name_in(params)
         if name not in self._routed:
-            tool = self._server.registry.known(exchange.caller, name)
+            tool = self._server.registry.tool_of_tenant(exchange.caller, name)
             if tool is None or not tool.routed:
                 return
         try:

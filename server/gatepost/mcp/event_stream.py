@@ -99,7 +99,8 @@ def release(scope: Scope) -> None:
     scope.pop(WHOLE_BODY, None)
     if (rpc := scope.get(RPC)) is not None:
         scope[RPC] = tuple(
-            TOO_LONG if one is not UNSET and len(one) > MAX_CHARACTERS else one for one in rpc
+            TOO_LONG if member is not UNSET and len(member) > MAX_CHARACTERS else member
+            for member in rpc
         )
 
 
@@ -137,8 +138,8 @@ class EventStream(ABC):
     __slots__ = (
         "__weakref__",
         "_begun",
-        "_due",
         "_idle",
+        "_is_due",
         "_over",
         "_send",
         "_streams",
@@ -155,7 +156,7 @@ class EventStream(ABC):
         """The wait in progress that `_interrupt` ends."""
         self._begun: Begun | None = None
         self._idle = False
-        self._due = False
+        self._is_due = False
         self._over = False
 
     @abstractmethod
@@ -194,7 +195,7 @@ class EventStream(ABC):
 
     def beat(self) -> None:
         """Send a comment that keeps the connection alive, unless an event is sent anyway."""
-        self._due = True
+        self._is_due = True
         self.wake()
 
     def end(self) -> None:
@@ -270,8 +271,8 @@ class EventStream(ABC):
 
     def _next(self) -> bytes | None:
         frame = self.next_event()
-        if frame is None and self._due:
-            self._due = False
+        if frame is None and self._is_due:
+            self._is_due = False
             return SIGN_OF_LIFE
         return frame
 

@@ -226,8 +226,8 @@ def error(identity: bytes | None, refusal: JsonRpcError) -> bytes:
         body["data"] = refusal.data
     if identity is None and refusal.code == PARSE_ERROR:
         identity = b"null"
-    shown = b"" if identity is None else b',"id":' + identity
-    return b'{"jsonrpc":"2.0"' + shown + b',"error":' + _encode(body) + b"}"
+    member = b"" if identity is None else b',"id":' + identity
+    return b'{"jsonrpc":"2.0"' + member + b',"error":' + _encode(body) + b"}"
 
 
 def request(identity: str, method: str, params: Any) -> bytes:

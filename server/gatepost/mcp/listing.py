@@ -35,36 +35,38 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
     """Return the definition of an offer in the form of one revision."""
     if isinstance(offer, Skill):
         return offer.entry
-    shown: dict[str, Any] = {"name": offer.name, "description": offer.description}
+    definition: dict[str, Any] = {"name": offer.name, "description": offer.description}
     if offer.title:
-        shown["title"] = offer.title
+        definition["title"] = offer.title
     if isinstance(offer, Tool):
-        shown |= _tool(offer, revision)
+        definition |= _tool(offer, revision)
     elif isinstance(offer, ResourceOffer | Template):
-        shown |= _document(offer)
+        definition |= _document(offer)
     elif isinstance(offer, Prompt) and offer.arguments:
-        shown["arguments"] = msgspec.to_builtins(offer.arguments)
+        definition["arguments"] = msgspec.to_builtins(offer.arguments)
     if offer.icons:
-        shown["icons"] = msgspec.to_builtins(offer.icons)
+        definition["icons"] = msgspec.to_builtins(offer.icons)
     if offer.meta:
-        shown["_meta"] = with_both_spellings(offer.meta)
-    return known(shown, revision)
+        definition["_meta"] = with_both_spellings(offer.meta)
+    return in_revision(definition, revision)
 
 
-def known(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
+def in_revision(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     """Return a definition without the members that *revision* does not know."""
     # Revisions are dates, so comparing their names compares their age.
     late = {member for member, since in ADDED_IN.items() if revision < since}
     if not late:
         return definition
-    shown = {name: value for name, value in definition.items() if name not in late}
-    if "uri" in shown or "uriTemplate" in shown:
-        hints = shown.pop("annotations", {})
-        if kept := {name: value for name, value in hints.items() if name not in late}:
-            shown["annotations"] = kept
-    if "arguments" in shown:
-        shown["arguments"] = [known(argument, revision) for argument in shown["arguments"]]
-    return shown
+    members = {name: value for name, value in definition.items() if name not in late}
+    if "uri" in members or "uriTemplate" in members:
+        hints = members.pop("annotations", {})
+        if remaining := {name: value for name, value in hints.items() if name not in late}:
+            members["annotations"] = remaining
+    if "arguments" in members:
+        members["arguments"] = [
+            in_revision(argument, revision) for argument in members["arguments"]
+        ]
+    return members
 
 
 def with_both_spellings(meta: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,27 +87,27 @@ def offers_output(schema: Mapping[str, Any], revision: str) -> bool:
 
 
 def _tool(tool: Tool, revision: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {"inputSchema": tool.input_schema}
+    members: dict[str, Any] = {"inputSchema": tool.input_schema}
     if tool.output_schema is not None and offers_output(tool.output_schema, revision):
-        shown["outputSchema"] = tool.output_schema
+        members["outputSchema"] = tool.output_schema
     if annotations := msgspec.to_builtins(tool.annotations):
-        shown["annotations"] = annotations
-    return shown
+        members["annotations"] = annotations
+    return members
 
 
 def _document(offer: ResourceOffer | Template) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     if isinstance(offer, ResourceOffer):
-        shown["uri"] = offer.uri
+        members["uri"] = offer.uri
         if offer.size is not None:
-            shown["size"] = offer.size
+            members["size"] = offer.size
     else:
-        shown["uriTemplate"] = offer.template.text
+        members["uriTemplate"] = offer.template.text
     if offer.mime_type is not None:
-        shown["mimeType"] = offer.mime_type
+        members["mimeType"] = offer.mime_type
     if relevance := msgspec.to_builtins(offer.relevance):
-        shown["annotations"] = relevance
-    return shown
+        members["annotations"] = relevance
+    return members
 
 
 TTL_MS = 300_000
@@ -129,7 +131,7 @@ class EncodedList(msgspec.Struct, frozen=True):
     definitions: tuple[bytes, ...]
     version: bytes
     """Digest of the list; a cursor is valid only for the list it was issued for."""
-    whole: bytes
+    single_page: bytes
     """The whole result, if the list fits in one page."""
     ttl_ms: int
     """How long a client may keep it."""
@@ -160,10 +162,10 @@ class OfferLists:
 
     def page(self, member: Member, caller: TenantContext, params: Params, revision: str) -> bytes:
         """Return one page of a list; raises JsonRpcError for a cursor issued for another list."""
-        listed = self.listed(member, caller, revision)
-        if len(listed.keys) <= self._page_size and params.cursor in (UNSET, None):
-            return listed.whole
-        return self._paged(member, caller, params, revision, listed)
+        encoded = self.encoded_list(member, caller, revision)
+        if len(encoded.keys) <= self._page_size and params.cursor in (UNSET, None):
+            return encoded.single_page
+        return self._paged(member, caller, params, revision, encoded)
 
     def merged(
         self,
@@ -173,15 +175,15 @@ class OfferLists:
         entries: Mapping[str, Mapping[str, Any]],
     ) -> bytes:
         """Return one page of the fixed resources together with *entries*, sorted by URI."""
-        fixed = self.listed("resources", caller, revision)
-        found = {uri: _encode(entry) for uri, entry in entries.items()}
+        fixed = self.encoded_list("resources", caller, revision)
+        encoded = {uri: _encode(entry) for uri, entry in entries.items()}
         # A fixed resource wins, as it does when the URI is read.
-        found |= dict(zip(fixed.keys, fixed.definitions, strict=True))
-        keys = tuple(sorted(found))
-        listed = EncodedList(keys, tuple(found[key] for key in keys), fixed.version, b"", 0)
-        return self._paged("resources", caller, params, revision, listed)
+        encoded |= dict(zip(fixed.keys, fixed.definitions, strict=True))
+        keys = tuple(sorted(encoded))
+        merged_list = EncodedList(keys, tuple(encoded[key] for key in keys), fixed.version, b"", 0)
+        return self._paged("resources", caller, params, revision, merged_list)
 
-    def listed(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
+    def encoded_list(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
         """Return the list; it is encoded at a permission set's first request."""
         visible = self._registry.visible(caller)
         lists = self._encoded.get(visible)
@@ -189,21 +191,21 @@ class OfferLists:
             if len(self._encoded) >= REMEMBERED_SETS:
                 del self._encoded[next(iter(self._encoded))]
             lists = self._encoded[visible] = {}
-        listed = lists.get((member, revision))
-        if listed is None:
-            listed = lists[member, revision] = self._list(visible, member, revision)
-        return listed
+        encoded = lists.get((member, revision))
+        if encoded is None:
+            encoded = lists[member, revision] = self._list(visible, member, revision)
+        return encoded
 
     def _list(self, visible: OfferSet, member: Member, revision: str) -> EncodedList:
         offers = _offers(visible, member)
         ttl_ms = TTL_MS if visible.ttl_ms is None else min(visible.ttl_ms, TTL_MS)
         definitions = tuple(_encode(described(offer, revision)) for offer in offers)
         version = hashlib.sha256(b"\n".join(definitions)).digest()
-        whole = b""
+        single_page = b""
         if len(offers) <= self._page_size:
-            whole = self._result(member, definitions, None, revision, ttl_ms)
+            single_page = self._result(member, definitions, None, revision, ttl_ms)
         keys = tuple(offer.key for offer in offers)
-        return EncodedList(keys, definitions, version, whole, ttl_ms)
+        return EncodedList(keys, definitions, version, single_page, ttl_ms)
 
     def _paged(
         self,
@@ -211,22 +213,24 @@ class OfferLists:
         caller: TenantContext,
         params: Params,
         revision: str,
-        listed: EncodedList,
+        encoded: EncodedList,
     ) -> bytes:
-        context = _bound_to(caller, member, revision, listed.version)
+        context = _bound_to(caller, member, revision, encoded.version)
         start = 0
         if params.cursor is not UNSET and params.cursor is not None:
             after = self._keyring.open(PURPOSE, params.cursor, context=context)
             if after is None:
                 raise JsonRpcError(INVALID_PARAMS, "Invalid cursor")
             # Continue after the last entry shown, even if that entry no longer exists.
-            start = bisect_right(listed.keys, after.decode())
+            start = bisect_right(encoded.keys, after.decode())
         end = start + self._page_size
         cursor = None
-        if end < len(listed.keys):
-            last = listed.keys[end - 1].encode()
+        if end < len(encoded.keys):
+            last = encoded.keys[end - 1].encode()
             cursor = self._keyring.seal(PURPOSE, last, context=context)
-        return self._result(member, listed.definitions[start:end], cursor, revision, listed.ttl_ms)
+        return self._result(
+            member, encoded.definitions[start:end], cursor, revision, encoded.ttl_ms
+        )
 
     def _result(
         self,

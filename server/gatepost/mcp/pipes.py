@@ -27,15 +27,15 @@ class LineReader:
         """Yield the lines that this chunk completes, without line ends and blank lines."""
         first = 0
         while (end := chunk.find(b"\n", first)) >= 0:
-            yield from self._take(chunk[first:end], whole=True)
+            yield from self._take(chunk[first:end], ends_line=True)
             first = end + 1
-        yield from self._take(chunk[first:], whole=False)
+        yield from self._take(chunk[first:], ends_line=False)
 
     def rest(self) -> Iterator[bytes | LineTooLong]:
         """Yield an unfinished last line; call it at the end of the input."""
-        yield from self._take(b"", whole=True)
+        yield from self._take(b"", ends_line=True)
 
-    def _take(self, piece: bytes, *, whole: bool) -> Iterator[bytes | LineTooLong]:
+    def _take(self, piece: bytes, *, ends_line: bool) -> Iterator[bytes | LineTooLong]:
         if len(self._begun) + len(piece) > self._limit:
             self._begun.clear()
             if not self._skipping:
@@ -43,7 +43,7 @@ class LineReader:
             self._skipping = True
         if not self._skipping:
             self._begun += piece
-        if whole:
+        if ends_line:
             line = bytes(self._begun).strip(b" \t\r")
             self._begun.clear()
             self._skipping = False
@@ -97,9 +97,9 @@ class Pipes:
             self._writer = threading.Thread(target=self._write, args=(loop,), daemon=True)
             self._writer.start()
         async with self._lock:
-            done: asyncio.Future[bool] = loop.create_future()
-            self._waiting.put((line + b"\n", done))
-            return await done
+            written: asyncio.Future[bool] = loop.create_future()
+            self._waiting.put((line + b"\n", written))
+            return await written
 
     def _read(self, loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[bytes]) -> None:
         chunk = b"."
@@ -115,10 +115,10 @@ class Pipes:
 
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            data, done = self._waiting.get()
+            data, written = self._waiting.get()
             was_written = self._written(data)
             try:
-                loop.call_soon_threadsafe(_set_result, done, was_written)
+                loop.call_soon_threadsafe(_set_result, written, was_written)
             except RuntimeError:
                 return
 
@@ -132,6 +132,6 @@ class Pipes:
         return True
 
 
-def _set_result(done: "asyncio.Future[bool]", written: bool) -> None:
-    if not done.done():
-        done.set_result(written)
+def _set_result(future: "asyncio.Future[bool]", written: bool) -> None:
+    if not future.done():
+        future.set_result(written)

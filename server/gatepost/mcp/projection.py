@@ -68,19 +68,19 @@ def _old_form(schema: Mapping[str, Any]) -> ClientJson:
             raise MissingCapability({"elicitation": FORMS})
     if not fields:
         raise MissingCapability({"elicitation": FORMS})
-    shown: ClientJson = {"type": "object", "properties": fields}
+    form: ClientJson = {"type": "object", "properties": fields}
     if required:
-        shown["required"] = list(required)
-    return shown
+        form["required"] = list(required)
+    return form
 
 
 def _old_field(field: Mapping[str, Any]) -> ClientJson:
-    shown = dict(field)
-    if titled := shown.get("oneOf"):
-        shown["enum"] = [choice["const"] for choice in titled]
-        shown["enumNames"] = [choice["title"] for choice in titled]
-    known = OLD_FIELDS[field["type"]]
-    return {word: value for word, value in shown.items() if word in known}
+    projected_field = dict(field)
+    if titled := projected_field.get("oneOf"):
+        projected_field["enum"] = [choice["const"] for choice in titled]
+        projected_field["enumNames"] = [choice["title"] for choice in titled]
+    keywords = OLD_FIELDS[field["type"]]
+    return {keyword: value for keyword, value in projected_field.items() if keyword in keywords}
 
 
 def _sampling(params: ClientJson, revision: str) -> ClientJson:

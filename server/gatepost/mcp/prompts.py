@@ -39,7 +39,10 @@ async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
         raise unknown_prompt(unknown.name).counted() from None
     if outcome.failure is not None:
         raise failed(outcome.failure)
-    messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]
+    messages = [
+        {**message, "content": block(message["content"], ask.revision)}
+        for message in outcome.content
+    ]
     description = _description(server, ask.caller, name)
     body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
     return completed(body, ask.revision, server.tail)

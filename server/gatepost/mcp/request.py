@@ -179,19 +179,19 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
     try:
         if not body.isascii():
             body.decode()  # msgspec looks inside no value that it leaves raw
-        whole = _decode_whole(body)
+        message = _decode_whole(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    method, params = whole.method, whole.params
+    method, params = message.method, message.params
     if not method or params.meta is UNSET or params.meta.version != MODERN:
         return None
-    if whole.result is not UNSET or whole.error is not UNSET:
+    if message.result is not UNSET or message.error is not UNSET:
         return None
     is_flat = len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
     if not is_flat and may_be_deep(body, params.arguments):
         return None
-    number = bytes(whole.id)  # most clients count their requests
-    identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(whole.id)
+    number = bytes(message.id)  # most clients count their requests
+    identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(message.id)
     return None if identity is None else (IncomingMessage(identity, method, None), identity, params)
 
 
@@ -312,11 +312,11 @@ def check_mirrors(
         raise mismatch("Mcp-Method", "method")
     if name is None or name is UNSET:
         return
-    named = headers.get(b"mcp-name")
+    header = headers.get(b"mcp-name")
     # Letters, digits and `_` encode nothing but themselves.
-    if named is not None and name.isidentifier() and name.isascii() and named == name.encode():
+    if header is not None and name.isidentifier() and name.isascii() and header == name.encode():
         return
-    if named is None or decode_value(named) != name:
+    if header is None or decode_value(header) != name:
         raise mismatch("Mcp-Name", f"params.{_ON_THE_WIRE[member or 'name']}")
 
 
@@ -349,17 +349,17 @@ def check_routed(headers: Headers, tool: Tool, arguments: bytes) -> None:
         # The tool's own parser might accept them: it reads 1e999 as infinity.
         raise JsonRpcError(INVALID_PARAMS, "params.arguments cannot be read") from None
     for routed in tool.routed:
-        shown = f"Mcp-Param-{routed.header}"
+        name = f"Mcp-Param-{routed.header}"
         value = _at(values, routed.path)
-        header = headers.get(shown.lower().encode())
+        header = headers.get(name.lower().encode())
         if value is None:
             if header is not None:
                 # A proxy may have routed by this value, and the body does not have it.
-                raise mismatch(shown, ".".join(routed.path))
+                raise mismatch(name, ".".join(routed.path))
         elif isinstance(value, str | int | float) and (
-            header is None or not _same(decode_value(header), value)
+            header is None or not _is_same(decode_value(header), value)
         ):
-            raise mismatch(shown, ".".join(routed.path))
+            raise mismatch(name, ".".join(routed.path))
 
 
 def _at(values: Any, path: tuple[str, ...]) -> Any:
@@ -370,7 +370,7 @@ def _at(values: Any, path: tuple[str, ...]) -> Any:
     return values
 
 
-def _same(text: str | None, value: str | float) -> bool:
+def _is_same(text: str | None, value: str | float) -> bool:
     if text is None or isinstance(value, str):
         return text == value
     if isinstance(value, bool):
@@ -391,10 +391,10 @@ def key_and_correlation(headers: Mapping[bytes, bytes], params: Params) -> KeyAn
     Raises JsonRpcError if either is invalid.
     """
     meta = NO_META if params.meta is UNSET else params.meta
-    named = None if meta.idempotency_key is UNSET else meta.idempotency_key
-    if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
+    key = None if meta.idempotency_key is UNSET else meta.idempotency_key
+    if key is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
         return NO_KEYS  # most calls have neither, and pay only for this check
     try:
-        return idempotency_key_of(headers, named), correlation_of(headers)
-    except BadKey as bad:
-        raise JsonRpcError(INVALID_PARAMS, str(bad), legacy_status=400) from None
+        return idempotency_key_of(headers, key), correlation_of(headers)
+    except BadKey as error:
+        raise JsonRpcError(INVALID_PARAMS, str(error), legacy_status=400) from None

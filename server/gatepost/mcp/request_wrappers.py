@@ -174,7 +174,7 @@ class RequestTracing:
         name = params.name
         if method == "tools/call":
             attributes["gen_ai.operation.name"] = "execute_tool"
-            if name is not UNSET and self._registry.known(caller, name) is not None:
+            if name is not UNSET and self._registry.tool_of_tenant(caller, name) is not None:
                 attributes["gen_ai.tool.name"] = name
                 return f" {name}"
         if method == "prompts/get" and name is not UNSET and name in self._registry.prompts:

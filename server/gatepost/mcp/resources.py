@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, JsonRpcError
-from gatepost.mcp.listing import known
+from gatepost.mcp.listing import in_revision
 from gatepost.mcp.request import uri_in
 from gatepost.mcp.responses import completed, failed, rate_limited
 from gatepost.mcp.revisions import MODERN
@@ -39,7 +39,7 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
         for entry in await _entries(server, ask, lister):
-            entries.setdefault(entry["uri"], known(entry, ask.revision))
+            entries.setdefault(entry["uri"], in_revision(entry, ask.revision))
     await server.registry.ready(ask.caller)
     return server.listing.merged(ask.caller, ask.params, ask.revision, entries)
 

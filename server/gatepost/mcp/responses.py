@@ -101,11 +101,11 @@ class Replies:
         answer with a status of its own must come before the first event: a stream has status 200.
         """
         try:
-            found = await work
-            if not isinstance(found, bytes):
-                await found.commit
-                found = found.body
-            answer = ExchangeResponse(200, result(identity, found))
+            reply = await work
+            if not isinstance(reply, bytes):
+                await reply.commit
+                reply = reply.body
+            answer = ExchangeResponse(200, result(identity, reply))
         except CommitFailed:
             answer = self.refused(identity, unrecorded(exchange.request_id))
         except (JsonRpcError, TenantSuspended) as raised:
@@ -133,11 +133,11 @@ class Replies:
         Return its answer; None if it is cancelled.
         """
         try:
-            found = await work
-            if not isinstance(found, bytes):
-                await found.commit
-                found = found.body
-            return result(identity, found)
+            reply = await work
+            if not isinstance(reply, bytes):
+                await reply.commit
+                reply = reply.body
+            return result(identity, reply)
         except CommitFailed:
             return error(identity, unrecorded(exchange.request_id))
         except REFUSED as raised:
@@ -178,10 +178,10 @@ class Replies:
         """Return the challenge for more scopes or another token; the body has the request's id."""
         target = self._resource.locate(path)
         status, headers, _ = self._challenge.response(raised, target)
-        own = (b"content-type", b"content-length")
-        kept = tuple((name, value) for name, value in headers if name not in own)
+        replaced = (b"content-type", b"content-length")
+        fields = tuple((name, value) for name, value in headers if name not in replaced)
         refusal = refusal_of(raised, modern=self._modern)
-        return ExchangeResponse(status, error(identity, refusal), kept)
+        return ExchangeResponse(status, error(identity, refusal), fields)
 
     async def _stopped(self, exchange: Exchange, stream: SseResponse | None) -> None:
         if not self._modern:
@@ -261,7 +261,7 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
             return b"".join((_COMPLETE, content, _NO_ERROR, tail, b"}"))
         return b"".join((_COMPLETE, content, *_value(outcome, content), _NO_ERROR, tail, b"}"))
     if revision == WITHOUT_STRUCTURE:
-        blocks = tuple(block(one, revision) for one in outcome.content)
+        blocks = tuple(block(item, revision) for item in outcome.content)
         return b"".join((_OLDER, _encode(blocks), _NO_ERROR, tail, b"}"))
     content = _encode(outcome.content)
     value = _value(outcome, content)
@@ -293,8 +293,8 @@ def labelled(tail: bytes, source: str) -> bytes:
 
     *tail* is empty or ends with the members of `_meta`.
     """
-    shown = source[:LONGEST_SOURCE].encode(errors="replace").decode()
-    label = _encode({UNTRUSTED_CONTENT: {"source": shown, "note": UNTRUSTED_NOTE}})
+    name = source[:LONGEST_SOURCE].encode(errors="replace").decode()
+    label = _encode({UNTRUSTED_CONTENT: {"source": name, "note": UNTRUSTED_NOTE}})
     return b',"_meta":' + label if not tail else tail[:-1] + b"," + label[1:]
 
 
@@ -388,9 +388,9 @@ def block(content: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     if revision != WITHOUT_STRUCTURE:
         return content
     if content.get("type") == "resource_link":
-        shown = f"{content.get('name', '')} {content.get('uri', '')}".strip()
-        return {"type": "text", "text": shown}
+        text = f"{content.get('name', '')} {content.get('uri', '')}".strip()
+        return {"type": "text", "text": text}
     if "lastModified" not in content.get("annotations", {}):
         return content
-    kept = {k: v for k, v in content["annotations"].items() if k != "lastModified"}
-    return {**content, "annotations": kept}
+    hints = {k: v for k, v in content["annotations"].items() if k != "lastModified"}
+    return {**content, "annotations": hints}

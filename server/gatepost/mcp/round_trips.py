@@ -63,17 +63,19 @@ class InputResponse(msgspec.Struct, frozen=True, array_like=True):
     answer: Raw
 
 
-class RequestState(msgspec.Struct, frozen=True):
+class RequestState(
+    msgspec.Struct, frozen=True, rename={"responses": "given", "tool_state": "kept"}
+):
     """The content of a `requestState`."""
 
     round: int
     until: float
     requested: dict[str, str]
     """The digests of the open requests for input, by key."""
-    given: dict[str, InputResponse]
+    responses: dict[str, InputResponse]
     pages_shown: int = 0
     """How often an approval page was shown; these do not count as rounds."""
-    kept: bytes = b""
+    tool_state: bytes = b""
     """The state that the tool keeps for its next run."""
 
 
@@ -98,12 +100,12 @@ class RoundTripClient(StreamClient):
     """
 
     _round = 0
-    _given: Mapping[str, InputResponse] = {}
+    _responses: Mapping[str, InputResponse] = {}
     _pages_shown = 0
     _visited: Mapping[str, Raw | None] = {}
     """The URL of the page that was shown last, and the answer to it."""
     _read: Capabilities | None = None
-    _kept = b""
+    _previous_state = b""
 
     def __init__(
         self, server: McpServer, caller: TenantContext, method: str, params: Params, *, asks: bool
@@ -125,16 +127,16 @@ class RoundTripClient(StreamClient):
         params = self._params
         responses = {} if params.input_responses is UNSET else responses_of(params.input_responses)
         if params.request_state is UNSET:
-            self._given = {key: InputResponse(None, raw) for key, raw in responses.items()}
+            self._responses = {key: InputResponse(None, raw) for key, raw in responses.items()}
             return
         state = self._open(params.request_state)
         # Answers to keys that were not asked for are ignored (M-11).
-        shown = {key for key in state.requested if key.startswith(OPEN_PAGE)}
-        answered = state.requested.keys() & responses.keys() - shown
-        new = {key: InputResponse(state.requested[key], responses[key]) for key in answered}
-        self._round, self._given = state.round, {**new, **state.given}
-        self._pages_shown, self._kept = state.pages_shown, state.kept
-        self._visited = {state.requested[key]: responses.get(key) for key in shown}
+        pages = {key for key in state.requested if key.startswith(OPEN_PAGE)}
+        answered = state.requested.keys() & responses.keys() - pages
+        received = {key: InputResponse(state.requested[key], responses[key]) for key in answered}
+        self._round, self._responses = state.round, {**received, **state.responses}
+        self._pages_shown, self._previous_state = state.pages_shown, state.tool_state
+        self._visited = {state.requested[key]: responses.get(key) for key in pages}
 
     @property
     def client_name(self) -> str:
@@ -151,9 +153,9 @@ class RoundTripClient(StreamClient):
         return self._read
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state of the run before, from the sealed state of this request."""
-        return self._kept
+        return self._previous_state
 
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
@@ -168,26 +170,26 @@ class RoundTripClient(StreamClient):
         if missing := lacking(self.capabilities, required) if self._asks else required:
             raise MissingCapability(missing)
         answers = {key: self._answer(key, request) for key, request in requests.items()}
-        found = {key: answer for key, answer in answers.items() if answer is not None}
-        if len(found) < len(requests):
-            missed = {key: requests[key] for key in requests if key not in found}
+        accepted = {key: answer for key, answer in answers.items() if answer is not None}
+        if len(accepted) < len(requests):
+            missed = {key: requests[key] for key in requests if key not in accepted}
             raise InputNeeded(missed, _bounded(state))
-        return found
+        return accepted
 
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
-        kept = {other: given for other, given in self._given.items() if other != key}
-        given, self._given = self._given.get(key), kept
+        others = {other: response for other, response in self._responses.items() if other != key}
+        response, self._responses = self._responses.get(key), others
         request_digest = digest(request)
-        if given is None or given.request_digest not in (None, request_digest):
+        if response is None or response.request_digest not in (None, request_digest):
             return None
         try:
-            answer = check_answer(request, decoded(given.answer))
+            answer = check_answer(request, decoded(response.answer))
         except Unfit:
             return None
         except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
             raise InputRejected(key, request, str(invalid)) from None
         # Only accepted answers are put into the next state.
-        self._given = {**kept, key: InputResponse(request_digest, given.answer)}
+        self._responses = {**others, key: InputResponse(request_digest, response.answer)}
         return answer
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
@@ -221,11 +223,11 @@ class RoundTripClient(StreamClient):
         return UrlElicitation(waiting.message, waiting.url).request
 
     def _declined(self, key: str, page: InputRequest) -> bool:
-        given = self._visited[_mark(page)]
-        if given is None:
+        response = self._visited[_mark(page)]
+        if response is None:
             return False
         try:
-            answer = check_answer(page, decoded(given))
+            answer = check_answer(page, decoded(response))
         except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
             raise InputRejected(key, page, str(invalid)) from None
         return bool(answer["action"] != "accept")
@@ -241,23 +243,29 @@ class RoundTripClient(StreamClient):
         is_page = any(key.startswith(OPEN_PAGE) for key in needed.requests)
         if self._round >= MAX_ROUNDS and not is_page:
             raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
-        shown = b'{"resultType":"input_required"'
+        encoded = b'{"resultType":"input_required"'
         if needed.requests:
-            shown += b',"inputRequests":' + _encode(_traced(needed.requests))
+            encoded += b',"inputRequests":' + _encode(_traced(needed.requests))
         # An approval page is shown between two runs of the tool, and the state is the tool's.
-        kept = self._kept if is_page else needed.state
-        state = self._seal(needed.requests, kept, is_page=is_page)
-        return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
+        tool_state = self._previous_state if is_page else needed.state
+        state = self._seal(needed.requests, tool_state, is_page=is_page)
+        return encoded + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
-    def _seal(self, requests: Mapping[str, InputRequest], kept: bytes, *, is_page: bool) -> str:
+    def _seal(
+        self, requests: Mapping[str, InputRequest], tool_state: bytes, *, is_page: bool
+    ) -> str:
         tell = _mark if is_page else digest
         state = RequestState(
             self._round + (not is_page),
             self._server.runner.clock() + STATE_LASTS_S,
             {key: tell(request) for key, request in requests.items()},
-            {key: given for key, given in self._given.items() if given.request_digest is not None},
+            {
+                key: response
+                for key, response in self._responses.items()
+                if response.request_digest is not None
+            },
             self._pages_shown + is_page,
-            kept,
+            tool_state,
         )
         payload = _encode(state)
         if len(payload) > MAX_STATE_BYTES:
@@ -305,8 +313,8 @@ def _traced(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
     if shared() is None:
         return requests
     return {
-        key: msgspec.structs.replace(one, params=marked(one.params))
-        for key, one in requests.items()
+        key: msgspec.structs.replace(request, params=marked(request.params))
+        for key, request in requests.items()
     }
 
 

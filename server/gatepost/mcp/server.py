@@ -106,7 +106,7 @@ class McpServer:
         self.modern_capabilities = self.capabilities | negotiated
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = OfferLists(registry, keyring=keyring, tail=self.tail, page_size=page_size)
-        shown = {
+        discovery = {
             "resultType": "complete",
             "supportedVersions": SERVED,
             "capabilities": self.modern_capabilities,
@@ -114,17 +114,17 @@ class McpServer:
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
         }
-        self._discovery = shown
-        self._discovery_json = _encode(shown)
+        self._discovery = discovery
+        self._discovery_json = _encode(discovery)
 
     def may_ask(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may have to wait for an approval."""
-        tool = self.registry.known(caller, name)
+        tool = self.registry.tool_of_tenant(caller, name)
         return tool is not None and self._asks(tool)
 
     def is_lengthy(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may become tasks."""
-        tool = self.registry.known(caller, name)
+        tool = self.registry.tool_of_tenant(caller, name)
         return tool is not None and (may_last(tool) or self._asks(tool))
 
     async def count(self, caller: TenantContext) -> None:
@@ -162,16 +162,16 @@ class McpServer:
 
     def introduction(self, version: str, caller: TenantContext) -> bytes:
         """Return the result of `initialize`; raises StoreUnavailable."""
-        shown: dict[str, Any] = {
+        introduction: dict[str, Any] = {
             "protocolVersion": version,
             "capabilities": self.capabilities,
             "serverInfo": {"name": self.info.name, "version": self.info.version},
         }
         if self.info.title and version != "2025-03-26":
-            shown["serverInfo"]["title"] = self.info.title
+            introduction["serverInfo"]["title"] = self.info.title
         if instructions := self._instructions(caller):
-            shown["instructions"] = instructions
-        return _encode(shown)
+            introduction["instructions"] = instructions
+        return _encode(introduction)
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
         """Return whether the caller may read this document, and so be notified of its changes."""

@@ -108,8 +108,8 @@ async def _honoured(server: McpServer, caller: TenantContext, requested: Filter)
     """
     offered = server.capabilities
     honoured = Filter()
-    for what, member in LISTS.items():
-        if getattr(requested, member) and offered.get(what, {}).get("listChanged"):
+    for list_name, member in LISTS.items():
+        if getattr(requested, member) and offered.get(list_name, {}).get("listChanged"):
             setattr(honoured, member, True)
     await server.registry.ready(caller)
     if requested.resource_subscriptions is not UNSET and offered.get("resources", {}).get(
@@ -124,7 +124,9 @@ async def _honoured(server: McpServer, caller: TenantContext, requested: Filter)
 
 def _notifications_of(honoured: Filter) -> frozenset[ChangeNotification]:
     lists = [
-        ChangeNotification(what) for what, member in LISTS.items() if getattr(honoured, member)
+        ChangeNotification(list_name)
+        for list_name, member in LISTS.items()
+        if getattr(honoured, member)
     ]
     uris = honoured.resource_subscriptions or ()
     tasks = honoured.task_ids or ()
@@ -150,9 +152,9 @@ class ListenStream(EventStream):
         "_identity",
         "_interest",
         "_moved",
-        "_new",
         "_server",
-        "_shown",
+        "_task_state",
+        "_unsent",
     )
 
     def __init__(
@@ -163,9 +165,9 @@ class ListenStream(EventStream):
         self._identity = identity
         self._honoured = honoured
         self._followed = _notifications_of(honoured)
-        self._new: dict[ChangeNotification, None] = {}
+        self._unsent: dict[ChangeNotification, None] = {}
         self._moved: dict[str, None] | None = None
-        self._shown: bytes | None = None
+        self._task_state: bytes | None = None
         self._interest: ChangeSubscription | None = None
 
     def follow(self, interest: ChangeSubscription) -> None:
@@ -176,10 +178,10 @@ class ListenStream(EventStream):
         """Queue a change if the client asked for it."""
         if change not in self._followed:
             return
-        if change.what == "task":
+        if change.kind == "task":
             self._moved = {**(self._moved or {}), change.name: None}
         else:
-            self._new[change] = None
+            self._unsent[change] = None
         self._streams.wake(self)
 
     @property
@@ -189,24 +191,24 @@ class ListenStream(EventStream):
 
     def first_event(self) -> bytes:
         """Return the acknowledgement with the granted part of the filter (SU-03)."""
-        shown = b'"notifications":' + _encode(self._honoured)
-        return self._event("subscriptions/acknowledged", shown)
+        granted = b'"notifications":' + _encode(self._honoured)
+        return self._event("subscriptions/acknowledged", granted)
 
     def next_event(self) -> bytes | None:
         """Return the next notification, or None; end the stream if the token has expired."""
-        if not self._new and self._shown is None:
+        if not self._unsent and self._task_state is None:
             return None
         if self._streams.is_over(self.caller):
             self.end()
             return None
-        if self._shown is not None:
-            shown, self._shown = self._shown, None
-            return self._event("tasks", shown)
-        change = next(iter(self._new))
-        del self._new[change]
-        if change.what == "document":
+        if self._task_state is not None:
+            task, self._task_state = self._task_state, None
+            return self._event("tasks", task)
+        change = next(iter(self._unsent))
+        del self._unsent[change]
+        if change.kind == "document":
             return self._event("resources/updated", b'"uri":' + _encode(change.name))
-        return self._event(f"{change.what}/list_changed", b"")
+        return self._event(f"{change.kind}/list_changed", b"")
 
     @property
     def must_look_up(self) -> bool:
@@ -223,7 +225,9 @@ class ListenStream(EventStream):
         if not moved:
             self._moved = None
         try:
-            self._shown = await notification(self._server.tasks.task_store, self.caller, task_id)
+            self._task_state = await notification(
+                self._server.tasks.task_store, self.caller, task_id
+            )
         except StoreUnavailable:
             # A silent stream would look as if nothing had changed. The client listens again when it
             # can.

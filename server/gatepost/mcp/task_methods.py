@@ -36,8 +36,8 @@ UNDECLARED = JsonRpcError(
 
 async def get_task(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tasks/get`."""
-    shown = _shown(server.tasks.task_store, await _task(server, ask))
-    return _result(server, {"resultType": "complete", **shown})
+    task = _detailed(server.tasks.task_store, await _task(server, ask))
+    return _result(server, {"resultType": "complete", **task})
 
 
 async def update_task(server: McpServer, ask: McpRequest) -> bytes:
@@ -46,24 +46,27 @@ async def update_task(server: McpServer, ask: McpRequest) -> bytes:
 
     If one answer does not match its request, the whole update is refused.
     """
-    found = await _task(server, ask)
-    given = _given(ask.params)
+    record = await _task(server, ask)
+    responses = _responses_in(ask.params)
 
     def take(record: TaskRecord) -> TaskRecord:
         open_ones = waiting(record).items()
-        return answer(record, {k: _checked(k, one, given[k]) for k, one in open_ones if k in given})
+        return answer(
+            record,
+            {k: _checked(k, request, responses[k]) for k, request in open_ones if k in responses},
+        )
 
-    if found.status not in TERMINAL:
-        size = sum(map(len, given.values()))
-        await server.tasks.task_store.change(ask.caller.tenant_id, found.id, take, adds=size)
+    if record.status not in TERMINAL:
+        size = sum(map(len, responses.values()))
+        await server.tasks.task_store.change(ask.caller.tenant_id, record.id, take, adds=size)
     return _result(server, {"resultType": "complete"})
 
 
 async def cancel_task(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tasks/cancel`: mark the task as cancelled; it may still end otherwise (K-13)."""
-    found = await _task(server, ask)
-    if found.status not in TERMINAL:
-        await server.tasks.task_store.change(ask.caller.tenant_id, found.id, _cancelled)
+    record = await _task(server, ask)
+    if record.status not in TERMINAL:
+        await server.tasks.task_store.change(ask.caller.tenant_id, record.id, _cancelled)
     return _result(server, {"resultType": "complete"})
 
 
@@ -106,15 +109,15 @@ async def _find(task_store: TaskStore, caller: TenantContext, task_id: str) -> T
     return record
 
 
-def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
+def _checked(key: str, request: InputRequest, raw: Raw) -> Mapping[str, Any]:
     try:
-        return check_answer(request, decoded(given))
+        return check_answer(request, decoded(raw))
     except Misanswered as invalid:
         # The server chose the key, so it may be shown.
         raise JsonRpcError(INVALID_PARAMS, f"params.inputResponses.{key}: {invalid}") from None
 
 
-def _given(params: Params) -> dict[str, Raw]:
+def _responses_in(params: Params) -> dict[str, Raw]:
     if params.input_responses is UNSET:
         raise JsonRpcError(INVALID_PARAMS, "params.inputResponses is required")
     return responses_of(params.input_responses)
@@ -125,7 +128,9 @@ async def may_follow(
 ) -> list[str]:
     """Return the ids of tasks that belong to this caller and that its scopes allow."""
     ids = dict.fromkeys(task_ids)
-    return [one for one in ids if await notification(task_store, caller, one) is not None]
+    return [
+        task_id for task_id in ids if await notification(task_store, caller, task_id) is not None
+    ]
 
 
 async def notification(task_store: TaskStore, caller: TenantContext, task_id: str) -> bytes | None:
@@ -134,7 +139,7 @@ async def notification(task_store: TaskStore, caller: TenantContext, task_id: st
         record = await _find(task_store, caller, task_id)
     except InsufficientScope:
         return None
-    return None if record is None else _encode(_shown(task_store, record))[1:-1]
+    return None if record is None else _encode(_detailed(task_store, record))[1:-1]
 
 
 def created(server: McpServer, record: TaskRecord) -> bytes:
@@ -142,24 +147,24 @@ def created(server: McpServer, record: TaskRecord) -> bytes:
     return _result(server, {"resultType": "task", **_handle(server.tasks.task_store, record)})
 
 
-def _shown(task_store: TaskStore, record: TaskRecord) -> dict[str, Any]:
+def _detailed(task_store: TaskStore, record: TaskRecord) -> dict[str, Any]:
     """Return the task as `tasks/get` and `notifications/tasks` show it (K-09)."""
-    shown = _handle(task_store, record)
+    members = _handle(task_store, record)
     if record.status == "input_required" and record.requests is not None:
-        shown["inputRequests"] = Raw(record.requests)
+        members["inputRequests"] = Raw(record.requests)
     if record.status == "completed" and record.result is not None:
-        shown["result"] = Raw(record.result)
+        members["result"] = Raw(record.result)
     if record.status == "failed" and record.error is not None:
-        shown["error"] = Raw(record.error)
-    return shown
+        members["error"] = Raw(record.error)
+    return members
 
 
 def _handle(task_store: TaskStore, record: TaskRecord) -> dict[str, Any]:
     """Return the fields that every task has in every state (K-06)."""
-    shown: dict[str, Any] = {"taskId": record.id, "status": record.status}
+    members: dict[str, Any] = {"taskId": record.id, "status": record.status}
     if record.status_message is not None:
-        shown["statusMessage"] = record.status_message
-    return shown | {
+        members["statusMessage"] = record.status_message
+    return members | {
         "createdAt": _iso(record.created_at),
         "lastUpdatedAt": _iso(record.updated_at),
         "ttlMs": round((record.expires_at - record.created_at) * 1000),

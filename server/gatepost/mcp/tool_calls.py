@@ -13,7 +13,8 @@ from gatepost.mcp.responses import MethodResult, UncommittedResult, call_result,
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.task_methods import UNDECLARED, created
-from gatepost.mcp.tasks.task_runner import BeforeTask, perform
+from gatepost.mcp.tasks.task_record import BeforeTask
+from gatepost.mcp.tasks.task_runner import perform
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import (
@@ -60,10 +61,10 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         if call.name in server.lengthy or (
             server.registry.source is not None and await _is_tenants_lengthy(server, call)
         ):
-            found = await run_detachable(server, ask, call)
-            if isinstance(found, TaskRecord):
-                return created(server, found)
-            outcome = found
+            result = await run_detachable(server, ask, call)
+            if isinstance(result, TaskRecord):
+                return created(server, result)
+            outcome = result
         else:
             outcome, commit = await server.runner.run_uncommitted(call)
     except UnknownTool as unknown:
@@ -163,9 +164,9 @@ class DetachableClient:
         await self._client.pause(retry_after_s)
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state that the run before kept."""
-        return self.before.state or self._client.kept
+        return self.before.state or self._client.previous_state
 
     @property
     def handed_over(self) -> bool:
@@ -191,7 +192,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
     detachable = _replace(call, client=client, lasting=True)
     work = asyncio.create_task(perform(server.runner, detachable))
     work.add_done_callback(lambda _: client.detaching.set())
-    accepted, why = False, ()
+    accepted, reason = False, ()
     try:
         if not await _turned(client, server.runner.allowed_s(call.caller), tool):
             return EXPIRED
@@ -201,15 +202,15 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
         accepted = True
         return record
     except asyncio.CancelledError as cancelled:
-        why = cancelled.args
+        reason = cancelled.args
         raise
     finally:
         if not accepted:
             # A call that has not reached its tool ends as if it had not been made, so that its
             # idempotency key is not used up. A tool that detaches may have had effects before.
             if tool.detaches or not client.refuse():
-                work.cancel(*why)
-            if tool.detaches and HUNG_UP in why:
+                work.cancel(*reason)
+            if tool.detaches and HUNG_UP in reason:
                 # A call that runs on for its idempotency key must not wait for a task.
                 client.go_on()
             await _over(work)

@@ -21,12 +21,12 @@ class SignedInTokens:
     def __init__(
         self,
         browser: BrowserSignIn,
-        kept: KeptSignIn | None,
+        kept_sign_in: KeptSignIn | None,
         *,
         scopes: str = "",
         tell: Callable[[str], object],
     ) -> None:
-        self._browser, self._kept, self._tell = browser, kept, tell
+        self._browser, self._kept, self._tell = browser, kept_sign_in, tell
         self._scopes = scopes
         self._used = ""
         """The access token that was used last."""
@@ -34,24 +34,24 @@ class SignedInTokens:
 
     async def first(self) -> str:
         """Return the access token to begin with; empty if there is none."""
-        found = self._read()
-        if found is not None and not found.is_current:
-            found = await self._refresh(found)
-        self._used = found.access_token if found and found.covers(self._scopes) else ""
+        tokens = self._read()
+        if tokens is not None and not tokens.is_current:
+            tokens = await self._refresh(tokens)
+        self._used = tokens.access_token if tokens and tokens.covers(self._scopes) else ""
         return self._used
 
     async def __call__(self, refused: HttpAnswer) -> str:
         """Return another token after the answer 401 or 403; raises SignInFailed."""
-        found = self._read()
-        if found and self._used and refused.status == 401 and not self._refreshed:
+        stored = self._read()
+        if stored and self._used and refused.status == 401 and not self._refreshed:
             # Another command may have refreshed meanwhile.
-            other = found.access_token != self._used
-            current = found if other else await self._refresh(found)
+            is_other = stored.access_token != self._used
+            current = stored if is_other else await self._refresh(stored)
             if current is not None:
                 self._used = current.access_token
                 return self._used
         # A sign-in for one more scope must not lose the scopes of the previous one.
-        before = " ".join(found.scopes) if found else ""
+        before = " ".join(stored.scopes) if stored else ""
         tokens = await self._browser(read_challenge(refused, Findings()), before)
         await self._keep(tokens)
         self._used = tokens.access_token
@@ -64,10 +64,10 @@ class SignedInTokens:
             return None
         try:
             async with self._kept.alone():
-                found = self._read()
-                if found is None or found.access_token != old.access_token:
-                    return found
-                tokens = await self._browser.refreshed(found)
+                stored = self._read()
+                if stored is None or stored.access_token != old.access_token:
+                    return stored
+                tokens = await self._browser.refreshed(stored)
                 try:
                     self._kept.write(tokens)
                 except OSError as error:

@@ -72,18 +72,18 @@ class RemoteSession:
 
     async def listed(self, method: str, member: str) -> list[Mapping[str, Any]]:
         """Return all entries of a list, page by page."""
-        found: list[Mapping[str, Any]] = []
+        items: list[Mapping[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
             page = await self.request(method, params)
             entries = page.get(member)
             entries = entries if isinstance(entries, list) else ()
-            found += [one for one in entries if isinstance(one, dict)]
+            items += [item for item in entries if isinstance(item, dict)]
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str):
                 break
             params = {"cursor": cursor}
-        return found
+        return items
 
     async def close(self) -> None:
         """End the session, if the server has one."""
@@ -102,24 +102,26 @@ class RemoteSession:
         outcome, answer = await self._sent(body, headers | {"mcp-method": "server/discover"}, 0)
         if answer.status in {401, 403} or answer.status >= 500:
             raise RequestFailed(_sentence("server/discover", outcome, answer))
-        known = era.of_discovery(outcome)
-        if isinstance(known, ServerDescription):
-            return known
+        discovered = era.of_discovery(outcome)
+        if isinstance(discovered, ServerDescription):
+            return discovered
         body = outgoing.initialize(0, era.HANDSHAKE_REVISIONS[0], {})
         outcome, answer = await self._sent(
             body, outgoing.common_headers(None, era.HANDSHAKE_REVISIONS[0]), 0
         )
-        found = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
-        if found is None:
+        description = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
+        if description is None:
             raise RequestFailed(_sentence("initialize", outcome, answer))
         self._session_id = answer.header("mcp-session-id") or None
-        done = outgoing.message("notifications/initialized", {})
-        await self._sent(done, outgoing.common_headers("session", found.revision), None)
-        return found
+        initialized = outgoing.message("notifications/initialized", {})
+        await self._sent(
+            initialized, outgoing.common_headers("session", description.revision), None
+        )
+        return description
 
     def _own(self) -> dict[str, str]:
-        named = {} if self._session_id is None else {"mcp-session-id": self._session_id}
-        return named | ({"authorization": f"Bearer {self._token}"} if self._token else {})
+        session_header = {} if self._session_id is None else {"mcp-session-id": self._session_id}
+        return session_header | ({"authorization": f"Bearer {self._token}"} if self._token else {})
 
     async def _sent(
         self, body: bytes, headers: Mapping[str, str], identity: int | None

@@ -56,9 +56,9 @@ def state_home(environment: Mapping[str, str]) -> Path:
 
     Raises OSError if the user has no home directory.
     """
-    named = Path(environment.get("XDG_STATE_HOME", ""))
-    if named.is_absolute():
-        return named / FOLDER
+    configured = Path(environment.get("XDG_STATE_HOME", ""))
+    if configured.is_absolute():
+        return configured / FOLDER
     try:
         return Path.home() / ".local/state" / FOLDER
     except RuntimeError:
@@ -91,12 +91,12 @@ class KeptSignIn:
             if is_foreign(status) or status.st_mode & GROUP_AND_OTHERS:
                 raise PermissionError(f"{self._path} can be read by other users; delete it")
             try:
-                kept = msgspec.json.decode(file.read(MAX_BYTES), type=KeptTokens)
+                tokens = msgspec.json.decode(file.read(MAX_BYTES), type=KeptTokens)
             except msgspec.DecodeError:
                 return None  # of another version, or incomplete
-        return kept if kept.url == self._url else None
+        return tokens if tokens.url == self._url else None
 
-    def write(self, kept: KeptTokens) -> None:
+    def write(self, tokens: KeptTokens) -> None:
         """Replace the kept tokens in one step; only within a block of `alone`."""
         self._make_folder()
         new = self._path.with_suffix(f".{os.getpid()}")
@@ -104,7 +104,7 @@ class KeptSignIn:
         try:
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
             with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(kept))
+                file.write(msgspec.json.encode(tokens))
             new.replace(self._path)
         finally:
             new.unlink(missing_ok=True)
@@ -113,10 +113,10 @@ class KeptSignIn:
         """Delete the file; return whether there was one. Only within a block of `alone`."""
         # A killed command has left tokens in a file with another suffix. If the lock's file were
         # removed, two commands could refresh at a time.
-        found = [one for one in self._folder.glob(f"{self._path.stem}.*") if one != self._lock]
-        for one in found:
-            one.unlink(missing_ok=True)
-        return bool(found)
+        paths = [path for path in self._folder.glob(f"{self._path.stem}.*") if path != self._lock]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return bool(paths)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
@@ -135,8 +135,8 @@ class KeptSignIn:
 
     def _make_folder(self) -> None:
         # The mode of `parents=True` would follow the umask.
-        for one in reversed((self._folder, *self._folder.parents)):
-            one.mkdir(mode=0o700, exist_ok=True)
+        for folder in reversed((self._folder, *self._folder.parents)):
+            folder.mkdir(mode=0o700, exist_ok=True)
         self._check_folder()
 
     def _check_folder(self) -> None:
@@ -152,7 +152,7 @@ class KeptSignIn:
             )
 
 
-def tokens_of(document: Mapping[str, Any], requested_scope: str, **about: str) -> KeptTokens:
+def tokens_of(document: Mapping[str, Any], requested_scope: str, **members: str) -> KeptTokens:
     """
     Return the tokens of an answer of a token endpoint (RFC 6749 section 5.1).
 
@@ -168,5 +168,5 @@ def tokens_of(document: Mapping[str, Any], requested_scope: str, **about: str) -
         refresh_token=refresh if isinstance(refresh, str) else "",
         scopes=tuple((granted if isinstance(granted, str) else requested_scope).split()),
         expires_at=expires_at,
-        **about,
+        **members,
     )

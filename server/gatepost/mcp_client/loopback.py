@@ -51,9 +51,9 @@ class CallbackReceiver:
         """
         async with asyncio.timeout(WITHIN_S):
             while True:
-                found = await self._answers.get()
-                if hmac.compare_digest(found.get("state", "").encode(), state.encode()):
-                    return found
+                callback = await self._answers.get()
+                if hmac.compare_digest(callback.get("state", "").encode(), state.encode()):
+                    return callback
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -124,29 +124,29 @@ class BrowserSignIn:
             revocation_endpoint="" if self._problem_of(revocation) else revocation,
         )
 
-    async def refreshed(self, kept: KeptTokens) -> KeptTokens:
+    async def refreshed(self, tokens: KeptTokens) -> KeptTokens:
         """Return new tokens for a refresh token (RFC 6749 section 6); raises SignInFailed."""
-        if problem := self._problem_of(kept.token_endpoint):
-            raise SignInFailed(f"The token endpoint {kept.token_endpoint} {problem}.")
+        if problem := self._problem_of(tokens.token_endpoint):
+            raise SignInFailed(f"The token endpoint {tokens.token_endpoint} {problem}.")
         form = {
             "grant_type": "refresh_token",
-            "refresh_token": kept.refresh_token,
-            "client_id": kept.client_id,
-            "resource": kept.resource,
+            "refresh_token": tokens.refresh_token,
+            "client_id": tokens.client_id,
+            "resource": tokens.resource,
         }
-        document = await self._token(kept.token_endpoint, form)
-        about = {name: getattr(kept, name) for name in UNCHANGED_MEMBERS}
-        new = tokens_of(document, " ".join(kept.scopes), **about)
+        document = await self._token(tokens.token_endpoint, form)
+        unchanged = {name: getattr(tokens, name) for name in UNCHANGED_MEMBERS}
+        new = tokens_of(document, " ".join(tokens.scopes), **unchanged)
         # An issuer that does not rotate refresh tokens sends none.
-        return replace(new, refresh_token=new.refresh_token or kept.refresh_token)
+        return replace(new, refresh_token=new.refresh_token or tokens.refresh_token)
 
-    async def revoke(self, kept: KeptTokens) -> bool:
+    async def revoke(self, tokens: KeptTokens) -> bool:
         """Take the tokens back at their issuer (RFC 7009); return whether it did so."""
-        endpoint = kept.revocation_endpoint
+        endpoint = tokens.revocation_endpoint
         if not endpoint or self._problem_of(endpoint):
             return False
-        token = kept.refresh_token or kept.access_token
-        body = urlencode({"token": token, "client_id": kept.client_id}).encode()
+        token = tokens.refresh_token or tokens.access_token
+        body = urlencode({"token": token, "client_id": tokens.client_id}).encode()
         try:
             answer = await self._probe.send("POST", endpoint, headers=FORM, body=body)
         except Unreachable:
@@ -179,8 +179,8 @@ class BrowserSignIn:
             if document is None:
                 continue
             try:
-                found = metadata_of(DiscoveryLocation(issuer=issuer), document_url, document)
-                found.endpoint("authorization_endpoint"), found.endpoint("token_endpoint")
+                metadata = metadata_of(DiscoveryLocation(issuer=issuer), document_url, document)
+                metadata.endpoint("authorization_endpoint"), metadata.endpoint("token_endpoint")
             except FetchError as error:
                 raise SignInFailed(
                     f"The metadata at {document_url} cannot be used: {error}."
@@ -188,7 +188,7 @@ class BrowserSignIn:
             methods = document.get("code_challenge_methods_supported")
             if not isinstance(methods, list) or "S256" not in methods:
                 raise SignInFailed(f"{issuer} does not offer PKCE with S256. Pass --token.")
-            return SignInServer(found, document, resource)
+            return SignInServer(metadata, document, resource)
         raise SignInFailed(f"The authorization server {issuer} publishes no metadata.")
 
     def _problem_of(self, url: str) -> str:
@@ -220,7 +220,7 @@ class BrowserSignIn:
                 f"{server.metadata.issuer} does not register clients. Register one there with the "
                 "redirect address http://127.0.0.1/callback (any port), and pass --client-id."
             )
-        about = {
+        client_metadata = {
             "client_name": NAME,
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
@@ -229,7 +229,7 @@ class BrowserSignIn:
             "application_type": "native",
         }
         answer = await self._probe.send(
-            "POST", endpoint, headers=JSON, body=msgspec.json.encode(about)
+            "POST", endpoint, headers=JSON, body=msgspec.json.encode(client_metadata)
         )
         client_id = (answer.json_object() or {}).get("client_id")
         if answer.status not in {200, 201} or not isinstance(client_id, str):
@@ -237,8 +237,10 @@ class BrowserSignIn:
         return client_id
 
     def _code_of(self, answer: Mapping[str, str], server: SignInServer) -> str:
-        named = answer.get("iss", "" if server.metadata.names_itself else server.metadata.issuer)
-        if named != server.metadata.issuer:
+        issuer_name = answer.get(
+            "iss", "" if server.metadata.names_itself else server.metadata.issuer
+        )
+        if issuer_name != server.metadata.issuer:
             raise SignInFailed("The answer of the sign-in is from another issuer (RFC 9207).")
         if "code" in answer:
             return answer["code"]
@@ -262,10 +264,10 @@ class BrowserSignIn:
         return document
 
 
-def _refusal(what: str, url: str, answer: HttpAnswer) -> str:
+def _refusal(action: str, url: str, answer: HttpAnswer) -> str:
     document = answer.json_object() or {}
     reason = document.get("error_description") or document.get("error") or answer.described
-    return f"{urlsplit(url).netloc} did not {what}: {reason}"
+    return f"{urlsplit(url).netloc} did not {action}: {reason}"
 
 
 def _joined(*scopes: str) -> str:

@@ -67,9 +67,9 @@ class ConnectionPools:
             await line.transport.aclose()
 
     async def _close_unused(self) -> None:
-        over = len(self._lines) - (0 if self._retired else IDLE_POOLS)
+        excess = len(self._lines) - (0 if self._retired else IDLE_POOLS)
         idle = [key for key, line in self._lines.items() if not line.users]
         # Removed from the mapping before the first await, so no request gets a closing transport.
-        surplus = [self._lines.pop(key) for key in idle[: max(over, 0)]]
+        surplus = [self._lines.pop(key) for key in idle[: max(excess, 0)]]
         for line in surplus:
             await line.transport.aclose()

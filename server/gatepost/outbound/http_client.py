@@ -160,18 +160,20 @@ class Sender:
             # One limit for the whole request: a server that sends a byte per second passes every
             # read timeout, and each hop would start a new one.
             async with asyncio.timeout(timeout_s):
-                most = options.get("redirects", 0)
-                for hop in range(most + 1):
+                max_redirects = options.get("redirects", 0)
+                for hop in range(max_redirects + 1):
                     try:
                         if "before" in options:
                             await options["before"](outbound.url)
-                        sent = await self._hop(outbound, hop < most, timeout_s, max_bytes)
+                        result = await self._hop(
+                            outbound, hop < max_redirects, timeout_s, max_bytes
+                        )
                     except httpx2.TransportError as error:
                         at = outbound.where.host
-                        raise failure_of(error, at, outbound.method, sent=hop > 0) from error
-                    if isinstance(sent, OutboundReply):
-                        return sent
-                    outbound = sent
+                        raise failure_of(error, at, outbound.method, was_sent=hop > 0) from error
+                    if isinstance(result, OutboundReply):
+                        return result
+                    outbound = result
         except TimeoutError:
             raise too_late(outbound.where.host, outbound.method) from None
         raise AssertionError("the last hop answers a Reply")
@@ -287,17 +289,17 @@ async def checked_addresses(
         raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
     spelt = literal(host)
     try:
-        found = [str(spelt)] if spelt is not None else await resolver(host, port)
+        addresses = [str(spelt)] if spelt is not None else await resolver(host, port)
     except OSError:
-        found = []
-    if not found:
+        addresses = []
+    if not addresses:
         raise ToolFailure(
             "upstream_unavailable", f"{host} has no address: the name may be wrong.", retry_after=10
         )
-    if not all(address_policy.reachable(host, port, ip_address(one)) for one in found):
+    if not all(address_policy.reachable(host, port, ip_address(address)) for address in addresses):
         raise ToolFailure(
             "denied",
             f"{host} is at an address that is not on the internet, so tools may not reach it. The "
             "operator can allow it by [network] allow_hosts.",
         )
-    return alternated(found)
+    return alternated(addresses)

@@ -116,14 +116,14 @@ def outbound_request(method: str, url: str, options: Sending) -> OutboundRequest
         raise unsent(f"The body has {len(body)} bytes; at most {BODY_BYTES} are sent.")
     if "uploads" not in options and "content-type" in headers:
         body_headers = {"content-type": headers["content-type"]} if body else {}
-    kept = {name: value for name, value in headers.items() if name != "content-type"}
+    other_headers = {name: value for name, value in headers.items() if name != "content-type"}
     text = str(where)
     parsed = where if text == url else parsed_url(text)
     return OutboundRequest(
         method=method.upper(),
         url=text,
         parsed=parsed,
-        headers=kept,
+        headers=other_headers,
         body=body,
         body_headers=body_headers,
         confidential=bool(body) or options.get("confidential", False),
@@ -150,7 +150,7 @@ def plain(url: str) -> str:
     match = AUTHORITY.match(url)
     end = match.end() if match else 0
     try:
-        return url[:end] + NON_ASCII.sub(lambda found: quote(found[0]), url[end:])
+        return url[:end] + NON_ASCII.sub(lambda match: quote(match[0]), url[end:])
     except UnicodeEncodeError:
         raise refused_url("it holds half a character") from None
 
@@ -178,7 +178,9 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values for a query or a form: strings and lists of them, without None."""
     return {
-        name: [as_text(one) for one in value] if isinstance(value, list | tuple) else as_text(value)
+        name: [as_text(item) for item in value]
+        if isinstance(value, list | tuple)
+        else as_text(value)
         for name, value in values.items()
         if value is not None
     }
@@ -201,15 +203,15 @@ def _body(where: httpx2.URL, **options: Unpack[Sending]) -> tuple[bytes, dict[st
     if "content" in options:
         return options["content"], {"content-type": "application/octet-stream"}
     if "json" in options:
-        made = httpx2.Request("POST", where, json=options["json"])
+        request = httpx2.Request("POST", where, json=options["json"])
     elif "uploads" in options:
         uploads = [_part(upload) for upload in options["uploads"]]
-        made = httpx2.Request("POST", where, data=flat(options.get("form", {})), files=uploads)
+        request = httpx2.Request("POST", where, data=flat(options.get("form", {})), files=uploads)
     elif "form" in options:
-        made = httpx2.Request("POST", where, data=flat(options["form"]))
+        request = httpx2.Request("POST", where, data=flat(options["form"]))
     else:
         return b"", {}
-    return made.read(), {"content-type": made.headers.get("content-type", "")}
+    return request.read(), {"content-type": request.headers.get("content-type", "")}
 
 
 def _part(upload: Upload) -> tuple[str, tuple[str, bytes, str]]:

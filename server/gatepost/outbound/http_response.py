@@ -32,22 +32,22 @@ class Unpacker:
         self._inflate: Any = None
         self._packed = b""
 
-    def unpack(self, data: bytes, most: int) -> bytes:
-        """Decompress *data* after the previous data; return at most *most* bytes."""
+    def unpack(self, data: bytes, max_bytes: int) -> bytes:
+        """Decompress *data* after the previous data; return at most *max_bytes* bytes."""
         if self.coding == "identity":
-            return data[:most]
+            return data[:max_bytes]
         self._packed += data
-        found = bytearray()
-        while self._packed and len(found) < most:
+        unpacked = bytearray()
+        while self._packed and len(unpacked) < max_bytes:
             if self._inflate is None:
                 self._inflate = zlib.decompressobj(self._window())
-            found += self._inflate.decompress(self._packed, most - len(found))
+            unpacked += self._inflate.decompress(self._packed, max_bytes - len(unpacked))
             self._packed = self._inflate.unconsumed_tail
             if self._inflate.eof:
                 self._packed, self._inflate = self._inflate.unused_data, None
                 if self.coding == "deflate" or not self._packed.startswith(b"\x1f"):
                     break  # data after the last member is padding
-        return bytes(found)
+        return bytes(unpacked)
 
     @property
     def complete(self) -> bool:

@@ -40,23 +40,27 @@ class StreamedReply:
         if coding is None:
             raise AnswerInvalid("used a content encoding that was not requested")
         unpacker = Unpacker(coding)
-        left, count = max_bytes, 0
+        remaining_bytes, count = max_bytes, 0
         try:
             async with aclosing(raw_parts(self._answer)) as received:
                 async for part in received:
                     count += 1
                     if count % PARTS_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                    limit = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left + 1)
+                    limit = (
+                        CHUNK_BYTES
+                        if remaining_bytes is None
+                        else min(CHUNK_BYTES, remaining_bytes + 1)
+                    )
                     # An identity coding passes on at most as much as fits, so it comes in slices.
                     for start in range(0, len(part), CHUNK_BYTES):
                         piece = unpacker.unpack(part[start : start + CHUNK_BYTES], limit)
                         while piece:
-                            if left is not None:
-                                left -= len(piece)
-                                if left < 0:
+                            if remaining_bytes is not None:
+                                remaining_bytes -= len(piece)
+                                if remaining_bytes < 0:
                                     raise AnswerInvalid("sent more than is read of one answer")
-                                limit = min(CHUNK_BYTES, left + 1)
+                                limit = min(CHUNK_BYTES, remaining_bytes + 1)
                             yield piece
                             piece = b"" if coding == "identity" else unpacker.unpack(b"", limit)
             # Another request may use the connection while this answer is worked on.
@@ -97,4 +101,4 @@ async def streamed(
         async with sender.answered(outbound, options.get("timeout_s", TIMEOUT_S)) as answer:
             yield StreamedReply(answer)
     except httpx2.TransportError as error:
-        raise failure_of(error, outbound.where.host, outbound.method, sent=False) from error
+        raise failure_of(error, outbound.where.host, outbound.method, was_sent=False) from error

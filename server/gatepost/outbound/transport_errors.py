@@ -38,9 +38,11 @@ def too_late(host: str, method: str) -> ToolFailure:
     return ToolFailure("timeout", message)
 
 
-def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bool) -> ToolFailure:
+def failure_of(
+    error: httpx2.TransportError, host: str, method: str, *, was_sent: bool
+) -> ToolFailure:
     """
-    Return the failure for a transport error; *sent* says whether an earlier hop was sent.
+    Return the failure for a transport error; *was_sent* says whether an earlier hop was sent.
 
     `upstream_unavailable` promises that nothing was done, so a request that may have had effects
     gets another kind.
@@ -59,7 +61,7 @@ def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bo
         )
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return too_late(host, method)
-    if method not in SAFE_METHODS and (sent or not isinstance(error, NOT_SENT)):
+    if method not in SAFE_METHODS and (was_sent or not isinstance(error, NOT_SENT)):
         message = (
             f"The connection to {host} broke before its answer came. It may have done what was "
             "asked: look before you ask again."

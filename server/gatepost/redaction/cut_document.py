@@ -41,22 +41,22 @@ def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
     a caller could hide the rest of a secret behind any number of them.
     """
     limit = cut_at + LONGEST_ESCAPE * redactor.longest
-    near = cut_whole(encoded, limit + NEAR_BYTES)
-    document = JsonDocument(near)
+    head = cut_whole(encoded, limit + NEAR_BYTES)
+    document = JsonDocument(head)
     if not (redactor.plain or is_unquoted(document.text)):
-        near = cut_whole(encoded, limit + FAR_BYTES)
-        document = JsonDocument(near)
-    if len(near) == len(encoded) or not redactor.has_no_beginning(document.text):
+        head = cut_whole(encoded, limit + FAR_BYTES)
+        document = JsonDocument(head)
+    if len(head) == len(encoded) or not redactor.has_no_beginning(document.text):
         return False
     if redactor.plain:
         return True
-    if _searched_size(near, cut_at, document.text) < redactor.longest:
+    if _searched_size(head, cut_at, document.text) < redactor.longest:
         return False
     split = document.split(redactor)
     return not (split.strings or split.numbers or document.numbers(redactor, split))
 
 
-def _searched_size(near: bytes, cut_at: int, strings: bytes) -> int:
+def _searched_size(head: bytes, cut_at: int, strings: bytes) -> int:
     """
     Return how many bytes of a known value that begins before *cut_at* certainly stand behind it.
 
@@ -65,37 +65,41 @@ def _searched_size(near: bytes, cut_at: int, strings: bytes) -> int:
     *strings* are those of the document, decoded.
     """
     is_plain = is_unquoted(strings)  # as in most texts, each mark begins or ends a string
-    before = near[:cut_at] if is_plain else bare(near[:cut_at])
-    rest = near[cut_at:] if is_plain else bare(near)[len(before) :]
+    before = head[:cut_at] if is_plain else bare(head[:cut_at])
+    remainder = head[cut_at:] if is_plain else bare(head)[len(before) :]
     is_begun = before.count(b'"') % 2 == 1
-    if b'"' in rest or not is_begun:
-        views = _views(rest.partition(b'"')[2] if is_begun else rest, b'"')
-        found = [one for view in views for one in _decodings(view)]
+    if b'"' in remainder or not is_begun:
+        views = _views(remainder.partition(b'"')[2] if is_begun else remainder, b'"')
+        decodings = [decoding for view in views for decoding in _decodings(view)]
     elif before[: before.rfind(b'"')].rstrip()[-1:] not in _BEFORE_VALUES:
         return 0  # the string may be a name
     elif is_plain:
         # Each backslash is counted as the longest escape of one byte.
-        return len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
+        return len(remainder.translate(None, _BLANKS)) - LONGEST_ESCAPE * remainder.count(b"\\")
     else:
-        decoded = found = _decodings(rest)
+        decoded = decodings = _decodings(remainder)
         # If the text after the cut cannot be decoded, the string stays as it is written, without
         # any `"`.
-        written = layers(rest) if b"\\" in rest else []
-        for quote, others in ((b'"', written[1:]), (b"'", written)):
-            if any(quote in one for one in layers(strings)):
-                found = [*found, *_quoted_values({*decoded, *others}, quote)]
-    return min(len(one.translate(None, _BLANKS)) for one in found) - BEGUN_BYTES
+        written = layers(remainder) if b"\\" in remainder else []
+        for quote, other_forms in ((b'"', written[1:]), (b"'", written)):
+            if any(quote in layer for layer in layers(strings)):
+                decodings = [*decodings, *_quoted_values({*decoded, *other_forms}, quote)]
+    return min(len(decoding.translate(None, _BLANKS)) for decoding in decodings) - BEGUN_BYTES
 
 
 def _quoted_values(texts: set[bytes], quote: bytes) -> list[bytes]:
     """Return the values in quotation marks, joined, whether the first mark begins or ends one."""
-    if any(SEPARATOR in one for one in texts):
+    if any(SEPARATOR in text for text in texts):
         return [b""]
     # Blanks stay. Without them, other marks would look escaped, and numbers would change.
-    masked = [masked_escapes(one, quote) for one in texts]
-    views = [_views(each, quote) for one in masked for each in (one, one.partition(quote)[2])]
-    joined = {unmasked_escapes(view, quote) for each in views for view in each}
-    return [layer for one in joined for layer in layers(one)]
+    masked = [masked_escapes(text, quote) for text in texts]
+    views = [
+        _views(variant, quote)
+        for masked_text in masked
+        for variant in (masked_text, masked_text.partition(quote)[2])
+    ]
+    joined = {unmasked_escapes(view, quote) for text_views in views for view in text_views}
+    return [layer for text in joined for layer in layers(text)]
 
 
 def _decodings(string: bytes) -> list[bytes]:
@@ -125,8 +129,8 @@ def cut_whole(encoded: bytes, size: int) -> bytes:
         return encoded
     shortened = encoded[:size].decode(errors="ignore").encode()
     at = shortened.rfind(b"\\", max(len(shortened) - HALF_ESCAPE, 0))
-    behind = shortened[at + 1 :]
-    is_whole = behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)
+    tail = shortened[at + 1 :]
+    is_whole = tail and not (tail[:1] == b"u" and len(tail) < HALF_ESCAPE)
     if at >= 0 and not is_whole and _begins_escape(shortened, at):
         shortened = shortened[:at]
     at = len(shortened) - HALF_ESCAPE - 1

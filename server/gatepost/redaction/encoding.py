@@ -33,9 +33,9 @@ def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
         return
     name = shown(name)
     written = dict.fromkeys([plain, *_spelt(plain), *_lines(plain)])
-    for each in written:
-        if len(each) >= MIN_BYTES:
-            yield Literal(name, each)
+    for encoded in written:
+        if len(encoded) >= MIN_BYTES:
+            yield Literal(name, encoded)
     wide = value.encode("utf-16-le", errors="surrogatepass")
     yield Literal(name, wide.removesuffix(b"\0"))
     yield from _hex(name, plain)
@@ -48,12 +48,12 @@ def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
 
 def meant_by(value: str) -> list[str]:
     """Return a value and the secret part of values like `Bearer xyz` or `Basic xyz`."""
-    found = _SCHEME.fullmatch(value)
-    if found is None:
+    match = _SCHEME.fullmatch(value)
+    if match is None:
         return [value]
-    meanings = [value, found[1]]
+    meanings = [value, match[1]]
     try:
-        user, _, password = base64.b64decode(found[1], validate=True).decode().partition(":")
+        user, _, password = base64.b64decode(match[1], validate=True).decode().partition(":")
     except ValueError:
         return meanings
     return [*meanings, password] if user and password else meanings
@@ -67,8 +67,8 @@ def shown(name: str) -> str:
     behind what a pack keeps those of several calls: neither says anything to a reader.
     """
     name = name.partition(".")[0]
-    if kept := _KEPT.fullmatch(name):
-        name = kept[1].upper()
+    if match := _KEPT.fullmatch(name):
+        name = match[1].upper()
     return _NAMEABLE.sub("_", name)[:64] or "SECRET"
 
 
@@ -130,10 +130,10 @@ def _base64(name: str, plain: bytes) -> Iterator[KnownMatch]:
 
 
 def _hex(name: str, plain: bytes) -> Iterator[KnownMatch]:
-    for between in ("", ":", " "):
-        whole = plain.hex(between) if between else plain.hex()
+    for separator in ("", ":", " "):
+        hex_digits = plain.hex(separator) if separator else plain.hex()
         tail = plain[-_HEX_WINDOW_BYTES:]
-        last = tail.hex(between) if between else tail.hex()
+        last = tail.hex(separator) if separator else tail.hex()
         for digits in itertools.product(*[{digit, digit.upper()} for digit in last]):
             window = "".join(digits).encode()
-            yield Hex(name, whole.encode(), len(whole) - len(last), window)
+            yield Hex(name, hex_digits.encode(), len(hex_digits) - len(last), window)

@@ -21,21 +21,21 @@ _LINES = re.compile(
 )
 
 
-def hides_words(arguments: bytes, shown: bytes) -> bool:
+def hides_words(arguments: bytes, shown_arguments: bytes) -> bool:
     """
-    Return whether a redacted private key in *shown* is something else.
+    Return whether a redacted private key in *shown_arguments* is something else.
 
     It is the only secret pattern that matches words and lines. A caller could put text between the
     begin and end lines, which the approver would not see although the tool gets it.
     """
-    originals, shown_texts = list(_leaves(arguments)), list(_leaves(shown))
+    originals, shown_texts = list(_leaves(arguments)), list(_leaves(shown_arguments))
     if len(originals) != len(shown_texts):
         return True
     hidden = [
         part
-        for one, other in zip(originals, shown_texts, strict=True)
-        if one != other and f":{KEY}]" in str(other)
-        for part in _parts(str(one), str(other))
+        for original, shown_text in zip(originals, shown_texts, strict=True)
+        if original != shown_text and f":{KEY}]" in str(shown_text)
+        for part in _parts(str(original), str(shown_text))
     ]
     return len(hidden) > MAX_KEYS or not all(map(_is_key, hidden))
 
@@ -47,26 +47,26 @@ def hides_arguments(arguments: bytes, before: bytes, after: bytes, secrets: Sequ
     *before* and *after* are the shown arguments without and with these values redacted. A caller
     that uses an address as a password too would have the address redacted in both places.
     """
-    own = Counter(secrets)
+    remaining_secrets = Counter(secrets)
     triples = zip(_leaves(arguments), _leaves(before), _leaves(after), strict=True)
-    for original, one, other in triples:
-        if one == other:
+    for original, before_text, after_text in triples:
+        if before_text == after_text:
             continue
-        if not own[str(original)]:
+        if not remaining_secrets[str(original)]:
             return True
-        own[str(original)] -= 1
+        remaining_secrets[str(original)] -= 1
     return False
 
 
 def _leaves(encoded: bytes) -> Iterator[Any]:
     """Yield names and values in their order, repeated names included."""
-    left: list[Any] = [json.loads(encoded, object_pairs_hook=list)]
-    while left:
-        one = left.pop()
-        if isinstance(one, list | tuple):
-            left.extend(reversed(one))
+    stack: list[Any] = [json.loads(encoded, object_pairs_hook=list)]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list | tuple):
+            stack.extend(reversed(node))
         else:
-            yield one
+            yield node
 
 
 def _parts(original: str, shown_text: str) -> Iterator[str]:

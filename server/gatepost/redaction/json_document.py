@@ -61,10 +61,10 @@ def cleaned(
     """
     document = JsonDocument(encoded, blocks=blocks, names=names)
     split = document.split(redactor)
-    found = document.spans(redactor, split)
+    spans = document.spans(redactor, split)
     binary = document.without(redactor)
     numbers = document.numbers(redactor, split)
-    return document.changed(found, binary, numbers) if found or binary or numbers else None
+    return document.changed(spans, binary, numbers) if spans or binary or numbers else None
 
 
 class DocumentLeaf(NamedTuple):
@@ -104,13 +104,17 @@ class JsonDocument:
 
     def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
         """Return the spans to redact in each string."""
-        found = split.strings
+        spans_by_string = split.strings
         alone = redactor.spans(self.text)
         if alone:
             for pieces in placed(alone, [*map(len, self._texts)], 1):
                 for index, piece in pieces:
-                    found.setdefault(index, []).append(piece)
-        return {index: merged(spans) for index, spans in found.items() if not self._stays(index)}
+                    spans_by_string.setdefault(index, []).append(piece)
+        return {
+            index: merged(spans)
+            for index, spans in spans_by_string.items()
+            if not self._stays(index)
+        }
 
     @cached_property
     def text(self) -> bytes:
@@ -123,17 +127,17 @@ class JsonDocument:
         if redactor.plain:
             return split
         for index in self._quoting():
-            if found := quoted(self._texts[index], redactor):
-                split.strings[index] = found
+            if quoted_spans := quoted(self._texts[index], redactor):
+                split.strings[index] = quoted_spans
         if not self._may_be_split(redactor):
             return split
         for view in self._views():
-            found = redactor.values(self._joined([raw for _, raw in view], b"", b""))
-            found = [one for one in found if one.end - one.start >= MIN_SPLIT]
-            if not found:
+            quoted_spans = redactor.values(self._joined([raw for _, raw in view], b"", b""))
+            quoted_spans = [piece for piece in quoted_spans if piece.end - piece.start >= MIN_SPLIT]
+            if not quoted_spans:
                 continue
             texts = [self._texts[at] if at < len(self._strings) else raw for at, raw in view]
-            for pieces in placed(found, [*map(len, texts)]):
+            for pieces in placed(quoted_spans, [*map(len, texts)]):
                 self._take(split, [(view[nth].at, piece) for nth, piece in pieces])
         return split
 
@@ -173,30 +177,30 @@ class JsonDocument:
         These are all values, the values with the numbers between them, and names with their values;
         in blocks the texts alone, whatever else each of them says of itself.
         """
-        behind = self._between[1:]
-        leaves = [DocumentLeaf(*each) for each in enumerate(self._strings)]
+        following = self._between[1:]
+        leaves = [DocumentLeaf(*item) for item in enumerate(self._strings)]
         values = [
-            leaf for leaf, text in zip(leaves, behind, strict=True) if text.lstrip()[:1] != b":"
+            leaf for leaf, text in zip(leaves, following, strict=True) if text.lstrip()[:1] != b":"
         ]
-        named = len(values) < len(leaves)
+        has_names = len(values) < len(leaves)
         if self._blocks:
             values, every = self._unworded(values), self._unworded(leaves)
-            named = len(values) < len(every)
+            has_names = len(values) < len(every)
             leaves, texts = every, self._members(b"text")
             if 1 < len(texts) < len(values):
                 yield texts
         if len(values) > 1:
             yield values
-        if named:
+        if has_names:
             yield leaves
         if values and (numbers := self._numbers()):
             places = {leaf.at: leaf for leaf in values}
-            both: list[DocumentLeaf] = []
-            for index, between in enumerate(numbers):
-                both += between
+            in_order: list[DocumentLeaf] = []
+            for index, gap_numbers in enumerate(numbers):
+                in_order += gap_numbers
                 if index in places:
-                    both.append(places[index])
-            yield both
+                    in_order.append(places[index])
+            yield in_order
 
     def _unworded(self, leaves: list[DocumentLeaf]) -> list[DocumentLeaf]:
         return [leaf for leaf in leaves if leaf.raw not in PROTOCOL]
@@ -212,13 +216,13 @@ class JsonDocument:
 
     def _numbers(self) -> list[list[DocumentLeaf]]:
         """Return the numbers before each string and after the last one."""
-        found: list[list[DocumentLeaf]] = []
+        by_gap: list[list[DocumentLeaf]] = []
         start, found_any = len(self._strings), False
-        for between in self._between:
-            found.append([DocumentLeaf(start + n.start(), n[0]) for n in _NUMBER.finditer(between)])
-            found_any = found_any or bool(found[-1])
-            start += len(between) + len(SEPARATOR)
-        return found if found_any else []
+        for gap in self._between:
+            by_gap.append([DocumentLeaf(start + n.start(), n[0]) for n in _NUMBER.finditer(gap)])
+            found_any = found_any or bool(by_gap[-1])
+            start += len(gap) + len(SEPARATOR)
+        return by_gap if found_any else []
 
     def _stays(self, index: int) -> bool:
         if self._blocks and self._texts[index] in PROTOCOL:
@@ -227,40 +231,40 @@ class JsonDocument:
 
     def without(self, redactor: Redactor) -> dict[int, bytes]:
         """Return the redacted binary members that contain secrets."""
-        found: dict[int, bytes] = {}
+        replacements: dict[int, bytes] = {}
         if not self._blocks or BINARY.isdisjoint(self._strings):
-            return found
+            return replacements
         for index, name in enumerate(self._strings[:-1]):
             if name in BINARY and self._is_name(index):
                 data = _binary(self._strings[index + 1])
                 if spans := redactor.spans(data):
-                    found[index + 1] = base64.b64encode(replaced(data, spans))
-        return found
+                    replacements[index + 1] = base64.b64encode(replaced(data, spans))
+        return replacements
 
     def numbers(self, redactor: Redactor, split: Split) -> list[SecretSpan]:
         """Return the secrets in numbers between the strings."""
-        between = SEPARATOR.join(self._between)
-        if redactor.plain or not any(digit in between for digit in b"0123456789"):
+        gaps_text = SEPARATOR.join(self._between)
+        if redactor.plain or not any(digit in gaps_text for digit in b"0123456789"):
             return []
-        return redactor.values(between) + split.numbers
+        return redactor.values(gaps_text) + split.numbers
 
     def changed(
         self,
-        found: dict[int, list[SecretSpan]],
+        spans_by_string: dict[int, list[SecretSpan]],
         binary: dict[int, bytes],
         numbers: list[SecretSpan],
     ) -> bytes:
         """Return the document with markers."""
-        strings, between = [*self._strings], self._between
-        for index, spans in found.items():
+        strings, gaps = [*self._strings], self._between
+        for index, spans in spans_by_string.items():
             plain = replaced(self._texts[index], spans).decode(errors="replace")
             strings[index] = _encode(plain)[1:-1]
         for index, data in binary.items():
             strings[index] = data
         if numbers:
-            between = _without_numbers(SEPARATOR.join(between), numbers).split(SEPARATOR)
-        pieces = [b""] * (len(between) + len(strings))
-        pieces[::2], pieces[1::2] = between, strings
+            gaps = _without_numbers(SEPARATOR.join(gaps), numbers).split(SEPARATOR)
+        pieces = [b""] * (len(gaps) + len(strings))
+        pieces[::2], pieces[1::2] = gaps, strings
         return b'"'.join(pieces)
 
     def _is_name(self, index: int) -> bool:
@@ -269,9 +273,9 @@ class JsonDocument:
     def _joined(self, strings: list[bytes], separator: bytes, escaped: bytes) -> bytes:
         """Return these decoded strings, joined."""
         if self._escaped:
-            whole = escaped.join(strings)
+            joined = escaped.join(strings)
             with suppress(*_UNREADABLE):
-                return _text(b'"%s"' % whole).encode() if b"\\" in whole else whole
+                return _text(b'"%s"' % joined).encode() if b"\\" in joined else joined
             return separator.join(map(plain_string, strings))
         return separator.join(strings)
 
@@ -298,13 +302,15 @@ def _binary(string: bytes) -> bytes:
         return b""
 
 
-def _without_numbers(between: bytes, spans: list[SecretSpan]) -> bytes:
+def _without_numbers(gaps_text: bytes, spans: list[SecretSpan]) -> bytes:
     """Replace numbers that contain a secret with strings."""
     pieces: list[bytes] = []
     position = 0
-    for number in _NUMBER.finditer(between):
-        inside = [one for one in spans if one.start < number.end() and number.start() < one.end]
-        if inside:
-            pieces += between[position : number.start()], b'"%s"' % marker(inside[0].name)
+    for number in _NUMBER.finditer(gaps_text):
+        overlapping = [
+            span for span in spans if span.start < number.end() and number.start() < span.end
+        ]
+        if overlapping:
+            pieces += gaps_text[position : number.start()], b'"%s"' % marker(overlapping[0].name)
             position = number.end()
-    return b"".join([*pieces, between[position:]])
+    return b"".join([*pieces, gaps_text[position:]])

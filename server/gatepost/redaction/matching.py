@@ -57,13 +57,15 @@ class Literal:
     doubt = 0
     __slots__ = ("_left", "_offset", "_right", "effort", "length", "name", "whole", "window")
 
-    def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
+    def __init__(
+        self, name: str, pattern: bytes, *, left: bool = False, right: bool = False
+    ) -> None:
         self.name = name
-        self.whole, self.length = whole, len(whole)
-        self.effort = _effort(whole)
+        self.whole, self.length = pattern, len(pattern)
+        self.effort = _effort(pattern)
         # Beside the hit is a base64 digit that contains bits of the secret and of its neighbour.
         self._left, self._right = left, right
-        self._offset, self.window = _window(whole)
+        self._offset, self.window = _window(pattern)
 
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
@@ -94,11 +96,11 @@ class Hex:
     doubt = 0
     __slots__ = ("_offset", "effort", "length", "name", "whole", "window")
 
-    def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
+    def __init__(self, name: str, pattern: bytes, offset: int, window: bytes) -> None:
         self.name = name
-        self.whole, self._offset, self.window = whole, offset, window
-        self.length = len(whole)
-        self.effort = _effort(whole)
+        self.whole, self._offset, self.window = pattern, offset, window
+        self.length = len(pattern)
+        self.effort = _effort(pattern)
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
@@ -129,9 +131,11 @@ def longest_of(marks: Sequence[KnownMatch]) -> int:
     return max((mark.length for mark in marks), default=0)
 
 
-def shortest_of(marks: Sequence[KnownMatch], least: int) -> int:
-    """Return the length of the shortest encoding of at least *least* bytes; 0 if there is none."""
-    return min((mark.length for mark in marks if mark.length >= least), default=0)
+def shortest_of(marks: Sequence[KnownMatch], min_length: int) -> int:
+    """
+    Return the length of the shortest encoding of at least *min_length* bytes; 0 if there is none.
+    """
+    return min((mark.length for mark in marks if mark.length >= min_length), default=0)
 
 
 def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
@@ -160,10 +164,10 @@ class Shape:
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
-        found = compiled(self._form).match(text, position)
-        if found is None:
+        match = compiled(self._form).match(text, position)
+        if match is None:
             return None
-        start, end = found.span(found.lastindex or 0)
+        start, end = match.span(match.lastindex or 0)
         return SecretSpan(start, end, self.name, False)
 
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
@@ -202,22 +206,22 @@ class Enclosed:
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         begin = position - (self._lead and self._lead + 1)
-        found = None if begin < 0 else _BEHIND.match(text, begin, begin + self._most)
-        if found is None:
+        match = None if begin < 0 else _BEHIND.match(text, begin, begin + self._most)
+        if match is None:
             return None
-        digits = found[0].rstrip(b"=")
+        digits = match[0].rstrip(b"=")
         digits = digits[: len(digits) - (len(digits) % 4 == 1)].translate(_STANDARD)
         try:
             plain = base64.b64decode(digits + b"=" * (-len(digits) % 4))
         except binascii.Error:
             return None
-        found = compiled(self._form).match(plain, self._lead)
-        if found is None:
+        match = compiled(self._form).match(plain, self._lead)
+        if match is None:
             return None
-        first, last = found.span(found.lastindex or 0)
+        first, last = match.span(match.lastindex or 0)
         end = begin + -(-last * 4 // 3)
-        if last + 2 >= len(plain) and (rest := _BEHIND.match(text, end)):
-            end = rest.end()
+        if last + 2 >= len(plain) and (tail_match := _BEHIND.match(text, end)):
+            end = tail_match.end()
         return SecretSpan(begin + first * 4 // 3, end, self.name, False)
 
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
@@ -235,19 +239,19 @@ def base64_core(plain: bytes, lead: int) -> tuple[bytes, bool, bool]:
     return digits[first : bits // 6], lead > 0, bits % 6 > 0
 
 
-def _effort(whole: bytes) -> int:
-    return 1 + len(whole) // COMPARED_BYTES
+def _effort(pattern: bytes) -> int:
+    return 1 + len(pattern) // COMPARED_BYTES
 
 
-def _window(whole: bytes) -> tuple[int, bytes]:
+def _window(pattern: bytes) -> tuple[int, bytes]:
     """Return the part to search for: the more distinctive of the middle and the end."""
-    if len(whole) <= WINDOW_BYTES:
-        return 0, whole
+    if len(pattern) <= WINDOW_BYTES:
+        return 0, pattern
     # The window is not at the beginning, because keys of one service begin alike, and each hit
     # would be compared with all of them.
-    ends, middle = len(whole) - WINDOW_BYTES, (len(whole) - WINDOW_BYTES) // 2
-    last, amid = whole[ends:], whole[middle : middle + WINDOW_BYTES]
-    return (ends, last) if len(set(last)) >= len(set(amid)) else (middle, amid)
+    ends, middle = len(pattern) - WINDOW_BYTES, (len(pattern) - WINDOW_BYTES) // 2
+    last, middle_window = pattern[ends:], pattern[middle : middle + WINDOW_BYTES]
+    return (ends, last) if len(set(last)) >= len(set(middle_window)) else (middle, middle_window)
 
 
 _FREE = rb"(?<![A-Za-z0-9_])"

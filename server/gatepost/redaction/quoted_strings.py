@@ -30,12 +30,12 @@ MINUS_REPLACEMENT = b"\1"
 _BLANKS = b" \t\n\r\f\v"
 _DIGITS, _SIGNS = b"0123456789", b".eE+"
 _KINDS = bytes(
-    (b"0" if one in _DIGITS else b"e" if one in _SIGNS else b"-" if one == MINUS else b"x")[0]
-    for one in range(256)
+    (b"0" if byte in _DIGITS else b"e" if byte in _SIGNS else b"-" if byte == MINUS else b"x")[0]
+    for byte in range(256)
 )
 _NO_DIGITS, _NO_NUMBERS, _NO_MARKS = (
-    {quote: bytes(set(range(256)) - set(kept + quote)) for quote in (b'"', b"'")}
-    for kept in (_DIGITS, _DIGITS + _SIGNS + b"-", SEPARATOR + MINUS_REPLACEMENT)
+    {quote: bytes(set(range(256)) - set(kept_bytes + quote)) for quote in (b'"', b"'")}
+    for kept_bytes in (_DIGITS, _DIGITS + _SIGNS + b"-", SEPARATOR + MINUS_REPLACEMENT)
 )
 """
 The characters to delete so that quotation marks remain, and digits, characters of numbers, or
@@ -59,12 +59,13 @@ def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
     has_spaces = COLON in text and holds(_spaced_colons, text)
     for strings, gaps in _portions(text, quote):
         if edge and len(text) > 2 * edge * len(strings):
-            strings = [ends_of(one, edge, SEPARATOR) or b"" for one in strings]
-        behind = gaps[1:]
+            strings = [ends_of(string, edge, SEPARATOR) or b"" for string in strings]
+        following = gaps[1:]
         if has_spaces:
-            behind = [*map(bytes.lstrip, behind)]
+            following = [*map(bytes.lstrip, following)]
         values = [
-            string if gap[:1] != b":" else b"" for string, gap in zip(strings, behind, strict=True)
+            string if gap[:1] != b":" else b""
+            for string, gap in zip(strings, following, strict=True)
         ]
         texts += values
         with_names += strings
@@ -113,25 +114,25 @@ def _portions(text: bytes, quote: bytes) -> Iterator[tuple[list[bytes], list[byt
 
 def _numbers(gaps: list[bytes], quote: bytes) -> list[bytes] | None:
     """Return the numbers in each of these parts of a text, joined; None if there are none."""
-    whole = quote.join([b"", *gaps, b""])
-    if len(whole.translate(None, _NO_DIGITS[quote])) <= len(gaps) + 1:
+    gaps_text = quote.join([b"", *gaps, b""])
+    if len(gaps_text.translate(None, _NO_DIGITS[quote])) <= len(gaps) + 1:
         return None  # only the quotation marks
     # If the text is not JSON, the head alone usually shows it.
-    if not holds(_no_numbers, _without_literals(whole[:HEAD_BYTES]).translate(_KINDS)):
-        plain = _without_literals(whole)
+    if not holds(_no_numbers, _without_literals(gaps_text[:HEAD_BYTES]).translate(_KINDS)):
+        plain = _without_literals(gaps_text)
         if not holds(_no_numbers, plain.translate(_KINDS)):
             return plain.translate(None, _NO_NUMBERS[quote]).split(quote)[1:-1]
-    found: list[bytes] = []
-    plain = whole.replace(SEPARATOR, b"x").replace(MINUS_REPLACEMENT, b"x")
+    number_texts: list[bytes] = []
+    plain = gaps_text.replace(SEPARATOR, b"x").replace(MINUS_REPLACEMENT, b"x")
     for pieces in portions(_UNSIGNED, plain):
         # Only the quotation marks between the numbers stay, and a minus right before a number.
-        between = SEPARATOR.join([*pieces[::2], b""]).replace(
+        numbers_text = SEPARATOR.join([*pieces[::2], b""]).replace(
             b"-" + SEPARATOR, MINUS_REPLACEMENT + SEPARATOR
         )
-        kept = between.translate(None, _NO_MARKS[quote]).replace(MINUS_REPLACEMENT, b"-")
-        pieces[::2] = kept.split(SEPARATOR)[:-1]
-        found += pieces
-    return b"".join(found).split(quote)[1:-1]
+        unmarked = numbers_text.translate(None, _NO_MARKS[quote]).replace(MINUS_REPLACEMENT, b"-")
+        pieces[::2] = unmarked.split(SEPARATOR)[:-1]
+        number_texts += pieces
+    return b"".join(number_texts).split(quote)[1:-1]
 
 
 def _without_literals(text: bytes) -> bytes:

@@ -115,9 +115,9 @@ class Redactor:
         """Return the screen of long texts; None for the secrets of a call, and beyond the most."""
         if self._marks is None or len(_screens) >= MAX_SCREENS:
             return None
-        made = SplitScreen(self._marks)
-        _screens.add(made)
-        return made
+        screen = SplitScreen(self._marks)
+        _screens.add(screen)
+        return screen
 
     def is_unsplit(self, text: bytes) -> bool:
         """Return True only if no secret is split over the quoted strings of a text."""
@@ -159,24 +159,24 @@ class Redactor:
     ) -> list[SecretSpan]:
         try:
             return self._read(text, find)
-        except TooMuch as found:
-            return [SecretSpan(0, len(text), found.mark.name, found.mark.doubt == 0)]
+        except TooMuch as too_much:
+            return [SecretSpan(0, len(text), too_much.mark.name, too_much.mark.doubt == 0)]
 
     def _read(
         self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
     ) -> list[SecretSpan]:
-        found: list[SecretSpan] = []
+        spans: list[SecretSpan] = []
         ways = None
         for depth, layer in enumerate(layers(text)):
-            for one in self._automata:
-                for span in find(one, layer):
+            for automaton in self._automata:
+                for span in find(automaton, layer):
                     if depth == 0:
-                        found.append(span)
+                        spans.append(span)
                         continue
                     ways = ways or readings(text)
                     start, end = ways[depth].source(span.start, span.end)
-                    found.append(SecretSpan(start, end, span.name, span.secret))
-        return merged(found) if found else found
+                    spans.append(SecretSpan(start, end, span.name, span.secret))
+        return merged(spans) if spans else spans
 
     def clean(self, text: str) -> str:
         """
@@ -203,7 +203,10 @@ class _CallRedactor(Redactor):
 def _marks_of(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
     """Return what to search for, of secrets by name and value."""
     return [
-        mark for name, value in values for one in meant_by(value) for mark in marks_of(name, one)
+        mark
+        for name, value in values
+        for meaning in meant_by(value)
+        for mark in marks_of(name, meaning)
     ]
 
 
@@ -244,16 +247,16 @@ def is_unquoted(text: bytes) -> bool:
 
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     """Return the spans of secrets that are split over the strings of *text*, unordered."""
-    found: list[SecretSpan] = []
+    quoted_spans: list[SecretSpan] = []
     if redactor.plain or not redactor.shortest:
-        return found
+        return quoted_spans
     # Decoding an escape may make a text longer, but by less than half.
     if len(text) < redactor.shortest and (
         2 * len(text) < redactor.shortest or not has_layers(text)
     ):
-        return found
+        return quoted_spans
     if is_unquoted(text) if len(text) <= SHORT_BYTES else redactor.is_unsplit(text):
-        return found  # most answers
+        return quoted_spans  # most answers
     ways = None
     for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):
         for quote, form in _LEAVES:
@@ -267,8 +270,8 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
             for span in spans:
                 ways = ways or readings(text)
                 start, end = ways[depth].source(span.start, span.end)
-                found.append(SecretSpan(start, end, span.name))
-    return found
+                quoted_spans.append(SecretSpan(start, end, span.name))
+    return quoted_spans
 
 
 def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
@@ -277,18 +280,18 @@ def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
 
     It decides the usual case, short documents without escapes, at a fraction of the cost.
     """
-    whole = SEPARATOR.join(documents)
+    joined = SEPARATOR.join(documents)
     # A secret that seems to be split over two documents is searched again in each document.
-    return BACKSLASH not in whole and redactor.clear(whole) and not quoted(whole, redactor)
+    return BACKSLASH not in joined and redactor.clear(joined) and not quoted(joined, redactor)
 
 
 def cleaned_text(text: str, redactor: Redactor) -> str:
     """Return *text* redacted, including split secrets, or the same object if there are none."""
     plain = text.encode(errors="surrogatepass")
-    over = quoted(plain, redactor)
-    if not over:
+    quoted_spans = quoted(plain, redactor)
+    if not quoted_spans:
         return redactor.clean(text)
-    spans = merged([*redactor.spans(plain), *over])
+    spans = merged([*redactor.spans(plain), *quoted_spans])
     return replaced(plain, spans).decode(errors="replace")
 
 
@@ -302,12 +305,12 @@ def _split(
     # meaning.
     masked = layer.replace(b"\\\\", b"\0\0").replace(b"\\" + quote, b"\0\0")
     leaves = [
-        QuotedLeaf(each.start(3), each.end(3), False, True)
-        if each[3]
-        else QuotedLeaf(each.start(1), each.end(1), each[2] is not None, False)
-        for each in form.finditer(masked, begin)
+        QuotedLeaf(match.start(3), match.end(3), False, True)
+        if match[3]
+        else QuotedLeaf(match.start(1), match.end(1), match[2] is not None, False)
+        for match in form.finditer(masked, begin)
     ]
-    found: list[SecretSpan] = []
+    split_spans: list[SecretSpan] = []
     values = [leaf for leaf in leaves if not leaf.is_name]
     strings = [leaf for leaf in leaves if not leaf.is_number]
     for view in ([leaf for leaf in values if not leaf.is_number], strings, values):
@@ -318,8 +321,8 @@ def _split(
                 continue  # adjacent numbers are not one value
             for nth, piece in pieces:
                 start = view[nth].start
-                found.append(SecretSpan(start + piece.start, start + piece.end, piece.name))
-    return found
+                split_spans.append(SecretSpan(start + piece.start, start + piece.end, piece.name))
+    return split_spans
 
 
 def _may_be_split(text: bytes, quote: bytes, redactor: Redactor) -> bool:

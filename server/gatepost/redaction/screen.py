@@ -64,13 +64,13 @@ class Screen:
         view = memoryview(text)
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
-            found: list[tuple[int, int, int]] = []
-            for one in self._passes:
-                found += one.find_matches_as_indexes(part)
-                if len(found) > MAX_PLACES:
+            hits: list[tuple[int, int, int]] = []
+            for automaton in self._passes:
+                hits += automaton.find_matches_as_indexes(part)
+                if len(hits) > MAX_PLACES:
                     yield max(step - self._overlap, 0), len(text)
                     return
-            for _, start, end in sorted(found, key=_start):
+            for _, start, end in sorted(hits, key=_start):
                 yield max(step + start - self._overlap, 0), step + end + self._overlap
 
 
@@ -94,15 +94,15 @@ def screen_of(windows: Collection[bytes]) -> Screen | None:
 
 def _pieces(windows: Collection[bytes]) -> set[bytes]:
     """Return strings so that each window holds one of them: few, and rare in texts."""
-    found: set[bytes] = set()
+    full_pieces: set[bytes] = set()
     shorter: set[bytes] = set()
-    for window in sorted(windows, key=lambda one: (len(one), one)):
+    for window in sorted(windows, key=lambda window: (len(window), window)):
         size = min(PIECE_BYTES, len(window))
         pieces = [window[at : at + size] for at in range(len(window) - size + 1)]
-        if found.isdisjoint(pieces) and not any(piece in window for piece in shorter):
+        if full_pieces.isdisjoint(pieces) and not any(piece in window for piece in shorter):
             piece = min(pieces, key=common_in)
-            (found if size == PIECE_BYTES else shorter).add(piece)
-    return found | shorter
+            (full_pieces if size == PIECE_BYTES else shorter).add(piece)
+    return full_pieces | shorter
 
 
 def common_in(piece: bytes) -> int:
@@ -118,9 +118,9 @@ def _grouped(pieces: Collection[bytes]) -> Iterator[list[bytes]]:
     more alike those are, the fewer places it looks at in vain.
     """
     for size in range(1, PIECE_BYTES + 1):
-        alike = sorted((one for one in pieces if len(one) == size), key=_digits)
-        for at in range(0, len(alike), PIECES_AT_ONCE):
-            yield alike[at : at + PIECES_AT_ONCE]
+        same_size = sorted((piece for piece in pieces if len(piece) == size), key=_digits)
+        for at in range(0, len(same_size), PIECES_AT_ONCE):
+            yield same_size[at : at + PIECES_AT_ONCE]
 
 
 def _digits(piece: bytes) -> tuple[list[int], bytes]:

@@ -98,16 +98,16 @@ def has_breaks(text: bytes) -> bool:
 
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
-    found = [text]
+    decoded = [text]
     if BACKSLASH in text or PERCENT in text or AMPERSAND in text:
         for _ in range(DEEPEST):
-            undone = unescaped(found[-1])
-            if undone == found[-1]:
+            inner = unescaped(decoded[-1])
+            if inner == decoded[-1]:
                 break
-            found.append(undone)
-    if has_breaks(found[-1]):
-        found.append(unwrapped(found[-1]))
-    return found
+            decoded.append(inner)
+    if has_breaks(decoded[-1]):
+        decoded.append(unwrapped(decoded[-1]))
+    return decoded
 
 
 def portions(form: re.Pattern[bytes], text: bytes) -> Iterator[list[bytes]]:
@@ -134,25 +134,25 @@ def _windows(text: bytes) -> Iterator[list[bytes]]:
     start = 0
     while len(text) - start > WINDOW_BYTES:
         pieces = ESCAPE.split(text[start : start + WINDOW_BYTES])
-        behind = 0
+        carried_bytes = 0
         # An escape that begins this close to the end may become another one with the next part.
-        while behind + len(pieces[-1]) < LONGEST:
-            behind += len(pieces.pop())
+        while carried_bytes + len(pieces[-1]) < LONGEST:
+            carried_bytes += len(pieces.pop())
         if len(pieces) % 2:
-            pieces[-1] = pieces[-1][: behind - LONGEST]
-            behind = LONGEST
+            pieces[-1] = pieces[-1][: carried_bytes - LONGEST]
+            carried_bytes = LONGEST
         yield pieces
-        start += WINDOW_BYTES - behind
+        start += WINDOW_BYTES - carried_bytes
     yield ESCAPE.split(text[start:])
 
 
 def unescaped(text: bytes) -> bytes:
     """Return the text with each escape decoded once."""
-    found: list[bytes] = []
+    parts: list[bytes] = []
     for pieces in portions(ESCAPE, text):
         pieces[1::2] = map(_escapes.__getitem__, pieces[1::2])
-        found.append(b"".join(pieces))
-    return b"".join(found)
+        parts.append(b"".join(pieces))
+    return b"".join(parts)
 
 
 def unwrapped(text: bytes) -> bytes:
@@ -161,14 +161,14 @@ def unwrapped(text: bytes) -> bytes:
         return text.replace(b"\n", b"")  # true for most documents, at a quarter of the cost
     if len(text) > 2 * MATCHES_AT_ONCE and text.count(b"\n") + text.count(b"\r") > MATCHES_AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
-    first, *others = text.splitlines() or [b""]
-    return first + b"".join(map(bytes.lstrip, others))
+    first, *later_lines = text.splitlines() or [b""]
+    return first + b"".join(map(bytes.lstrip, later_lines))
 
 
 def decoded_forms(text: bytes) -> list[bytes]:
     """Return the decoded forms of a value with escapes or line breaks."""
-    found = layers(text)
-    return found[1:] + [unwrapped(each) for each in found]
+    layer_texts = layers(text)
+    return layer_texts[1:] + [unwrapped(layer) for layer in layer_texts]
 
 
 class Trace:
@@ -180,23 +180,23 @@ class Trace:
         # Every other piece is an escape. The offsets are plain numbers, because a text may consist
         # of escapes.
         self._from, self._at, self._same = array("q", [0]), array("q", [0]), bytearray()
-        found: list[bytes] = []
+        parts: list[bytes] = []
         for pieces in portions(form, text):
             plain = pieces[:]
             plain[1::2] = map(rewritten, pieces[1::2])
             self._from.extend(accumulate(map(len, pieces), initial=self._from.pop()))
             self._at.extend(accumulate(map(len, plain), initial=self._at.pop()))
             self._same.extend(map(bytes.__eq__, pieces, plain))
-            found.append(b"".join(plain))
-        self.text = b"".join(found)
+            parts.append(b"".join(plain))
+        self.text = b"".join(parts)
 
     def start(self, position: int) -> int:
         """Return the start of the byte at *position* in the previous text."""
         piece = bisect_right(self._at, position) - 1
         if piece == len(self._same):
             return self._from[piece]
-        inside = position - self._at[piece] if self._same[piece] else 0
-        return self._from[piece] + inside
+        offset = position - self._at[piece] if self._same[piece] else 0
+        return self._from[piece] + offset
 
     def end(self, position: int) -> int:
         """Return the end of the bytes before *position* in the previous text."""
@@ -221,14 +221,14 @@ class LayerReading(msgspec.Struct, frozen=True):
 
 def readings(text: bytes) -> list[LayerReading]:
     """Yield the layers, each with its mapping to the text."""
-    found = [LayerReading(text)]
-    for below in layers(text)[1:]:
-        last = found[-1]
+    layer_readings = [LayerReading(text)]
+    for layer in layers(text)[1:]:
+        last = layer_readings[-1]
         trace = Trace(ESCAPE, last.text, _escapes.__getitem__)
-        if trace.text != below:
+        if trace.text != layer:
             trace = Trace(WRAP, last.text, _nothing)
-        found.append(LayerReading(trace.text, (*last.traces, trace)))
-    return found
+        layer_readings.append(LayerReading(trace.text, (*last.traces, trace)))
+    return layer_readings
 
 
 def _nothing(_: bytes) -> bytes:
@@ -289,8 +289,8 @@ class Automaton:
         if is_escaped(text):
             return False
         if has_breaks(text):
-            whole = unwrapped(text)
-            if self._hit(whole):
+            unwrapped_text = unwrapped(text)
+            if self._hit(unwrapped_text):
                 return False
             if self._outlasts_breaks:
                 return True  # each hit of the text would be one of the text without line breaks
@@ -312,18 +312,18 @@ class Automaton:
 
     def values(self, text: bytes) -> list[SecretSpan]:
         """Return the matches of known values only."""
-        found: list[SecretSpan] = []
+        spans: list[SecretSpan] = []
         effort = EFFORT
-        for which, start, _ in self._hits(text):
-            for mark in self._marks[which]:
+        for index, start, _ in self._hits(text):
+            for mark in self._marks[index]:
                 if mark.doubt:
                     continue
                 effort -= mark.effort
                 if effort < 0:
                     raise TooMuch(mark)
                 if (span := mark.exact(text, start)) is not None:
-                    found.append(span)
-        return found
+                    spans.append(span)
+        return spans
 
     def _hits(self, text: bytes) -> Iterator[tuple[int, int, int]]:
         # Overlapping, because a hit that begins or ends first must not hide another one.
@@ -331,18 +331,18 @@ class Automaton:
             yield from self.search(text, overlapping=True)
             return
         places = [(0, len(text))] if self._screen is None else self._screen.places(text)
-        for begin, behind in places:
-            for step in range(begin, behind, STEP_BYTES):
-                part = text[step : min(step + STEP_BYTES + self._overlap, behind)]
-                for which, start, end in self.search(part, overlapping=True):
+        for begin, end_of_place in places:
+            for step in range(begin, end_of_place, STEP_BYTES):
+                part = text[step : min(step + STEP_BYTES + self._overlap, end_of_place)]
+                for index, start, end in self.search(part, overlapping=True):
                     if start < STEP_BYTES:  # else the next step finds it as well
-                        yield which, step + start, step + end
+                        yield index, step + start, step + end
 
     def _checked(self, text: bytes) -> Iterator[SecretSpan]:
         until: dict[SecretMatch, int] = {}
         doubt_left, effort = MAX_DOUBT, EFFORT
-        for which, start, end in self._hits(text):
-            for mark in self._marks[which]:
+        for index, start, end in self._hits(text):
+            for mark in self._marks[index]:
                 effort -= mark.effort
                 if effort < 0:
                     raise TooMuch(mark)

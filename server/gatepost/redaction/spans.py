@@ -14,20 +14,20 @@ def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
     A known value is better than a shape, then the longer, then the one that begins first, then
     the name that sorts first: the same text always reads the same.
     """
-    found: list[SecretSpan] = []
+    merged_spans: list[SecretSpan] = []
     best: list[SecretSpan] = []
     for span in sorted(spans):
-        if not found or span.start >= found[-1].end:
-            found.append(span)
+        if not merged_spans or span.start >= merged_spans[-1].end:
+            merged_spans.append(span)
             best.append(span)
             continue
         if _rank(span) < _rank(best[-1]):
             best[-1] = span
-        last, name = found[-1], best[-1].name
-        found[-1] = SecretSpan(
+        last, name = merged_spans[-1], best[-1].name
+        merged_spans[-1] = SecretSpan(
             last.start, max(last.end, span.end), name, last.secret or span.secret
         )
-    return found
+    return merged_spans
 
 
 def replaced(text: bytes, spans: Iterable[SecretSpan]) -> bytes:
@@ -50,12 +50,13 @@ def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
 
 
 def placed(
-    spans: Sequence[SecretSpan], lengths: Sequence[int], apart: int = 0
+    spans: Sequence[SecretSpan], lengths: Sequence[int], separator_size: int = 0
 ) -> Iterator[list[tuple[int, SecretSpan]]]:
     """
-    Return the parts of each span in the texts that were joined with *apart* bytes between them.
+    Return the parts of each span in the texts that were joined with *separator_size* bytes between
+    them.
     """
-    starts = [0, *accumulate(length + apart for length in lengths)]
+    starts = [0, *accumulate(length + separator_size for length in lengths)]
     for span in spans:
         index = bisect_right(starts, span.start) - 1
         pieces: list[tuple[int, SecretSpan]] = []

@@ -112,14 +112,14 @@ class Suspect(NamedTuple):
         """
         if _NUMBER.issuperset(self.pattern):
             return True
-        behind, end = position + len(self.pattern), self.at + len(self.pattern) - self.is_begun
+        after, end = position + len(self.pattern), self.at + len(self.pattern) - self.is_begun
         before = b"" if self.is_begun else text[max(position - COMPARED_BYTES, 0) : position]
         begun = self.value[max(self.at - COMPARED_BYTES, 0) : self.at]
-        rest = text[behind : behind + COMPARED_BYTES]
-        over = b"" if self.pattern[-1] in _MARKS else self.value[end : end + COMPARED_BYTES]
+        following = text[after : after + COMPARED_BYTES]
+        expected = b"" if self.pattern[-1] in _MARKS else self.value[end : end + COMPARED_BYTES]
         if self.in_any_case:
-            before, rest = before.lower(), rest.lower()
-        return _agree(rest, over) and _agree(before[::-1], begun[::-1])
+            before, following = before.lower(), following.lower()
+        return _agree(following, expected) and _agree(before[::-1], begun[::-1])
 
 
 class SplitScreen:
@@ -133,14 +133,17 @@ class SplitScreen:
 
     def __init__(self, marks: Sequence[KnownMatch]) -> None:
         self._suspects: dict[bytes, list[Suspect]] = {}
-        self._patterns: dict[bytes, dict[bytes, None]] = {b"": {}, **{one: {} for one in _QUOTES}}
+        self._patterns: dict[bytes, dict[bytes, None]] = {
+            b"": {},
+            **{quote: {} for quote in _QUOTES},
+        }
         self._single: dict[bytes, set[tuple[bytes, ...]]] = {}
         """For a byte, which bytes a text also has as a whole string each, in one case or other."""
         self._is_usable = self._fill(marks)
         self._has_short = self._is_usable and any(mark.length < WINDOW_BYTES for mark in marks)
-        self._passes = {quote: [*_passes(found)] for quote, found in self._patterns.items()}
+        self._passes = {quote: [*_passes(patterns)] for quote, patterns in self._patterns.items()}
         self._single_passes = {
-            quote: [*_passes(quote + one + quote for one in self._single)] for quote in _QUOTES
+            quote: [*_passes(quote + byte + quote for byte in self._single)] for quote in _QUOTES
         }
 
     def is_unsplit(self, text: bytes, *, plain: bool) -> bool:
@@ -159,15 +162,15 @@ class SplitScreen:
 
     def _finds(self, text: bytes) -> bool:
         quotes = [quote for quote in _QUOTES if quote[0] in text]
-        passes = [one for quote in (b"", *quotes) for one in self._passes[quote]]
+        passes = [automaton for quote in (b"", *quotes) for automaton in self._passes[quote]]
         view = memoryview(text)
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
-            for one in passes:
-                found = one.find_matches_as_indexes(part)
-                if len(found) > MAX_FOUND:
+            for automaton in passes:
+                hits = automaton.find_matches_as_indexes(part)
+                if len(hits) > MAX_FOUND:
                     return True
-                if any(self._is_suspected(text, step + start) for _, start, _ in found):
+                if any(self._is_suspected(text, step + start) for _, start, _ in hits):
                     return True
         return any(self._finds_single(text, quote) for quote in quotes)
 
@@ -176,17 +179,21 @@ class SplitScreen:
         view, strings = memoryview(text), set[bytes]()
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
-            for one in self._single_passes[quote]:
-                found = one.find_matches_as_indexes(part)
-                if len(found) > MAX_SINGLE:
+            for automaton in self._single_passes[quote]:
+                hits = automaton.find_matches_as_indexes(part)
+                if len(hits) > MAX_SINGLE:
                     return True
-                for _, start, _ in found:
+                for _, start, _ in hits:
                     # The mark that ends a string may also begin one, which is not found then.
                     strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
-        others_of = [others for string in strings for others in self._single.get(string, ())]
+        others_of = [
+            byte_groups for string in strings for byte_groups in self._single.get(string, ())
+        ]
         return len(others_of) > MAX_HELD or any(
-            all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
-            for others in others_of
+            all(
+                any(quote + b"%c" % byte + quote in text for byte in group) for group in byte_groups
+            )
+            for byte_groups in others_of
         )
 
     def _is_suspected(self, text: bytes, position: int) -> bool:
@@ -226,10 +233,10 @@ class SplitScreen:
                     self._suspects.setdefault(written, []).append(suspect)
         for places in singles:
             bytes_ = [window[place : place + 1] for place in places]
-            rarest, *others = sorted(bytes_, key=_rarity)
-            either = [one + one.upper() if in_any_case else one for one in others]
-            for one in _cases(rarest) if in_any_case else (rarest,):
-                self._single.setdefault(one, set()).add(tuple(either))
+            rarest, *other_bytes = sorted(bytes_, key=_rarity)
+            byte_groups = [byte + byte.upper() if in_any_case else byte for byte in other_bytes]
+            for byte in _cases(rarest) if in_any_case else (rarest,):
+                self._single.setdefault(byte, set()).add(tuple(byte_groups))
 
 
 def separate_decodings(text: bytes) -> list[bytes] | None:
@@ -239,20 +246,20 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
     Return None unless each string can be decoded apart from the strings it may be joined with: no
     escape may begin in one and end in another, and no line break may have its indentation there.
     """
-    found = layers(text)
-    is_wrapped = len(found) > 1 and has_breaks(found[-2]) and not has_breaks(found[-1])
-    unescapings = found[:-1] if is_wrapped else found
+    decodings = layers(text)
+    is_wrapped = len(decodings) > 1 and has_breaks(decodings[-2]) and not has_breaks(decodings[-1])
+    unescapings = decodings[:-1] if is_wrapped else decodings
     if len(unescapings) > DEEPEST:
         return None  # more escapes may be left
     if is_wrapped:
-        last, whole = found[-2:]
+        last, outer = decodings[-2:]
         if holds(_blank_behind, last) and (
             CARRIAGE_RETURN in last or _matches(_BREAK_BEFORE, last)
         ):
             return None
-        if is_escaped(whole) and unescaped(whole) != whole:
+        if is_escaped(outer) and unescaped(outer) != outer:
             return None
-    for depth, layer in enumerate(found):
+    for depth, layer in enumerate(decodings):
         for escape, begun in _BEGUN_ESCAPES.items():
             if escape in layer and _matches(begun, layer):
                 return None
@@ -260,7 +267,7 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         # ends with.
         if depth and len(unescapings) > 1 and any(b"\\" + quote in layer for quote in _QUOTES):
             return None
-    return found
+    return decodings
 
 
 def _matches(form: re.Pattern[bytes], text: bytes) -> bool:
@@ -274,10 +281,10 @@ def _matches(form: re.Pattern[bytes], text: bytes) -> bool:
 
 def _agree(text: bytes, value: bytes) -> bool:
     """Return whether both begin alike, up to the end of one of them or a quotation mark."""
-    for one, other in zip(text, value, strict=False):
-        if one in _MARKS:
+    for text_byte, value_byte in zip(text, value, strict=False):
+        if text_byte in _MARKS:
             return True
-        if one != other:
+        if text_byte != value_byte:
             return False
     return True
 
@@ -286,13 +293,13 @@ def _passes(patterns: Iterable[bytes]) -> Iterator[BytesAhoCorasick]:
     """Yield what finds some of the patterns each."""
     # Each has patterns that begin with different bytes: if all began with a quotation mark, the
     # library would look for that alone, which is ten times as slow.
-    found = sorted(patterns)
-    passes = -(-len(found) // MAX_TOGETHER)
+    ordered = sorted(patterns)
+    passes = -(-len(ordered) // MAX_TOGETHER)
     for at in range(passes):
         # Nearly no byte gets past the vector instructions, so that the automaton behind them may be
         # the smallest: the usual one takes megabytes for each tenant.
         yield BytesAhoCorasick(
-            [*found[at::passes], *_NOWHERE],
+            [*ordered[at::passes], *_NOWHERE],
             matchkind=MatchKind.LeftmostFirst,
             implementation=Implementation.ContiguousNFA,
         )
@@ -311,38 +318,38 @@ def _forms(numbers: bytes) -> tuple[Sequence[PieceForm], Sequence[Sequence[int]]
     *numbers* says for each byte whether it may be a part of a number. All bytes at the places of
     one list are strings of their own.
     """
-    cuts = [one for size in range(1, 8) for one in combinations(range(1, WINDOW_BYTES), size)]
-    left = [_forms_of(one, numbers) for one in cuts]
-    chosen: list[PieceForm] = []
+    cuts = [cut for size in range(1, 8) for cut in combinations(range(1, WINDOW_BYTES), size)]
+    uncovered = [_forms_of(cut, numbers) for cut in cuts]
+    chosen_forms: list[PieceForm] = []
     singles: list[Sequence[int]] = []
     counts = Counter(HALVES)
-    while left:
+    while uncovered:
         best = max(counts, key=lambda form: (form.end - form.begin > 1, counts[form]))
-        covered = [one for one in left if best in one]
+        covered = [cut_forms for cut_forms in uncovered if best in cut_forms]
         if best.end - best.begin > 1:
-            chosen.append(best)
+            chosen_forms.append(best)
         else:
             singles.append([form.begin for form in set.intersection(*covered)])
-        left = [one for one in left if best not in one]
-        counts = Counter(form for forms in left for form in forms)
-    return chosen, singles
+        uncovered = [cut_forms for cut_forms in uncovered if best not in cut_forms]
+        counts = Counter(form for forms in uncovered for form in forms)
+    return chosen_forms, singles
 
 
 def _forms_of(cuts: Sequence[int], numbers: bytes) -> set[PieceForm]:
     """Return the forms of four bytes, or of one in quotation marks, of a window cut there."""
-    found: set[PieceForm] = set()
+    forms: set[PieceForm] = set()
     for begin, end in pairwise((0, *cuts, WINDOW_BYTES)):
-        found.update(half for half in HALVES if begin <= half.begin and half.end <= end)
+        forms.update(half for half in HALVES if begin <= half.begin and half.end <= end)
         if all(numbers[begin:end]):
             continue  # it may stand between the strings
         size = end - begin
         if begin and size >= PIECE_BYTES - 1:
-            found.add(PieceForm(begin, begin + PIECE_BYTES - 1, is_begun=True))
+            forms.add(PieceForm(begin, begin + PIECE_BYTES - 1, is_begun=True))
         if end < WINDOW_BYTES and size >= PIECE_BYTES - 1:
-            found.add(PieceForm(end - PIECE_BYTES + 1, end, is_ended=True))
+            forms.add(PieceForm(end - PIECE_BYTES + 1, end, is_ended=True))
         if begin and end < WINDOW_BYTES and size < PIECE_BYTES - 1:
-            found.add(PieceForm(begin, end, is_begun=True, is_ended=True))
-    return found
+            forms.add(PieceForm(begin, end, is_begun=True, is_ended=True))
+    return forms
 
 
 def _best_window(value: bytes, *, in_any_case: bool) -> int | None:
@@ -352,11 +359,11 @@ def _best_window(value: bytes, *, in_any_case: bool) -> int | None:
     It is sought near the end, because keys of one service begin alike.
     """
     last = len(value) - WINDOW_BYTES
-    near, far = max(last - TRIED_WINDOWS, 0), max(last - MAX_TRIED, 0)
+    near_start, far_start = max(last - TRIED_WINDOWS, 0), max(last - MAX_TRIED, 0)
     for places, usual in (
-        (range(near, last + 1), _USUAL),
-        (range(far, near), _USUAL),
-        (range(far, last + 1), _NUMBER),
+        (range(near_start, last + 1), _USUAL),
+        (range(far_start, near_start), _USUAL),
+        (range(far_start, last + 1), _NUMBER),
     ):
         usable = [at for at in places if not usual.issuperset(value[at + 2 : at + 6])]
         if usable:

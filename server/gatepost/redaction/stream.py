@@ -36,24 +36,24 @@ class RedactedStream:
         if len(message) > SHORT_BYTES:
             return False
         plain = message.encode("utf-8", "surrogatepass")
-        whole = self._before + plain
-        if redactor.is_plain_and_clear(whole) or (
-            is_unquoted(plain) and redactor.surely_clear(whole)
+        joined = self._before + plain
+        if redactor.is_plain_and_clear(joined) or (
+            is_unquoted(plain) and redactor.surely_clear(joined)
         ):
-            self._before = whole[-HELD_BYTES:]
+            self._before = joined[-HELD_BYTES:]
             return True
         return False
 
     def text(self, message: str, redactor: Redactor) -> str:
         """Return the redacted message, or the same object if nothing is redacted."""
         plain = message.encode(errors="surrogatepass")
-        whole = self._before + plain
-        over = self._over(plain, redactor)
-        self._before = whole[-HELD_BYTES:]
-        if not over:
+        joined = self._before + plain
+        overlapping = self._over(plain, redactor)
+        self._before = joined[-HELD_BYTES:]
+        if not overlapping:
             return cleaned_text(message, redactor)
         return replaced(
-            plain, merged([*redactor.spans(plain), *quoted(plain, redactor), *over])
+            plain, merged([*redactor.spans(plain), *quoted(plain, redactor), *overlapping])
         ).decode(errors="replace")
 
     def document(self, encoded: bytes, redactor: Redactor) -> bytes:
@@ -62,18 +62,18 @@ class RedactedStream:
         if clean[:1] != b'"':
             return clean
         inner = clean[1:-1]
-        over = merged(self._over(inner, redactor))
+        overlapping = merged(self._over(inner, redactor))
         self._before = (self._before + encoded[1:-1])[-HELD_BYTES:]
-        return b'"%s"' % replaced(inner, over) if over else clean
+        return b'"%s"' % replaced(inner, overlapping) if overlapping else clean
 
     def _over(self, plain: bytes, redactor: Redactor) -> list[SecretSpan]:
         """Return the ends of secrets that began in an earlier message."""
         if not self._before:
             return []
         before = len(self._before)
-        found: list[SecretSpan] = []
+        spans: list[SecretSpan] = []
         for span in redactor.values(self._before + plain):
-            whole = span.end - span.start >= MIN_SPLIT
-            if whole and span.start < before < span.end:
-                found.append(SecretSpan(0, span.end - before, span.name))
-        return found
+            is_long = span.end - span.start >= MIN_SPLIT
+            if is_long and span.start < before < span.end:
+                spans.append(SecretSpan(0, span.end - before, span.name))
+        return spans

@@ -68,23 +68,23 @@ def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
     if claimed is not None and (TENANT_HEADER in doubled or not _is_tenant(claimed, caller)):
         # The token decides the tenant. A client that names another one is misconfigured or
         # malicious, and serving it for the token's tenant would mix the two (O13).
-        shown = claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace")
+        excerpt = claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace")
         log.warning(
             "tenant_header_differs",
-            extra={"request_id": request_id, "tenant": caller.tenant_id, "claimed": shown},
+            extra={"request_id": request_id, "tenant": caller.tenant_id, "claimed": excerpt},
         )
         call = Call(
             caller=caller, name="", arguments=b"", request_id=request_id, peer=peer_of(scope)
         )
-        raise TenantDiffers(call, shown)
+        raise TenantDiffers(call, excerpt)
     if doubled:
         name = min(doubled).decode()
         raise RestRefusal(400, "invalid_header", f"The header {name} may be sent only once.")
     try:
         idempotency_key = idempotency_key_of(headers)
         correlation = correlation_of(headers)
-    except BadKey as bad:
-        raise RestRefusal(400, "invalid_header", f"{bad}.") from None
+    except BadKey as error:
+        raise RestRefusal(400, "invalid_header", f"{error}.") from None
     return RestRequest(request_id, correlation, idempotency_key)
 
 
@@ -98,21 +98,21 @@ def check_type(scope: Scope) -> None:
         raise RestRefusal(415, "unsupported_media_type", "The body must not be compressed.")
 
 
-def read_arguments(body: bytes, most_values: int = MAX_VALUES) -> bytes:
+def read_arguments(body: bytes, max_values: int = MAX_VALUES) -> bytes:
     """Return the body if it is a valid object of arguments; raises RestRefusal."""
-    if read_object(body, most_values) is None:
+    if read_object(body, max_values) is None:
         message = "The body must be a JSON object that holds the tool's arguments by name."
         raise RestRefusal(422, "validation_error", message)
     return body
 
 
-def read_object(body: bytes, most_values: int = MAX_VALUES) -> dict[str, Any] | None:
+def read_object(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any] | None:
     """
     Return the JSON object in the body, None if it holds another value; raises RestRefusal.
 
     Duplicate members are refused, because a proxy might read one of them and Gatepost the other.
     """
-    if too_much := excess(body, most_values):
+    if too_much := excess(body, max_values):
         raise RestRefusal(413, "body_too_large", f"{too_much}.")
     try:
         value = decoded(body)

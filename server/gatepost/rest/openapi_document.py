@@ -81,7 +81,7 @@ def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
         "/health": {"get": _health()},
         **paths_of_management,
     }
-    shown = {
+    described = {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": version},
         "servers": [{"url": resource.origin}],
@@ -97,7 +97,7 @@ def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
-    return msgspec.json.encode(shown)
+    return msgspec.json.encode(described)
 
 
 def _management(resource: Resource) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -115,7 +115,7 @@ def _tenant(resource: Resource) -> dict[str, Any]:
 
 
 def _listing() -> dict[str, Any]:
-    tools = {"type": "array", "maxItems": 100, "items": _named("Tool")}
+    tools = {"type": "array", "maxItems": 100, "items": _reference("Tool")}
     return {
         "operationId": "listTools",
         "summary": "List the tools that the caller can call",
@@ -133,8 +133,8 @@ def _calling() -> dict[str, Any]:
             _parameter("path", "name", "The tool", NAME.pattern),
             _tenant_header(),
             *(
-                _parameter("header", name, text, f"[!-~]{{1,{most}}}")
-                for name, text, most in CALL_HEADERS
+                _parameter("header", name, text, f"[!-~]{{1,{max_characters}}}")
+                for name, text, max_characters in CALL_HEADERS
             ),
         ],
         "requestBody": {
@@ -150,16 +150,16 @@ def _health() -> dict[str, Any]:
         "operationId": "health",
         "summary": "Check whether the server runs",
         "security": [],
-        "responses": {"200": _answer("The server runs", _named("Health"))},
+        "responses": {"200": _answer("The server runs", _reference("Health"))},
     }
 
 
-def _parameter(where: str, name: str, text: str, pattern: str) -> dict[str, Any]:
+def _parameter(location: str, name: str, text: str, pattern: str) -> dict[str, Any]:
     return {
-        "in": where,
+        "in": location,
         "name": name,
         "description": text,
-        "required": where == "path",
+        "required": location == "path",
         "schema": {"type": "string", "pattern": f"^{pattern}$"},
     }
 
@@ -174,7 +174,7 @@ def _refusals(statuses: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _refusal(status: int) -> dict[str, Any]:
-    answer = _answer(REFUSALS[status], _named("Error"))
+    answer = _answer(REFUSALS[status], _reference("Error"))
     if status in CHALLENGED:
         answer["headers"] = {"WWW-Authenticate": _header("The challenge for another token")}
     if status in RETRYABLE:
@@ -190,5 +190,5 @@ def _header(text: str) -> dict[str, Any]:
     return {"description": text, "schema": {"type": "string"}}
 
 
-def _named(name: str) -> dict[str, Any]:
+def _reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}

@@ -74,8 +74,8 @@ class RestResponse(msgspec.Struct, frozen=True):
 
 def refused(refusal: RestRefusal) -> RestResponse:
     """Return the answer to a request that reaches no tool."""
-    shown = {"error": refusal.code, "message": refusal.message, **refusal.third}
-    return RestResponse(refusal.status, _encode(shown), refusal.headers)
+    body = {"error": refusal.code, "message": refusal.message, **refusal.third}
+    return RestResponse(refusal.status, _encode(body), refusal.headers)
 
 
 def failed(failure: Failure) -> RestResponse:
@@ -83,16 +83,16 @@ def failed(failure: Failure) -> RestResponse:
     if failure.kind == "tool_error":
         # Another server's tool has run, and this is its own error.
         return RestResponse(200, _encode({RESULT: {"error": failure.message}}))
-    status, word = TABLE[failure.kind]
-    shown: dict[str, Any] = {"error": word, "message": failure.message}
+    status, code = TABLE[failure.kind]
+    body: dict[str, Any] = {"error": code, "message": failure.message}
     if failure.kind == "validation" and failure.field is not None:
-        shown["field"] = failure.field
+        body["field"] = failure.field
     wait = failure.retry_after
     if wait is None or not math.isfinite(wait):
         wait = RETRY_AFTER_S.get(failure.kind)
     if wait is None:
-        return RestResponse(status, _encode(shown))
-    return _later(status, shown, max(1, math.ceil(wait)))
+        return RestResponse(status, _encode(body))
+    return _later(status, body, max(1, math.ceil(wait)))
 
 
 def succeeded(outcome: Outcome) -> RestResponse:
@@ -105,19 +105,19 @@ def succeeded(outcome: Outcome) -> RestResponse:
     if outcome.structured is not UNSET:
         encoded = _encode(outcome.structured)
         return RestResponse(200, encoded if encoded[:1] == b"{" else BEFORE_RESULT + encoded + b"}")
-    images, others = [], []
+    images, other_blocks = [], []
     for block in outcome.content:
         kind = block.get("type")
         if kind == "image":
             images.append({"mime_type": block.get("mimeType"), "data": block.get("data")})
         elif kind != "text":
-            others.append(block)
-    shown: dict[str, Any] = {RESULT: text_of(outcome.content)}
+            other_blocks.append(block)
+    body: dict[str, Any] = {RESULT: text_of(outcome.content)}
     if images:
-        shown["images"] = images
-    if others:
-        shown["content"] = others
-    return RestResponse(200, _encode(shown))
+        body["images"] = images
+    if other_blocks:
+        body["content"] = other_blocks
+    return RestResponse(200, _encode(body))
 
 
 def unable(missing: MissingCapability) -> RestRefusal:
@@ -133,9 +133,9 @@ def unable(missing: MissingCapability) -> RestRefusal:
 def rate_limited(failure: Failure) -> RestRefusal:
     """Return the refusal of a request, other than a call, that exceeds the rate limit."""
     reply = failed(failure)
-    shown = msgspec.json.decode(reply.body)
-    error, message = shown.pop("error"), shown.pop("message")
-    return RestRefusal(reply.status, error, message, reply.headers, shown)
+    body = msgspec.json.decode(reply.body)
+    error, message = body.pop("error"), body.pop("message")
+    return RestRefusal(reply.status, error, message, reply.headers, body)
 
 
 def protocol_error(error: ProtocolError) -> RestRefusal:
@@ -159,12 +159,12 @@ def store_unavailable() -> RestRefusal:
     )
 
 
-def _later(status: int, shown: dict[str, Any], seconds: int) -> RestResponse:
+def _later(status: int, body: dict[str, Any], seconds: int) -> RestResponse:
     # Agents get only the message, and some tools already name the time in it.
-    if str(seconds) not in shown["message"]:
-        shown["message"] += f" Try again in {seconds} second{'' if seconds == 1 else 's'}."
-    shown["retry_after"] = seconds
-    return RestResponse(status, _encode(shown), (_retry_after(seconds),))
+    if str(seconds) not in body["message"]:
+        body["message"] += f" Try again in {seconds} second{'' if seconds == 1 else 's'}."
+    body["retry_after"] = seconds
+    return RestResponse(status, _encode(body), (_retry_after(seconds),))
 
 
 def _retry_after(seconds: int) -> HeaderField:

@@ -85,13 +85,13 @@ class RestRoutes:
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve `GET /tools`."""
-        await self._exchange.answer(scope, send, self._listed(scope))
+        await self._exchange.answer(scope, send, self._list_tools(scope))
 
     async def call_tool(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve `POST /tool/{name}/call`."""
         await self._exchange.answer(scope, send, self._serve(scope, receive))
 
-    async def _listed(self, scope: Scope) -> RestResponse:
+    async def _list_tools(self, scope: Scope) -> RestResponse:
         require_method(scope, "GET", "HEAD")
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
@@ -101,9 +101,9 @@ class RestRoutes:
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:
         # The answer is the same for an unknown tool and for one that this caller cannot reach.
         message = f"Unknown tool: {name[:SHOWN_CHARACTERS]}"
-        meant = await self._registry.called_name(caller, name)
-        if meant != name:
-            message = f"{message}. Here the tool of this MCP App has the name {meant}."
+        called = await self._registry.called_name(caller, name)
+        if called != name:
+            message = f"{message}. Here the tool of this MCP App has the name {called}."
         return RestRefusal(404, "not_found", message)
 
     async def _called(self, scope: Scope, receive: Receive) -> RestResponse:
@@ -146,11 +146,11 @@ class RestRoutes:
         return response
 
     async def _arguments(self, caller: TenantContext, body: bytes) -> bytes:
-        most = self._exchange.limits.max_body_values
+        max_values = self._exchange.limits.max_body_values
         if len(body) <= LONG_BYTES:
-            return read_arguments(body, most)
+            return read_arguments(body, max_values)
         try:  # in a thread, so that other calls are served meanwhile
-            return await in_cpu_thread(caller, read_arguments, body, most)
+            return await in_cpu_thread(caller, read_arguments, body, max_values)
         except TooManyWaiting as busy:
             raise responses.rate_limited(busy.failure) from None
 
@@ -161,13 +161,13 @@ class RestRoutes:
             if len(reply.body) <= limit:
                 return reply
             # The blocks fit into the limit, but with the members around them they did not.
-            left = limit - AROUND_BYTES - len(outcome.content)
+            remaining = limit - AROUND_BYTES - len(outcome.content)
             try:
                 tool = self._registry.find(call.caller, call.name)
             except (UnknownTool, StoreUnavailable):
                 # The tenant's offers have changed during the call.
                 return responses.failed(Failure("internal", TOO_LONG))
-            outcome = fit(outcome, tool, left)
+            outcome = fit(outcome, tool, remaining)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)
@@ -193,7 +193,7 @@ class CallTracing:
                 "gatepost.request_id": scope.get(REQUEST_ID, ""),
             }
             name = scope["path_params"]["name"]
-            if self._registry.known(caller_of(scope), name) is not None:
+            if self._registry.tool_of_tenant(caller_of(scope), name) is not None:
                 attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
             if self._names_tenant:
                 attributes["gatepost.tenant"] = caller_of(scope).tenant_id

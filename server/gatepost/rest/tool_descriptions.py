@@ -120,8 +120,10 @@ def _dependencies(node: Schema, root: Schema) -> dict[str, Any]:
     for name, schema in node.get("dependentSchemas", {}).items():
         demands.setdefault(name, []).append(_convert(schema, root))
     return {
-        name: found[0] if len(found) == 1 else {"allOf": [_as_schema(one) for one in found]}
-        for name, found in demands.items()
+        name: schemas[0]
+        if len(schemas) == 1
+        else {"allOf": [_as_schema(schema) for schema in schemas]}
+        for name, schemas in demands.items()
     }
 
 
@@ -171,15 +173,17 @@ def _translated(root: Schema, target: str) -> str:
 def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
     """Return the target of a pointer's next part, and whether it is a schema or contains some."""
     if isinstance(node, Mapping):
-        found = node.get(name)
+        target = node.get(name)
     elif isinstance(node, list | tuple) and name.isdigit() and int(name) < len(node):
-        found = node[int(name)]
+        target = node[int(name)]
     else:
-        found = None
+        target = None
     if kind == "schema":
         holds = name in SCHEMA_LIST_KEYWORDS or name in SCHEMA_MAP_KEYWORDS
-        return found, "schemas" if holds else "schema" if name in SCHEMA_KEYWORDS else "value"
-    return found if isinstance(found, Mapping) else None, "schema" if kind == "schemas" else "value"
+        return target, "schemas" if holds else "schema" if name in SCHEMA_KEYWORDS else "value"
+    return target if isinstance(
+        target, Mapping
+    ) else None, "schema" if kind == "schemas" else "value"
 
 
 MAX_TOOLS = 100
@@ -216,13 +220,13 @@ class Descriptors:
         if encoded is None:
             if len(tools) > MAX_TOOLS:
                 raise too_many(tools)
-            encoded = b"[" + b",".join(self._one(tool) for tool in tools) + b"]"
+            encoded = b"[" + b",".join(self._encoded(tool) for tool in tools) + b"]"
             if len(lists) >= REMEMBERED_LISTS:
                 lists.pop(next(iter(lists)))
             lists[names] = encoded
         return encoded
 
-    def _one(self, tool: Tool) -> bytes:
+    def _encoded(self, tool: Tool) -> bytes:
         if self._registry.tools.get(tool.name) is not tool:
             return _encode(described(tool))
         encoded = self._described.get(tool.name)
@@ -233,25 +237,25 @@ class Descriptors:
 
 def described(tool: Tool) -> Mapping[str, Any]:
     """Return a tool descriptor with the protocol's four members."""
-    shown: dict[str, Any] = {
+    descriptor: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,
         "inputSchema": as_draft_07(tool.input_schema),
     }
     # An answer that is not an object is wrapped in one, which its schema does not describe.
     if tool.output_schema is not None and tool.output_schema.get("type") == "object":
-        shown["outputSchema"] = as_draft_07(tool.output_schema)
-    return shown
+        descriptor["outputSchema"] = as_draft_07(tool.output_schema)
+    return descriptor
 
 
 def too_many(tools: Sequence[Tool]) -> RestRefusal:
     """Return the refusal of a list that is so long that clients would cut it."""
     counted = Counter(capability_of(tool) for tool in tools if tool.pack or tool.origin)
-    named = ", ".join(f"{one} ({count})" for one, count in sorted(counted.items()))
+    listing = ", ".join(f"{pack} ({count})" for pack, count in sorted(counted.items()))
     return RestRefusal(
         409,
         "too_many_tools",
         f"This token may call {len(tools)} tools, and this protocol lists {MAX_TOOLS} at most. "
         "Use a token with fewer scopes, enable fewer packs on the server (`tools.packs`, "
-        f"`tools.load`), or list the tools over MCP. They are: {named or 'tools of no pack'}.",
+        f"`tools.load`), or list the tools over MCP. They are: {listing or 'tools of no pack'}.",
     )

@@ -52,8 +52,8 @@ class CallBatch:
         gathered, commits = [*self.seconds.items()], self._commits
         self.seconds.clear()
         self._commits = []
-        for one in commits:
-            self._meter.observe(metric_families.AUDIT_SECONDS, one)
+        for commit_s in commits:
+            self._meter.observe(metric_families.AUDIT_SECONDS, commit_s)
         for (kind, name, outcome, tenant), seconds in gathered:
             tool = None if outcome == "unknown" else name
             self._meter.called(kind, tool, outcome, *seconds)

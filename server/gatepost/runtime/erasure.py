@@ -39,10 +39,10 @@ class TenantInventory(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """Return a description for people."""
-        found = counted_records(self.records)
+        lines = counted_records(self.records)
         if self.files.files:
-            found.append(f"{self.files.files} files and folders, {self.files.bytes} bytes")
-        return found
+            lines.append(f"{self.files.files} files and folders, {self.files.bytes} bytes")
+        return lines
 
 
 def counted_records(counts: Mapping[str, int]) -> list[str]:
@@ -72,7 +72,7 @@ class TenantErasure:
             root,
         )
 
-    async def found(self) -> TenantInventory:
+    async def inventory(self) -> TenantInventory:
         """Count the tenant's data; nothing is changed."""
         records = dict(await self._records.tenant_data.count(self.tenant))
         return TenantInventory(records, await asyncio.to_thread(self._counted))
@@ -89,15 +89,15 @@ class TenantErasure:
             if not removed:
                 return
             await pause(PAUSE_S)
-        if not (await self.found()).is_nothing:
+        if not (await self.inventory()).is_nothing:
             raise Unfinished
 
     async def _remove(self, tell: ReportErased) -> bool:
         """Do one pass; return whether it removed anything."""
-        gone = 0
+        removed = 0
         while some := await self._records.tenant_data.clear(self.tenant):
-            gone += some
-            tell(f"removed {gone} records")
+            removed += some
+            tell(f"removed {removed} records")
         if await asyncio.to_thread(self._is_foreign):
             tell(
                 f"left the folder, which Gatepost did not make: {adoption(self._root, self.tenant)}"
@@ -105,7 +105,7 @@ class TenantErasure:
         files = await asyncio.to_thread(self._cleared)
         if files.files:
             tell(f"removed {files.files} files and folders, {files.bytes} bytes")
-        return bool(gone or files.files)
+        return bool(removed or files.files)
 
     def _is_foreign(self) -> bool:
         """Return whether another program owns the folder, such as a user's below `/home`."""
@@ -140,10 +140,10 @@ class TenantErasure:
             with closing(root.below(PRIVATE)) as private:
                 private.make(self.tenant)
                 with closing(private.below(self.tenant)) as home:
-                    gone = EMPTY_USAGE if foreign else _moved_or_emptied(root, self.tenant, home)
-                    size, files = size + gone.bytes, files + gone.files
-                    gone = home.empty()
-                    size, files = size + gone.bytes, files + gone.files
+                    removed = EMPTY_USAGE if foreign else _moved_or_emptied(root, self.tenant, home)
+                    size, files = size + removed.bytes, files + removed.files
+                    removed = home.empty()
+                    size, files = size + removed.bytes, files + removed.files
                 private.remove(self.tenant)
         return WorkspaceUsage(size, files)
 
@@ -178,8 +178,10 @@ class _Folder:
             os.mkdir(name, 0o700, dir_fd=self.handle)
 
     def empty(self) -> WorkspaceUsage:
-        gone = [removal.clear(self.handle, name) for name in os.listdir(self.handle)]
-        return WorkspaceUsage(sum(one.bytes for one in gone), sum(one.files for one in gone))
+        removed = [removal.clear(self.handle, name) for name in os.listdir(self.handle)]
+        return WorkspaceUsage(
+            sum(usage.bytes for usage in removed), sum(one.files for one in removed)
+        )
 
     def move(self, name: str, to: "_Folder", as_name: str) -> None:
         os.rename(name, as_name, src_dir_fd=self.handle, dst_dir_fd=to.handle)

@@ -116,7 +116,7 @@ class GatepostServer(uvicorn.Server):
             # last.
             await asyncio.sleep(LOOK_AGAIN_S)
         while (  # noqa: ASYNC110  # a signal ends it as well, and none is missed
-            any(cast("HttptoolsProtocol", one).is_busy() for one in connections)
+            any(cast("HttptoolsProtocol", connection).is_busy() for connection in connections)
             and not self.force_exit
             and loop.time() < ends_at
         ):

@@ -115,9 +115,9 @@ class MetricsSampler:
         while True:
             await self.sample(seldom=ticks % SELDOM == 0)
             ticks += 1
-            due = loop.time() + EVERY_S
+            planned_at = loop.time() + EVERY_S
             await asyncio.sleep(EVERY_S)
-            self._meter.observe(metric_families.LAG, max(loop.time() - due, 0.0))
+            self._meter.observe(metric_families.LAG, max(loop.time() - planned_at, 0.0))
 
     async def sample(self, *, seldom: bool = True) -> None:
         """Sample once."""
@@ -148,8 +148,8 @@ def resident_bytes() -> int:
     try:
         return int(STATM.read_text(encoding="ascii").split()[1]) * PAGE_BYTES
     except OSError:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def open_files() -> int:
@@ -187,7 +187,7 @@ class IssuerKeyMetrics:
 
     async def __call__(self, meter: Meter) -> None:
         """Update the meter."""
-        states = [self._keys.state_of(one) for one in self._issuers()]
+        states = [self._keys.state_of(issuer) for issuer in self._issuers()]
         ready = sum(state in USABLE for state in states)
         meter.set(metric_families.ISSUERS, ready, "ready")
         meter.set(metric_families.ISSUERS, len(states) - ready, "waiting")
@@ -207,17 +207,17 @@ def sampler_of(parts: SampledParts) -> MetricsSampler:
             Gauge(metric_families.STREAMS, lambda: len(parts.streams)),
         ],
         counters=[
-            Counter(metric_families.REDACTIONS, lambda: parts.redaction.found),
+            Counter(metric_families.REDACTIONS, lambda: parts.redaction.redacted_outcomes),
             Counter(metric_families.LINES_DROPPED, lambda: parts.log.dropped),
             Counter(metric_families.EXPORT_DROPPED, lambda: parts.exporter.dropped[0], ("traces",)),
             Counter(metric_families.EXPORT_DROPPED, lambda: parts.exporter.dropped[1], ("logs",)),
             *(
                 Counter(
                     metric_families.WEBHOOK_MESSAGES,
-                    partial(webhook_messages.__getitem__, how),
-                    (how,),
+                    partial(webhook_messages.__getitem__, outcome),
+                    (outcome,),
                 )
-                for how in webhook_messages
+                for outcome in webhook_messages
             ),
             Counter(metric_families.KEY_FETCHES, lambda: parts.keys.fetched, ("fetched",)),
             Counter(metric_families.KEY_FETCHES, lambda: parts.keys.failed, ("failed",)),

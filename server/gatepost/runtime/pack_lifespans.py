@@ -25,7 +25,7 @@ class PackLifespans:
         begun: list[Lifespan[object]] = []
         started = False
         try:
-            for lifespan in (one for pack in packs for one in pack.lifespans):
+            for lifespan in (declared for pack in packs for declared in pack.lifespans):
                 if lifespan not in self._running:
                     begun.append(lifespan)
                     await lifespan.start()
@@ -38,8 +38,10 @@ class PackLifespans:
 
     def keep_only(self, packs: Iterable[Pack]) -> None:
         """Stop those of other packs, each once no call uses it any more."""
-        kept = {one for pack in packs for one in pack.lifespans}
-        for lifespan in [one for one in reversed(self._running) if one not in kept]:
+        remaining = {lifespan for pack in packs for lifespan in pack.lifespans}
+        for lifespan in [
+            running for running in reversed(self._running) if running not in remaining
+        ]:
             self._running.remove(lifespan)
             self._stopping.start(lifespan.stop())
 

@@ -117,8 +117,8 @@ _decode = msgspec.msgpack.Decoder(ProcessReport).decode
 
 def has_operators(issuers: IssuerRegistry) -> bool:
     """Return whether an issuer gives people of its dashboard the role `operator`."""
-    settings = [one.settings for one in issuers.issuers]
-    return any(one.dashboard is not None and OPERATOR in one.roles for one in settings)
+    settings = [issuer.settings for issuer in issuers.issuers]
+    return any(issuer.dashboard is not None and OPERATOR in issuer.roles for issuer in settings)
 
 
 class ProcessReporter:
@@ -155,8 +155,10 @@ class ProcessReporter:
         parts, issuers = self._parts, self._parts.issuers.issuers
         stores = await parts.watch.states()
         keys = tuple(
-            ReportedKeys(one.settings.issuer, parts.keys.state_of(one), parts.keys.age_of(one))
-            for one in issuers
+            ReportedKeys(
+                trusted.settings.issuer, parts.keys.state_of(trusted), parts.keys.age_of(trusted)
+            )
+            for trusted in issuers
         )
         return ProcessReport(
             process=self._process,
@@ -169,7 +171,7 @@ class ProcessReporter:
                 missing(
                     stores,
                     knows_revocations=parts.revocations.is_ready,
-                    issuers=[one.state for one in keys],
+                    issuers=[key.state for key in keys],
                 )
             ),
             leaving=parts.leaving,
@@ -193,11 +195,11 @@ class ProcessReporter:
 
 def tool_times(meter: Meter) -> tuple[ToolTimes, ...]:
     """Return the tools of this process that took the most time, the slowest first."""
-    found = [
+    times = [
         ToolTimes(tool, tuple(counts), nanoseconds / 1e9)
         for (tool,), (*counts, nanoseconds) in totals_of(TOOL_SECONDS, meter).items()
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds)[:MAX_TOOLS])
+    return tuple(sorted(times, key=lambda time: -time.seconds)[:MAX_TOOLS])
 
 
 @asynccontextmanager
@@ -217,18 +219,18 @@ async def reports(records: Records, now: float) -> list[ProcessReport]:
     """Return the reports of all processes by host and start; raises StoreUnavailable."""
     # Expired reports stay stored for a while. The limit applies after removing them, and keeps the
     # newest reports, so that killed processes do not hide a serving one.
-    kept = [one for one in await _stored(records).all() if (one.expires_at or 0.0) > now]
-    newest = sorted(kept, key=lambda one: -(one.expires_at or 0.0))[:MAX_REPORTS]
-    found = [report for one in newest if (report := _read(one.value)) is not None]
-    return sorted(found, key=lambda one: (one.host, one.started_at, one.process))
+    current = [entry for entry in await _stored(records).all() if (entry.expires_at or 0.0) > now]
+    newest = sorted(current, key=lambda entry: -(entry.expires_at or 0.0))[:MAX_REPORTS]
+    read_reports = [report for entry in newest if (report := _read(entry.value)) is not None]
+    return sorted(read_reports, key=lambda report: (report.host, report.started_at, report.process))
 
 
-def added(found: Sequence[Mapping[str, int]]) -> list[tuple[str, int]]:
+def added(counts_of_processes: Sequence[Mapping[str, int]]) -> list[tuple[str, int]]:
     """Return the sum of each count, the highest first."""
     totals = Counter[str]()
-    for counts in found:
+    for counts in counts_of_processes:
         totals.update(counts)
-    return sorted(totals.items(), key=lambda one: (-one[1], one[0]))
+    return sorted(totals.items(), key=lambda total: (-total[1], total[0]))
 
 
 def _by_reason(family: MetricFamily, meter: Meter) -> dict[str, int]:

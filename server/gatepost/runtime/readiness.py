@@ -65,7 +65,7 @@ async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple
         return 503, STOPPING_RESPONSE
     stores = await parts.watch.states()
     issuers = parts.issuers.issuers
-    states = [(one.settings.issuer, parts.keys.state_of(one)) for one in issuers]
+    states = [(issuer.settings.issuer, parts.keys.state_of(issuer)) for issuer in issuers]
     lacks = missing(
         stores,
         knows_revocations=parts.revocations.is_ready,
@@ -77,7 +77,7 @@ async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple
         parts.warm()
     report: dict[str, object] = {
         "status": "unavailable" if lacks else "ok",
-        "meaning": " ".join(MEANINGS[one] for one in lacks) or SERVING,
+        "meaning": " ".join(MEANINGS[reason] for reason in lacks) or SERVING,
     }
     if lacks:
         report["missing"] = lacks

@@ -109,22 +109,22 @@ def seen_of(caller: TenantContext, now: float) -> RecentCaller:
     )
 
 
-def context(tenant: str, one: RecentCaller) -> TenantContext:
+def context(tenant: str, recent: RecentCaller) -> TenantContext:
     """Rebuild the caller for checks of rules; it makes no requests."""
     return TenantContext(
         tenant_id=tenant,
-        issuer=one.issuer,
-        subject=one.subject,
-        subject_kind=one.kind,
+        issuer=recent.issuer,
+        subject=recent.subject,
+        subject_kind=recent.kind,
         resource="",
         expires_at=0,
-        issued_at=one.issued_at,
-        client_id=one.client or None,
-        actor=one.actor or None,
-        scopes=frozenset(one.scopes),
-        acr=one.acr or None,
-        auth_time=one.auth_time,
-        claims={"name": one.name} if one.name else {},
+        issued_at=recent.issued_at,
+        client_id=recent.client or None,
+        actor=recent.actor or None,
+        scopes=frozenset(recent.scopes),
+        acr=recent.acr or None,
+        auth_time=recent.auth_time,
+        claims={"name": recent.name} if recent.name else {},
     )
 
 
@@ -133,12 +133,12 @@ def merged(
 ) -> tuple[RecentCaller, ...]:
     """Merge both lists: the latest entry of each caller, newest first, up to the limits."""
     latest: dict[object, RecentCaller] = {}
-    for one in (*before, *new):
-        if one.seen_at > now - KEPT_S:
-            known = latest.get(one.key)
-            if known is None or known.seen_at <= one.seen_at:
-                latest[one.key] = one
-    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:CALLERS_PER_TENANT])
+    for caller in (*before, *new):
+        if caller.seen_at > now - KEPT_S:
+            newest = latest.get(caller.key)
+            if newest is None or newest.seen_at <= caller.seen_at:
+                latest[caller.key] = caller
+    return tuple(sorted(latest.values(), key=lambda caller: -caller.seen_at)[:CALLERS_PER_TENANT])
 
 
 class RecentCallers:
@@ -204,25 +204,25 @@ class RecentCallers:
                 self._written.clear()
             self._written[key] = caller
 
-    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+    def forget(self, is_forgotten: Callable[[TenantContext], bool]) -> None:
         """Forget these callers; a caller with another token is noted again."""
         self._take_up()
-        for key in [key for key, caller in self._written.items() if which(caller)]:
+        for key in [key for key, caller in self._written.items() if is_forgotten(caller)]:
             del self._written[key]
         for noted in self._waiting.values():
-            for key in [key for key, (caller, _) in noted.items() if which(caller)]:
+            for key in [key for key, (caller, _) in noted.items() if is_forgotten(caller)]:
                 del noted[key]
 
-    async def lately(self, tenant: str, most: int) -> Sequence[TenantContext]:
+    async def lately(self, tenant: str, limit: int) -> Sequence[TenantContext]:
         """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""
         self._take_up()
         await self._write([tenant])
         entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
-        found = merged(_read(entry), (), self._clock())
-        callers = [context(tenant, one) for one in found]
-        return [caller for caller in callers if not self._is_out(caller)][:most]
+        recent = merged(_read(entry), (), self._clock())
+        callers = [context(tenant, caller) for caller in recent]
+        return [caller for caller in callers if not self._is_out(caller)][:limit]
 
-    async def everywhere(self, most: int) -> list[tuple[str, RecentCaller]]:
+    async def everywhere(self, limit: int) -> list[tuple[str, RecentCaller]]:
         """
         Return the recent callers of all tenants with their tenant, latest first.
 
@@ -230,11 +230,15 @@ class RecentCallers:
         entries that were written last.
         """
         await self.write()
-        found: list[tuple[str, RecentCaller]] = []
+        active: list[tuple[str, RecentCaller]] = []
         for tenant, entry in await self._records.latest(SUBJECT, KEY, MAX_ENTRIES):
-            of_tenant = merged(_read(entry), (), self._clock())[:most]
-            found += [(tenant, one) for one in of_tenant if not self._is_out(context(tenant, one))]
-        return sorted(found, key=lambda one: -one[1].seen_at)[:most]
+            of_tenant = merged(_read(entry), (), self._clock())[:limit]
+            active += [
+                (tenant, caller)
+                for caller in of_tenant
+                if not self._is_out(context(tenant, caller))
+            ]
+        return sorted(active, key=lambda entry: -entry[1].seen_at)[:limit]
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -269,7 +273,9 @@ class RecentCallers:
 
     async def _write(self, tenants: Iterable[str]) -> None:
         async with self._writing:
-            unwritten = {one: noted for one in tenants if (noted := self._waiting.pop(one, None))}
+            unwritten = {
+                tenant: noted for tenant in tenants if (noted := self._waiting.pop(tenant, None))
+            }
             try:
                 for _ in range(TRIES):
                     if not unwritten:
@@ -288,11 +294,13 @@ class RecentCallers:
         before, now = await self._records.entries_of(unwritten, SUBJECT), self._clock()
         values: dict[str, EntryValue] = {}
         for tenant, noted in unwritten.items():
-            entry = next((one for one in before.get(tenant, ()) if one.key == KEY), None)
-            known = _read(entry)
-            every = merged(known, [seen_of(*one) for one in noted.values()], now)
-            after = tuple(one for one in every if not self._is_refused(context(tenant, one)))
-            if after != known:
+            entry = next((stored for stored in before.get(tenant, ()) if stored.key == KEY), None)
+            stored_callers = _read(entry)
+            every = merged(stored_callers, [seen_of(*note) for note in noted.values()], now)
+            after = tuple(
+                caller for caller in every if not self._is_refused(context(tenant, caller))
+            )
+            if after != stored_callers:
                 values[tenant] = _value(after), entry.revision if entry else 0
         until = now + KEPT_S
         stored = await self._records.replace_entries(SUBJECT, KEY, values, now=now, until=until)
@@ -305,20 +313,20 @@ async def forget_person(records: TenantRecords, issuer: str, subject: str) -> in
 
     Raises StoreUnavailable; you can then call it again.
     """
-    gone = 0
+    removed = 0
 
-    def is_person(one: RecentCaller) -> bool:
-        return one.issuer == issuer and subject in (one.subject, one.actor)
+    def is_person(caller: RecentCaller) -> bool:
+        return caller.issuer == issuer and subject in (caller.subject, caller.actor)
 
     def without(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
-        nonlocal gone
-        left = tuple(one for one in before if not is_person(one))
-        gone = len(before) - len(left)
-        return left
+        nonlocal removed
+        remaining = tuple(caller for caller in before if not is_person(caller))
+        removed = len(before) - len(remaining)
+        return remaining
 
     if not await _replaced(records.entries(SUBJECT), without, time.time()):
         raise StoreUnavailable("others write who has called, all the time")
-    return gone
+    return removed
 
 
 async def _replaced(
@@ -355,11 +363,11 @@ def _read(entry: Entry | None) -> tuple[RecentCaller, ...]:
         return ()  # written by another version, which may run at the same time
 
 
-def _is_alike(one: TenantContext, other: TenantContext) -> bool:
+def _is_alike(caller: TenantContext, other: TenantContext) -> bool:
     """Return whether both look the same on the dashboard."""
-    if one is other:
+    if caller is other:
         return True
-    return (one.scopes, one.acr, one.auth_time, one.actor, one.name) == (
+    return (caller.scopes, caller.acr, caller.auth_time, caller.actor, caller.name) == (
         other.scopes,
         other.acr,
         other.auth_time,

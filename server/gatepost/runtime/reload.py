@@ -15,12 +15,12 @@ IsAffected = Callable[[TenantContext], bool]
 
 def known_tenants(config: Config) -> frozenset[str]:
     """Return all tenants that the configuration names."""
-    named = {*config.tenancy.tenants}
+    tenants = {*config.tenancy.tenants}
     for issuer in config.issuers:
-        named |= {*issuer.tenants.values()} | client_tenants(issuer)
+        tenants |= {*issuer.tenants.values()} | client_tenants(issuer)
         if issuer.tenant.value:
-            named.add(issuer.tenant.value)
-    return frozenset(named)
+            tenants.add(issuer.tenant.value)
+    return frozenset(tenants)
 
 
 def tenant_labels(config: Config) -> frozenset[str] | None:
@@ -39,11 +39,11 @@ def affected_callers(before: Config, after: Config) -> IsAffected:
         return lambda caller: True
     old, new = IssuerRegistry(before.issuers), IssuerRegistry(after.issuers)
     baseline = frozenset(after.scopes.baseline)
-    known = None if after.creates_tenants else known_tenants(after)
+    tenants = None if after.creates_tenants else known_tenants(after)
 
     def loses(caller: TenantContext) -> bool:
         tenant = caller.tenant_id
-        if tenant in after.tenancy.suspended or (known is not None and tenant not in known):
+        if tenant in after.tenancy.suspended or (tenants is not None and tenant not in tenants):
             return True
         return not baseline <= caller.scopes or not _stands(caller, old, new)
 
@@ -57,17 +57,17 @@ def revoked_callers(config: Config, issuers: IssuerRegistry) -> IsAffected:
     Tasks may run for hours and hold no token that could be checked again. They are checked here,
     for example when an issuer is removed because it is no longer trusted.
     """
-    known = None if config.creates_tenants else known_tenants(config)
+    tenants = None if config.creates_tenants else known_tenants(config)
     suspended = frozenset(config.tenancy.suspended)
 
     def is_out(caller: TenantContext) -> bool:
         tenant = caller.tenant_id
         if caller.issuer == STDIO:
             return tenant != config.stdio.tenant
-        if tenant in suspended or (known is not None and tenant not in known):
+        if tenant in suspended or (tenants is not None and tenant not in tenants):
             return True
-        found = issuers.find(caller.issuer)
-        return found is None or not reaches(tenant, found[0].rules)
+        trusted = issuers.find(caller.issuer)
+        return trusted is None or not reaches(tenant, trusted[0].rules)
 
     return is_out
 
@@ -95,16 +95,20 @@ def lists_changed(before: Registry, after: Registry) -> tuple[ListName, ...]:
         "prompts": lambda registry: (registry.prompts,),
         "resources": lambda registry: (registry.documents, registry.templates),
     }
-    return tuple(what for what, of in kinds.items() if _shown(of(before)) != _shown(of(after)))
+    return tuple(
+        list_name
+        for list_name, of in kinds.items()
+        if _visible_fields(of(before)) != _visible_fields(of(after))
+    )
 
 
 # A reload creates new function objects, which callers do not see.
 FUNCTIONS = frozenset({"check", "invoke", "template", "lister", "completer"})
 
 
-def _shown(offers: tuple[Mapping[str, Offer], ...]) -> list[object]:
+def _visible_fields(offers: tuple[Mapping[str, Offer], ...]) -> list[object]:
     return [
-        [key, *(getattr(one, name) for name in one.__struct_fields__ if name not in FUNCTIONS)]
+        [key, *(getattr(offer, name) for name in offer.__struct_fields__ if name not in FUNCTIONS)]
         for kind in offers
-        for key, one in kind.items()
+        for key, offer in kind.items()
     ]

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Literal
 
 from gatepost.background import during
-from gatepost.config.references import plain
+from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config, StorageSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records, open_shared_store
@@ -43,8 +43,8 @@ async def opened(settings: StorageSettings) -> tuple[Records, SharedStore]:
     Raises StoreRefused, StoreUnavailable and UnresolvedReference. The server starts even if the
     shared store does not answer, because its contents may be lost.
     """
-    records = await open_records(plain(settings.database))
-    return records, await open_shared_store(plain(settings.shared))
+    records = await open_records(resolved_setting(settings.database))
+    return records, await open_shared_store(resolved_setting(settings.shared))
 
 
 async def prepare(settings: StorageSettings) -> None:
@@ -73,11 +73,11 @@ async def _sweep_always(records: Records, every_s: float) -> None:
         # Random, so that replicas do not sweep at the same time.
         await asyncio.sleep(every_s * RANDOM.uniform(0.5, 1.5))
         try:
-            gone = await records.sweep(time.time())
+            removed = await records.sweep(time.time())
         except StoreUnavailable as outage:
             log.warning("sweep_failed", extra={"reason": str(outage)})
         else:
-            log.debug("swept", extra={"records": gone})
+            log.debug("swept", extra={"records": removed})
 
 
 class Watch:

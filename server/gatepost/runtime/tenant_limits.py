@@ -13,8 +13,8 @@ def streams_of(config: Config, revocations: Revocations, clock: Callable[[], flo
     """Return the counter of open streams with its limits."""
     limits = config.limits
     return OpenStreams(
-        most=limits.listen_streams,
-        most_per_caller=limits.listen_streams_per_caller,
+        max_streams=limits.listen_streams,
+        max_per_caller=limits.listen_streams_per_caller,
         is_refused=revocations.is_refused,
         clock=clock,
     )

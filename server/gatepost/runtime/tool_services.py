@@ -69,8 +69,8 @@ class TenantToolServices:
 
     def settings(self, kind: type[T]) -> T:
         """Implement `ToolServices`."""
-        found: T = self._settings[kind]
-        return found
+        settings: T = self._settings[kind]
+        return settings
 
     def sealed(self, ctx: CallContext) -> SealedStore:
         """Implement `ToolServices`."""
@@ -90,7 +90,7 @@ class TenantToolServices:
             raise await missing(
                 self._secrets, tenant, name, field, binds=to is not None and not fixed
             )
-        destination = None if to is None else self._place(to, name, field)
+        destination = None if to is None else self._destination(to, name, field)
         details = {
             "tenant": tenant,
             "secret": name,
@@ -109,7 +109,7 @@ class TenantToolServices:
         """Implement `ToolServices`."""
         return await self._credentials.signed_headers(ctx, name, url, refused=refused)
 
-    def _place(self, url: str, name: str, field: str) -> str:
+    def _destination(self, url: str, name: str, field: str) -> str:
         try:
             return destination(plain(url), self._outbound.address_policy)
         except ValueError as problem:
@@ -234,10 +234,10 @@ async def missing(
 
     *binds*: the secret would have to be bound to a host.
     """
-    near = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
-    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    similar = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
+    suggestion = f" Did you mean {' or '.join(similar)}?" if similar else ""
     message = (
-        f"There is no secret {name} here.{meant} "
+        f"There is no secret {name} here.{suggestion} "
         f"An operator sets it: gatepost secrets set {name} --tenant {tenant}"
         f"{' --host HOST' if binds else ''}"
     )

@@ -54,7 +54,7 @@ class UpstreamLoader:
         """Return the names of the servers of the configuration."""
         if self._services is None:
             return frozenset()
-        return frozenset(one.name for one in self._services.configured.settings)
+        return frozenset(server.name for server in self._services.configured.settings)
 
     def prepare(self, config: Config) -> None:
         """Load what the configuration needs; the tables of the one before stay in force."""
@@ -78,10 +78,10 @@ class UpstreamLoader:
         """Return the offers of upstreams, if the configuration lets any tenant have some."""
         return self.services.offers if config.has_upstreams else None
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool]) -> None:
         """End what runs for callers whose access has ended, and what suspended tenants have."""
         if self._services is not None:
-            self._services.end(which)
+            self._services.end(is_ended)
 
     async def sample(self, meter: Meter) -> None:
         """Count the calls and failures of upstreams, for `/metrics`."""

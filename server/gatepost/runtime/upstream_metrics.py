@@ -34,21 +34,21 @@ class UpstreamMetrics:
         is_open = dict.fromkeys(self._labels, 0)
         failing_s = dict.fromkeys(self._labels, 0.0)
         numbers = self._health()
-        for key, one in numbers.items():
+        for key, server in numbers.items():
             label = self._name_of(key)
             self._labels.add(label)
             counts = {
-                "answered": one.calls - one.failures,
-                "failed": one.failures,
-                "not_made": one.refused,
+                "answered": server.calls - server.failures,
+                "failed": server.failures,
+                "not_made": server.refused,
             }
             for result, count in counts.items():
                 grown = self._grown.setdefault((key, result), Growth()).since(count)
                 meter.inc(metric_families.UPSTREAM_CALLS, grown, label, result)
-            is_open[label] = is_open.get(label, 0) + (one.circuit != "closed")
-            since = 0.0 if one.failing_since is None else max(now - one.failing_since, 0.0)
+            is_open[label] = is_open.get(label, 0) + (server.circuit != "closed")
+            since = 0.0 if server.failing_since is None else max(now - server.failing_since, 0.0)
             failing_s[label] = max(failing_s.get(label, 0.0), since)
         for label, count in is_open.items():
             meter.set(metric_families.UPSTREAM_CIRCUITS, count, label)
             meter.set(metric_families.UPSTREAM_FAILING, failing_s[label], label)
-        self._grown = {key: one for key, one in self._grown.items() if key[0] in numbers}
+        self._grown = {key: counts for key, counts in self._grown.items() if key[0] in numbers}

@@ -200,9 +200,9 @@ class UpstreamServices:
             await closing.enter_async_context(self.refresher.running())
             yield
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool]) -> None:
         """End the parked calls of these callers, and all that suspended tenants have here."""
-        self.calls.parked.end(which)
+        self.calls.parked.end(is_ended)
         for tenant in self._suspended():
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
@@ -219,10 +219,10 @@ class UpstreamServices:
     async def _is_served(self, server: UpstreamServer) -> bool:
         """Return whether a server is still registered under its URL, and not disabled."""
         try:
-            found = await self.store.server(server.tenant, server.id)
+            stored = await self.store.server(server.tenant, server.id)
         except StoreUnavailable:
             return True  # the last known state; a task asks again with its next poll
-        return found is not None and (found.status, found.url) == ("active", server.url)
+        return stored is not None and (stored.status, stored.url) == ("active", server.url)
 
     def _changed(self, tenant: str) -> None:
         """End the parked calls of servers that an administrator removed, at any replica."""
@@ -234,7 +234,9 @@ class UpstreamServices:
             servers = await self.store.servers(tenant)
         except StoreUnavailable:
             return  # another change, or the timeout of the client's answer, ends them
-        self.calls.parked.end_removed(tenant, {one.id for one in servers if one.status == "active"})
+        self.calls.parked.end_removed(
+            tenant, {active.id for active in servers if active.status == "active"}
+        )
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
@@ -251,7 +253,7 @@ class UpstreamServices:
     def _label(self, key: tuple[str, str]) -> str:
         """Return the name of a configured server, by its tenant and id, for the metrics."""
         tenant, server_id = key
-        names = (one.name for one in self.configured.settings)
+        names = (configured.name for configured in self.configured.settings)
         return next((name for name in names if configured_id(tenant, name) == server_id), OTHER)
 
     async def _secret(self, tenant: str, name: str) -> str | None:
@@ -293,10 +295,10 @@ class FetchedCatalogues:
 
     async def ready(self, server: UpstreamServer) -> Catalogue | None:
         """Return the stored catalogue; if there is none, it is fetched in the background."""
-        found = await self._store.catalogues.get(server.tenant, server.id)
-        if found is None:
+        catalogue = await self._store.catalogues.get(server.tenant, server.id)
+        if catalogue is None:
             self._refresher.want(server, None)
-        return found
+        return catalogue
 
     async def refresh(self, server: UpstreamServer) -> Catalogue:
         """Fetch the catalogue now; raises ConnectionFailure."""

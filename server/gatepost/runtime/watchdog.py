@@ -79,18 +79,18 @@ def describe(frame: FrameType | None) -> dict[str, str]:
 
     The tool's name is empty if no call is on the stack, as in a task that a tool has started.
     """
-    found = {"tool": "", "request_id": "", "where": "" if frame is None else _place(frame)}
+    described = {"tool": "", "request_id": "", "where": "" if frame is None else _position(frame)}
     while frame is not None:
         call = None
         if frame.f_code is _RUN:
             call = frame.f_locals.get("call")
-        elif frame.f_code is _RUN_ONCE and "work" in (known := frame.f_locals):
-            call = known["work"].call
+        elif frame.f_code is _RUN_ONCE and "work" in (variables := frame.f_locals):
+            call = variables["work"].call
         if isinstance(call, Call):
-            return found | {"tool": call.name, "request_id": call.request_id}
+            return described | {"tool": call.name, "request_id": call.request_id}
         frame = frame.f_back
-    return found
+    return described
 
 
-def _place(frame: FrameType) -> str:
+def _position(frame: FrameType) -> str:
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{frame.f_lineno}"

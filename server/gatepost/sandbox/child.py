@@ -75,10 +75,10 @@ class ProcessResult(msgspec.Struct, frozen=True):
 class CapturedOutput:
     """Keeps the beginning of a stream; *on_part* gets every part, kept or not."""
 
-    def __init__(self, most: int, on_part: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, max_bytes: int, on_part: Callable[[bytes], None] | None = None) -> None:
         self.data = bytearray()
         self.cut = False
-        self._most = most
+        self._most = max_bytes
         self._on_part = on_part
 
     async def drain(self, stream: asyncio.StreamReader | None) -> None:
@@ -86,9 +86,9 @@ class CapturedOutput:
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
                 self._on_part(part)
-            left = self._most - len(self.data)
-            self.data += part[:left]
-            self.cut = self.cut or len(part) > left
+            remaining_bytes = self._most - len(self.data)
+            self.data += part[:remaining_bytes]
+            self.cut = self.cut or len(part) > remaining_bytes
 
 
 def confines() -> bool:
@@ -100,23 +100,23 @@ async def run(
     program: Confined,
     *,
     timeout_s: float,
-    most: int,
+    max_bytes: int,
     on_stderr: Callable[[bytes], None] | None = None,
-    given: bytes = b"",
+    input_data: bytes = b"",
 ) -> ProcessResult:
     """
-    Run a program to its end and keep at most *most* bytes of each stream.
+    Run a program to its end and keep at most *max_bytes* bytes of each stream.
 
-    *on_stderr* gets what it writes to standard error. The program can read *given* from standard
-    input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole process
-    group is ended: with SIGTERM first, then with SIGKILL.
+    *on_stderr* gets what it writes to standard error. The program can read *input_data* from
+    standard input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole
+    process group is ended: with SIGTERM first, then with SIGKILL.
     """
-    process = await spawned(program, given=bool(given))
-    out, err = CapturedOutput(most), CapturedOutput(most, on_stderr)
+    process = await spawned(program, has_input=bool(input_data))
+    out, err = CapturedOutput(max_bytes), CapturedOutput(max_bytes, on_stderr)
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(
-                _write_input(process.stdin, given),
+                _write_input(process.stdin, input_data),
                 out.drain(process.stdout),
                 err.drain(process.stderr),
             )
@@ -131,11 +131,11 @@ async def run(
     return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
 
 
-async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Process:
-    """Start a program in its own process group; with *given*, its standard input is a pipe."""
+async def spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
+    """Start a program in its own process group; with *has_input*, its standard input is a pipe."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER, *_launch_arguments(program)),
-        stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if has_input else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
@@ -145,11 +145,11 @@ async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Proce
     )
 
 
-async def _write_input(stream: asyncio.StreamWriter | None, given: bytes) -> None:
+async def _write_input(stream: asyncio.StreamWriter | None, input_data: bytes) -> None:
     if stream is None:
         return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the program may stop reading
-        stream.write(given)
+        stream.write(input_data)
         await stream.drain()
     stream.close()
 
@@ -160,7 +160,7 @@ def _launch_arguments(program: Confined) -> list[str]:
         "root": (program.root,),
         "folder": program.folder,
         "handles": (f"{descriptor}:{known_as}" for descriptor, known_as in program.handles),
-        "limits": (f"{name}:{most}" for name, most in program.limits.items()),
+        "limits": (f"{name}:{limit}" for name, limit in program.limits.items()),
         "runs": program.runs,
         "reads": (*ANSWERS, *program.reads),
         "writes": program.writes,

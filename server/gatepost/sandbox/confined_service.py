@@ -58,7 +58,7 @@ class ConfinedService:
         )
         process = None
         try:
-            process = await spawned(own_program, given=True)
+            process = await spawned(own_program, has_input=True)
         finally:
             if process is None:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -121,11 +121,11 @@ class ConfinedService:
 
     def _clear(self) -> None:
         for _ in range(ROUNDS):
-            left = list(_marked(self._mark))
-            for pid in left:
+            pids = list(_marked(self._mark))
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            if not left:
+            if not pids:
                 break
         shutil.rmtree(self._folder, ignore_errors=True)
 

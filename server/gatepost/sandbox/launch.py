@@ -108,8 +108,8 @@ def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int] | None) -> 
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     handled_rights = b"".join(_number(word) for word in (files, net, scoped))
     rules = _call(CREATE_RULESET, handled_rights[:size], size, 0)
-    for rights, below in paths.items():
-        for path in below:
+    for rights, folders in paths.items():
+        for path in folders:
             _allow(rules, path, rights & files)
     if net and ports is not None:
         for port in ports:
@@ -136,12 +136,14 @@ def _number(value: int, size: int = 8) -> bytes:
 
 
 def _call(number: int, *arguments: int | bytes) -> int:
-    given = [ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments]
-    done = int(_libc().syscall(ctypes.c_long(number), *given))
-    if done < 0:
+    c_arguments = [
+        ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments
+    ]
+    result = int(_libc().syscall(ctypes.c_long(number), *c_arguments))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return done
+    return result
 
 
 def forbid_new_rights() -> None:
@@ -237,10 +239,10 @@ def _if(
 
 
 def _limit(limits: Mapping[str, int]) -> None:
-    for name, most in {"CORE": 0, **limits}.items():
+    for name, limit in {"CORE": 0, **limits}.items():
         kind = MARK_LIMIT if name == "LOCKS" else getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         try:
             resource.setrlimit(kind, (value, value))
         except (ValueError, OSError):
@@ -251,9 +253,9 @@ def _go(root: str, folder: Sequence[str]) -> None:
     """Enter the folder name by name, without following a link that replaced a checked folder."""
     handle = os.open(root, DIRECTORY)
     for name in folder:
-        below = os.open(name, DIRECTORY, dir_fd=handle)
+        subfolder = os.open(name, DIRECTORY, dir_fd=handle)
         os.close(handle)
-        handle = below
+        handle = subfolder
     os.fchdir(handle)
     os.close(handle)
 
@@ -264,9 +266,9 @@ def main(words: Sequence[str]) -> None:
 
     The names are those of `Confined`; values of `handles` and `limits` contain a colon.
     """
-    own = list(words).index("--")
+    separator = list(words).index("--")
     settings: dict[str, list[str]] = {}
-    for word in words[:own]:
+    for word in words[:separator]:
         name, _, value = word.partition("=")
         settings.setdefault(name, []).append(value)
     os.umask(0o077)
@@ -275,7 +277,7 @@ def main(words: Sequence[str]) -> None:
             os.dup2(int(descriptor), int(known_as))
             os.close(int(descriptor))
     _go(settings["root"][0], settings.get("folder", ()))
-    _limit({name: int(most) for name, most in _pairs(settings.get("limits", ()))})
+    _limit({name: int(limit) for name, limit in _pairs(settings.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.
     _libc().signal(SIGPIPE, None)
     if "offline" in settings:
@@ -292,7 +294,7 @@ def main(words: Sequence[str]) -> None:
         }
         ports = [int(port) for port in settings.get("ports", ())]
         confine(paths, None if "network" in settings else ports)
-    argv = list(words[own + 1 :])
+    argv = list(words[separator + 1 :])
     os.execv(argv[0], argv)  # noqa: S606 - there is no shell to leave out
 
 

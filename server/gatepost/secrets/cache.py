@@ -72,10 +72,10 @@ class SecretCache:
             self._own = dict(values)
             self._tell_all()
 
-    def known(self, tenant: str | None) -> TenantSecrets:
+    def known_secrets(self, tenant: str | None) -> TenantSecrets:
         """Return the cached values of a tenant, or Gatepost's own without a tenant."""
         cached = self._tenants.get(tenant) if tenant is not None else None
-        return self._no_secrets if cached is None else cached.known
+        return self._no_secrets if cached is None else cached.known_secrets
 
     def loaded(self, tenant: str) -> TenantSecrets | None:
         """Return the cached values if they are recent, otherwise None."""
@@ -83,7 +83,7 @@ class SecretCache:
         if cached is None or cached.fresh_until <= self._clock():
             return None
         cached.is_used = True
-        return cached.known
+        return cached.known_secrets
 
     async def load(self, tenant: str) -> TenantSecrets:
         """
@@ -95,8 +95,8 @@ class SecretCache:
         cached = self._cache_of(tenant)
         async with cached.lock:
             now = self._clock()
-            if (known := self.loaded(tenant)) is not None:
-                return known  # another call loaded them while this one waited
+            if (loaded_secrets := self.loaded(tenant)) is not None:
+                return loaded_secrets  # another call loaded them while this one waited
             change, cached.used_at = self._change, now
             try:
                 values = await self._reader.all(tenant)
@@ -104,9 +104,9 @@ class SecretCache:
                 if not cached.read:
                     raise
                 cached.fresh_until = now + RETRY_S if change == self._change else ALREADY_EXPIRED
-                return cached.known
+                return cached.known_secrets
             self._keep(cached, values, now, change)
-            return cached.known
+            return cached.known_secrets
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
         """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
@@ -178,25 +178,27 @@ class SecretCache:
         elif now < self._searched_at + SEARCH_S:
             return
         self._searched_at = now
-        for tenant in [one for one, kept in self._tenants.items() if kept.used_at + IDLE_S <= now]:
+        for tenant in [
+            tenant for tenant, cached in self._tenants.items() if cached.used_at + IDLE_S <= now
+        ]:
             if not self._tenants[tenant].lock.locked():
                 del self._tenants[tenant]
-        soon = now + AHEAD_S
+        refresh_before = now + AHEAD_S
         due = [
             tenant
             for tenant, cached in self._tenants.items()
-            if cached.is_used and cached.read and cached.fresh_until <= soon
+            if cached.is_used and cached.read and cached.fresh_until <= refresh_before
         ]
         for at in range(0, len(due), TENANTS_PER_READ):
             await self._read_again(due[at : at + TENANTS_PER_READ])
 
     async def _read_again(self, tenants: Sequence[str]) -> None:
         """Read the secrets of these tenants, unless others read or change them meanwhile."""
-        found = {tenant: self._cache_of(tenant) for tenant in tenants}
-        before = {tenant: cached.readings for tenant, cached in found.items()}
+        caches = {tenant: self._cache_of(tenant) for tenant in tenants}
+        before = {tenant: cached.readings for tenant, cached in caches.items()}
         change, now = self._change, self._clock()
         sealed = await self._vault.sealed(tenants)
-        for tenant, cached in found.items():
+        for tenant, cached in caches.items():
             if cached.lock.locked() or cached.readings != before[tenant]:
                 continue  # this reading may be older
             entries, cached.used_at = sealed.get(tenant, ()), now
@@ -236,7 +238,9 @@ class SecretCache:
 
     def _tell(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
-        cached.known = self._secrets_of(values) if (values := cached.all()) else self._no_secrets
+        cached.known_secrets = (
+            self._secrets_of(values) if (values := cached.all()) else self._no_secrets
+        )
         # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 
@@ -250,9 +254,9 @@ class SecretCache:
 class _TenantCache:
     """The cached secrets of one tenant."""
 
-    def __init__(self, known: TenantSecrets, now: float) -> None:
+    def __init__(self, secrets: TenantSecrets, now: float) -> None:
         self.lock = asyncio.Lock()
-        self.known = known
+        self.known_secrets = secrets
         self.values: Mapping[str, str] = {}
         self.gone: tuple[tuple[str, str, float], ...] = ()
         self.read = False
@@ -270,11 +274,16 @@ class _TenantCache:
         before = self.all()
         self.readings += 1
         replaced = [(n, v, now + REPLACED_S) for n, v in self.values.items() if values.get(n) != v]
-        self.gone = (*(one for one in self.gone if one[2] > now), *replaced)
+        self.gone = (
+            *(replaced_value for replaced_value in self.gone if replaced_value[2] > now),
+            *replaced,
+        )
         self.values = values
         return self.all() != before
 
     def all(self) -> dict[str, str]:
         """Return the current and recently replaced values."""
-        were = {f"{name}.{at}": value for at, (name, value, _) in enumerate(self.gone, start=1)}
-        return {**were, **self.values}
+        old_values = {
+            f"{name}.{at}": value for at, (name, value, _) in enumerate(self.gone, start=1)
+        }
+        return {**old_values, **self.values}

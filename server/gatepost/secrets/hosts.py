@@ -29,10 +29,10 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
 
     Patterns are not allowed, because every customer can get a name below most shared domains.
     """
-    found = []
+    hosts = []
     for entry in entries:
         try:
-            found.append(place(*allowed_host(entry)))
+            hosts.append(place(*allowed_host(entry)))
         except ValueError as problem:
             # Not repeated: an operator who confuses the order of the arguments has written the
             # value here.
@@ -40,9 +40,9 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
                 f"a host cannot be bound to: {problem}; write each by its own name, "
                 "gitlab.example.com or gitlab.example.com:8443"
             ) from None
-    if len(set(found)) > MAX_HOSTS:
+    if len(set(hosts)) > MAX_HOSTS:
         raise SecretRefused(f"a secret is bound to at most {MAX_HOSTS} hosts")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(hosts))
 
 
 def destination(url: str, address_policy: ToolAddressPolicy) -> str:
@@ -64,5 +64,5 @@ def destination(url: str, address_policy: ToolAddressPolicy) -> str:
 
 def place(host: str, port: int) -> str:
     """Return host and port as one string, without the port of https."""
-    named = f"[{host}]" if ":" in host else host
-    return named if port == USUAL_PORTS["https"] else f"{named}:{port}"
+    uri_host = f"[{host}]" if ":" in host else host
+    return uri_host if port == USUAL_PORTS["https"] else f"{uri_host}:{port}"

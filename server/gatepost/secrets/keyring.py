@@ -100,13 +100,13 @@ class KeyRing:
         An unknown id may belong to a key that another replica already uses, so the file is looked
         at again, once a second at most, because callers can choose ids.
         """
-        known = self._by_id.get(key_id)
-        if known is None and self._path:
+        ring_key = self._by_id.get(key_id)
+        if ring_key is None and self._path:
             with self._reading:  # another thread may be reading the missing key
                 if time.monotonic() - self._read_at >= REREAD_AFTER_S:
                     self.reread()
-                known = self._by_id.get(key_id)
-        return known
+                ring_key = self._by_id.get(key_id)
+        return ring_key
 
     def reread(self) -> None:
         """Take up what the file holds now; a file that cannot be used changes nothing."""
@@ -142,9 +142,9 @@ class KeyRing:
         key, mac = self._read(token, MAX_TOKEN_CHARACTERS)
         return key is not None and hmac.compare_digest(mac, self._mac(key, purpose, payload))
 
-    def _read(self, token: str, most_characters: int) -> tuple[RingKey | None, bytes]:
+    def _read(self, token: str, max_chars: int) -> tuple[RingKey | None, bytes]:
         """Return the key that a token names and its bytes; no key if it cannot be one of ours."""
-        if len(token) > most_characters:
+        if len(token) > max_chars:
             return None, b""
         key_id, _, encoded = token.partition(".")
         data = _decode(encoded)

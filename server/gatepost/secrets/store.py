@@ -121,7 +121,7 @@ class SecretStore:
 
     def opened(self, tenant: str, entries: Iterable[Entry]) -> Mapping[str, str]:
         """Return every readable value that must be redacted, by name."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for entry in entries:
             try:
                 secret = self._opened(tenant, entry)
@@ -129,8 +129,8 @@ class SecretStore:
                 # An unreadable value cannot appear in a response; `get` reports the problem.
                 continue
             if not secret.username:
-                found[entry.key] = secret.value
-        return found
+                values[entry.key] = secret.value
+        return values
 
     async def rows(self, tenant: str) -> list[SecretDescription]:
         """Return the secrets that the operator set, by name."""

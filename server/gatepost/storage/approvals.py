@@ -79,7 +79,7 @@ class ApprovalStore(Protocol):
         """
 
     async def waiting(
-        self, most: int, after: tuple[float, str] | None = None
+        self, limit: int, after: tuple[float, str] | None = None
     ) -> list[ApprovalRecord]:
         """
         Return requests in the state `waiting`, the oldest first.
@@ -87,7 +87,7 @@ class ApprovalStore(Protocol):
         *after* is `created_at` and id of the last request of the previous page.
         """
 
-    async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
+    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """
         Return requests in other states, the last changed first.
 
@@ -140,5 +140,5 @@ class GrantStore(Protocol):
     async def revoke(self, grant_id: str) -> bool:
         """End a grant durably; return whether it existed."""
 
-    async def page(self, after: str, most: int) -> list[GrantRecord]:
+    async def page(self, after: str, limit: int) -> list[GrantRecord]:
         """Return the next grants by id, valid or not; "" is before the first."""

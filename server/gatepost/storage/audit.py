@@ -203,7 +203,7 @@ class Extension(Protocol):
     """One transaction that adds records to chains."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        self, chain: ChainKey, head: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """Implement `Link`."""
 

@@ -120,12 +120,12 @@ def segments(
     cuts = [0]
     if sum(map(len, elements)) > MAX_BYTES or len({at // HOUR_MS for at in times}) > 1:
         size = 0
-        for at, one in enumerate(elements):
-            size += len(one)
+        for at, element in enumerate(elements):
+            size += len(element)
             other_hour = times[at] // HOUR_MS != times[at - 1] // HOUR_MS
             if (size > MAX_BYTES or other_hour) and at > cuts[-1]:
                 cuts.append(at)
-                size = len(one)
+                size = len(element)
     return [
         Segment(
             writer,
@@ -159,45 +159,47 @@ def _counts_of(sorts: Sequence[Sort]) -> str:
         if len(sort) == 3:
             counted[sort] += number
         else:
-            *which, times = sort
-            counted[(*which,)] += number * times
+            *fields, times = sort
+            counted[(*fields,)] += number * times
     return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
 
 
-def joined(found: Sequence[Segment]) -> list[Segment]:
+def joined(segments: Sequence[Segment]) -> list[Segment]:
     """
     Join consecutive segments of a chain to a few, of one hour and up to `MAX_BYTES` each.
 
     Raises Damaged if the counts of one cannot be read.
     """
-    if len(found) < 2:
-        return [*found]
-    if sum([len(one.records) for one in found]) <= MAX_BYTES and _continues(found):
-        return [_together(found)]  # true for nearly all segments
-    middle = len(found) // 2
-    return [*joined(found[:middle]), *joined(found[middle:])]
+    if len(segments) < 2:
+        return [*segments]
+    if sum([len(segment.records) for segment in segments]) <= MAX_BYTES and _continues(segments):
+        return [_together(segments)]  # true for nearly all segments
+    middle = len(segments) // 2
+    return [*joined(segments[:middle]), *joined(segments[middle:])]
 
 
-def _continues(found: Sequence[Segment]) -> bool:
+def _continues(segments: Sequence[Segment]) -> bool:
     """Return whether each segment follows the one before, in the same hour."""
-    following = [one.last + 1 for one in found[:-1]] == [one.first for one in found[1:]]
-    return following and len({one.since // HOUR_MS for one in found}) == 1
+    following = [segment.last + 1 for segment in segments[:-1]] == [
+        segment.first for segment in segments[1:]
+    ]
+    return following and len({segment.since // HOUR_MS for segment in segments}) == 1
 
 
 def _together(group: Sequence[Segment]) -> Segment:
     first, last = group[0], group[-1]
     try:
-        counts = _added(tuple([one.counts for one in group]))
+        counts = _added(tuple([segment.counts for segment in group]))
     except _UNREADABLE:
         raise Damaged(first.first) from None
     return Segment(
         first.writer,
         first.first,
         last.last,
-        min([one.since for one in group]),
-        max([one.until for one in group]),
+        min([segment.since for segment in group]),
+        max([segment.until for segment in group]),
         counts,
-        f"[{','.join([one.records[1:-1] for one in group])}]",
+        f"[{','.join([segment.records[1:-1] for segment in group])}]",
     )
 
 
@@ -217,8 +219,8 @@ def pieces(segment: Segment) -> list[str]:
     # SQLite accepts any value in any column.
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
-    begun, *others = text[1:-1].split(_BETWEEN)
-    return [begun, *(_BEGIN + one for one in others)]
+    begun, *remaining = text[1:-1].split(_BETWEEN)
+    return [begun, *(_BEGIN + part for part in remaining)]
 
 
 def row_of(number: int, piece: str) -> AuditRow:
@@ -235,18 +237,18 @@ def row_of(number: int, piece: str) -> AuditRow:
 def rows_of(segment: Segment) -> list[AuditRow]:
     """Read the records of a segment without verifying them; raises Damaged."""
     try:
-        found = _elements(segment.records)
-        return [_row(number, one) for number, one in enumerate(found, segment.first)]
+        elements = _elements(segment.records)
+        return [_row(number, element) for number, element in enumerate(elements, segment.first)]
     except _UNREADABLE:
         raise Damaged(segment.first) from None
 
 
-def _row(number: int, one: _Element) -> AuditRow:
-    body = bytes(one.record)
+def _row(number: int, element: _Element) -> AuditRow:
+    body = bytes(element.record)
     members = _members(body)
     side = subject = None
-    if one.side is not UNSET:
-        data = bytes(one.side)
+    if element.side is not UNSET:
+        data = bytes(element.side)
         caller = _side(data).caller
         subject = None if caller is None else _caller(caller[1]).subject
         side = data.decode()
@@ -259,7 +261,7 @@ def _row(number: int, one: _Element) -> AuditRow:
         subject,
         body.decode(),
         side,
-        bytes.fromhex(one.hash),
+        bytes.fromhex(element.hash),
         members.writer,
         members.limit,
         members.times,
@@ -270,9 +272,9 @@ def _written(row: AuditRow) -> bytes:
     return element(row.body.encode(), None if row.side is None else row.side.encode(), row.hash)
 
 
-def behind(found: Iterable[Segment], after: int) -> list[AuditRow]:
+def behind(segments: Iterable[Segment], after: int) -> list[AuditRow]:
     """Return the records after a number."""
-    return [row for one in found for row in rows_of(one) if row.number > after]
+    return [row for segment in segments for row in rows_of(segment) if row.number > after]
 
 
 def erased(segment: Segment, numbers: Set[int]) -> Segment:
@@ -298,17 +300,17 @@ def end_of(chain: ChainKey, head: ChainHead | None, newest: Segment) -> ChainHea
     except (Damaged, IndexError):
         digest = bytes(32)
     numbers: tuple[object, ...] = (newest.first, newest.last)
-    number = max(one for one in numbers if isinstance(one, int))
+    number = max(value for value in numbers if isinstance(value, int))
     return ChainHead(*chain, number, digest, 0 if head is None else head.pruned, "")
 
 
-def sound(found: Iterable[Segment]) -> list[Segment]:
+def sound(unchecked: Iterable[Segment]) -> list[Segment]:
     """Return these segments; raises Damaged if a column of one has a value of another type."""
-    segments = list(found)
-    for one in segments:
-        numbers: tuple[object, ...] = (one.first, one.last, one.since, one.until)
+    segments = list(unchecked)
+    for segment in segments:
+        numbers: tuple[object, ...] = (segment.first, segment.last, segment.since, segment.until)
         if not all(isinstance(number, int) for number in numbers):
-            raise Damaged(one.first)
+            raise Damaged(segment.first)
     return segments
 
 
@@ -326,13 +328,13 @@ def kept(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment]:
     return segments(writer, first, [*map(_written, rows)], times, sorts)
 
 
-def answers(found: Iterable[Segment], query: AuditQuery) -> list[AuditRow]:
+def answers(segments: Iterable[Segment], query: AuditQuery) -> list[AuditRow]:
     """Return all records of these segments that match a query."""
     text = None if query.text is None else quoted(query.text).lower()
     rows: list[AuditRow] = []
-    for one in found:
-        likely = rows_of(one) if text is None else _with(text, one)
-        rows += [row for row in likely if _answers(row, query, text)]
+    for segment in segments:
+        candidates = rows_of(segment) if text is None else _with(text, segment)
+        rows += [row for row in candidates if _answers(row, query, text)]
     return rows
 
 
@@ -383,15 +385,15 @@ def read_counts(counts: str) -> Counts:
 
     Refusals by a limit count as many calls as they stand for. Raises ValueError.
     """
-    found = []
-    for one in _counts(counts):
-        match one:
+    parsed_counts = []
+    for entry in _counts(counts):
+        match entry:
             case (str(kind), str(tool), str(outcome), int(number)) if number <= MAX_COUNTED:
-                found.append(((kind, tool, outcome, ""), number))
+                parsed_counts.append(((kind, tool, outcome, ""), number))
             case (str(kind), str(tool), str(outcome), str(limit), int(number)) if (
                 number <= MAX_COUNTED
             ):
-                found.append(((kind, tool, outcome, limit), number))
+                parsed_counts.append(((kind, tool, outcome, limit), number))
             case _:
-                raise ValueError(f"no sort of records has {len(one)} fields like these")
-    return (*found,)
+                raise ValueError(f"no sort of records has {len(entry)} fields like these")
+    return (*parsed_counts,)

@@ -26,9 +26,9 @@ Sums = Counter[SumKey]
 def sums_of(segments: Iterable[Segment]) -> Sums:
     """Return the sums of these segments, each of which has records of one hour."""
     sums: Sums = Counter()
-    for one in segments:
-        hour = one.since - one.since % HOUR_MS
-        for sort, number in counted(one):
+    for segment in segments:
+        hour = segment.since - segment.since % HOUR_MS
+        for sort, number in counted(segment):
             if sort[0] in SUMMED:
                 sums[hour, *sort] += number
     return sums
@@ -36,11 +36,11 @@ def sums_of(segments: Iterable[Segment]) -> Sums:
 
 def sliced(sums: Mapping[SumKey, int], slice_ms: int) -> list[Count]:
     """Return hourly sums as counts of longer slices, sorted."""
-    found: Sums = Counter()
+    by_slice: Sums = Counter()
     for (hour, *sort), number in sums.items():
         kind, tool, outcome, limit = sort
-        found[hour - hour % slice_ms, kind, tool, outcome, limit] += number
-    return sorted_counts(found)
+        by_slice[hour - hour % slice_ms, kind, tool, outcome, limit] += number
+    return sorted_counts(by_slice)
 
 
 def sorted_counts(sums: Mapping[SumKey, int]) -> list[Count]:

@@ -79,7 +79,9 @@ class ChangePoller:
     async def _read(self) -> bool:
         """Read all counters; return whether the database answered."""
         with self._noting_outage("changes"):
-            counters = await self._records.changes({one.subject for one in self._followers})
+            counters = await self._records.changes(
+                {follower.subject for follower in self._followers}
+            )
             for follower in self._followers:
                 follower.counter = counters.get(follower.subject, 0)
         return "changes" not in self._failing
@@ -95,17 +97,17 @@ class ChangePoller:
             await follower.take_up(follower.counter)
 
     @contextlib.contextmanager
-    def _noting_outage(self, what: str) -> Iterator[None]:
+    def _noting_outage(self, operation: str) -> Iterator[None]:
         """Log the first of several failures, and once when none is left."""
         try:
             yield
         except StoreUnavailable as outage:
             if not self._failing:
                 log.warning("changes_not_read", extra={"reason": str(outage)})
-            self._failing.add(what)
+            self._failing.add(operation)
             return
-        if what in self._failing:
-            self._failing.discard(what)
+        if operation in self._failing:
+            self._failing.discard(operation)
             if not self._failing:
                 log.info("changes_read_again")
 

@@ -28,16 +28,16 @@ class CommitFuture(msgspec.Struct, eq=False):
         """Mark the commit as durable, or as failed for a reason; wake all waiters in order."""
         self.kept, self.reason = reason is None, reason
         waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            if not one.done():  # its task may be cancelled
-                one.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():  # its task may be cancelled
+                waiter.set_result(None)
 
     def __await__(self) -> Generator[object, None, None]:
         """Wait until it is durable; raises CommitFailed."""
         if not self.kept and self.reason is None:
-            settled = asyncio.get_running_loop().create_future()
-            self.waiting.append(settled)
-            yield from settled
+            waiter = asyncio.get_running_loop().create_future()
+            self.waiting.append(waiter)
+            yield from waiter
         if self.reason is not None:
             raise CommitFailed(self.reason)
 

@@ -47,5 +47,5 @@ class IdempotencyStore(Protocol):
     async def release(self, key: bytes, holder: str) -> None:
         """Delete the record of a call that did nothing."""
 
-    async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
-        """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
+    async def take_over(self, record: IdempotencyRecord, *, expected: IdempotencyRecord) -> bool:
+        """Replace *expected*, whose holder is gone; return False if it has changed meanwhile."""

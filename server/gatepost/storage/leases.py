@@ -53,9 +53,9 @@ class Leases:
         """Return the names that other holders have; raises StoreUnavailable."""
         now, entries = self._clock(), self._records.of(tenant).entries(SUBJECT)
         return {
-            one.key
-            for one in await entries.all()
-            if (one.expires_at or 0.0) > now and one.value != self._holder
+            entry.key
+            for entry in await entries.all()
+            if (entry.expires_at or 0.0) > now and entry.value != self._holder
         }
 
     async def release(self, tenant: str, name: str) -> None:
@@ -123,8 +123,8 @@ class NumberLease:
 
     async def take(self) -> None:
         """Take the lowest free number, or renew it; raises StoreUnavailable."""
-        taken = await self._leases.taken(OF_SERVERS)
-        number = next(number for number in count(1) if self._named(number) not in taken)
+        taken_names = await self._leases.taken(OF_SERVERS)
+        number = next(number for number in count(1) if self._named(number) not in taken_names)
         while not await self._leases.take(OF_SERVERS, self._named(number), NUMBER_LEASE_S):
             number += 1
         before, self._holder.number = self._holder.number, number

@@ -41,11 +41,11 @@ class OutboxStore(Protocol):
     async def add(self, message: OutboxMessage) -> bool:
         """Store a message durably; return False if there is one with its id, which stays."""
 
-    async def remove(self, taken: OutboxMessage) -> bool:
+    async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
 
-    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+    async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
 
-    async def shed(self, most: int) -> list[str]:
-        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
+    async def shed(self, limit: int) -> list[str]:
+        """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""

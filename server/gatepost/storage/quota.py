@@ -40,11 +40,11 @@ class StorageLimits(Protocol):
 class QuotaExceeded(Exception):
     """There is no room for a record; the message is a sentence that says whose quota is full."""
 
-    def __init__(self, limit: QuotaLimit, most: int, wait_s: float) -> None:
+    def __init__(self, limit: QuotaLimit, max_bytes: int, wait_s: float) -> None:
         setting = "limits.stored_bytes" if limit == "caller" else "limits.tenant.stored_bytes"
         super().__init__(
             f"What is stored for this {limit} (outcomes of calls with an idempotency key, and "
-            f"tasks) has reached its quota of {most} bytes (`{setting}`)."
+            f"tasks) has reached its quota of {max_bytes} bytes (`{setting}`)."
         )
         self.limit = limit
         self.wait_s = wait_s
@@ -77,8 +77,8 @@ class KnownUsage:
     async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
         """Ask the store; bytes that are written meanwhile count, even if twice."""
         before = self.added
-        found = await records.of(tenant).usage(owner, now)
-        self.base, self.until, self._before = found.bytes, found.until, before
+        usage = await records.of(tenant).usage(owner, now)
+        self.base, self.until, self._before = usage.bytes, usage.until, before
         self.looked_at = now
 
 
@@ -126,15 +126,19 @@ class StorageQuota:
     def _quotas(self, tenant: str, owner: bytes) -> "list[AppliedQuota]":
         """Return the quotas that apply."""
         if len(self._counted) >= MAX_COUNTED:
-            self._counted = {key: one for key, one in self._counted.items() if one.pending}
-        found = []
+            self._counted = {
+                key: known_usage
+                for key, known_usage in self._counted.items()
+                if known_usage.pending
+            }
+        quotas = []
         if self.caller_bytes:
             counted = self._counted.setdefault((tenant, owner), KnownUsage())
-            found.append(AppliedQuota("caller", self.caller_bytes, owner, counted))
+            quotas.append(AppliedQuota("caller", self.caller_bytes, owner, counted))
         if self.tenant_bytes:
             counted = self._counted.setdefault((tenant, None), KnownUsage())
-            found.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
-        return found
+            quotas.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
+        return quotas
 
     async def _look(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
         """Ask the store if that is due; of several that want to, one asks for all."""

@@ -51,12 +51,7 @@ BucketRate = tuple[Hashable, float, float]
 
 
 class Bucket(msgspec.Struct, gc=False):
-    """
-    One token bucket, stored as the time when it is full.
-
-    Two functions that every call runs have a copy of its arithmetic, and only these:
-    `CallLimits.take` and `LimitStage.recorded`.
-    """
+    """One token bucket, stored as the time when it is full."""
 
     full_at: float
     """The time when it is full again, in seconds of a monotonic clock."""
@@ -72,28 +67,15 @@ class Bucket(msgspec.Struct, gc=False):
         """Return a full bucket that gains *rate* tokens a second and holds *burst*."""
         return cls(now, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
 
-    def spend(self, now: float) -> bool:
-        """Take a token if there is one; return whether there was."""
-        # As `wait_s` and `take`, without their calls: each event of a stream comes here.
-        full_at = self.full_at
-        if full_at - now - self.slack_s > 0:
-            return False
-        self.full_at = (full_at if full_at > now else now) + self.each_s
-        return True
-
     def wait_s(self, now: float) -> float:
         """Return the seconds until there is a token; 0 if there is one."""
         missing = self.full_at - now - self.slack_s
         return missing + ROUNDING_ERROR if missing > 0 else 0.0
 
-    def take(self, now: float) -> None:
-        """Take a token without checking that there is one."""
+    def charge(self, now: float, cost_s: float) -> None:
+        """Take what the bucket gains in *cost_s* seconds, even if it does not have that much."""
         full_at = self.full_at
-        self.full_at = (full_at if full_at > now else now) + self.each_s
-
-    def give_back(self) -> None:
-        """Return a token that was taken."""
-        self.full_at -= self.each_s
+        self.full_at = (full_at if full_at > now else now) + cost_s
 
     def forgive(self, now: float) -> None:
         """Forgive what the bucket owes: it is empty at most."""
@@ -102,6 +84,62 @@ class Bucket(msgspec.Struct, gc=False):
     def empty(self, now: float, wait_s: float) -> None:
         """Have no token for *wait_s* seconds, because all processes together have used them up."""
         self.full_at = max(self.full_at, now + self.slack_s + wait_s)
+
+
+class ConcurrencyCounter(msgspec.Struct, weakref=True):
+    """A number of running calls, and its maximum."""
+
+    most: float
+    taken: int = 0
+
+
+class LocalLimits(msgspec.Struct):
+    """Token buckets and concurrency limits of this process that are taken together, or not."""
+
+    buckets: Sequence[Bucket]
+    concurrency: Sequence[ConcurrencyCounter] = ()
+
+    @classmethod
+    def of_rate(cls, rate: float, burst: float, now: float) -> "LocalLimits":
+        """Return a rate limit alone: *rate* times a second, and *burst* times at once."""
+        return LocalLimits((Bucket.of(rate, burst, now),))
+
+    def take(self, now: float) -> bool:
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
+        for bucket in self.buckets:
+            full_at = bucket.full_at
+            if full_at < now:
+                full_at = now
+            elif full_at - now > bucket.slack_s:
+                self._put_back(bucket)
+                return False
+            bucket.full_at = full_at + bucket.each_s
+        for counter in self.concurrency:
+            if counter.taken >= counter.most:
+                self._put_back(counter)
+                return False
+            counter.taken += 1
+        return True
+
+    def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
+        """Return what was taken before *lacking* turned out to be used up."""
+        for bucket in self.buckets:
+            if bucket is lacking:
+                return
+            bucket.full_at -= bucket.each_s
+        for counter in self.concurrency:
+            if counter is lacking:
+                return
+            counter.taken -= 1
+
+    def shortage(self, now: float) -> Denial:
+        """Return which limit refuses a call now, and the seconds until there may be room again."""
+        waits = [bucket.wait_s(now) for bucket in self.buckets]
+        longest = max(waits, default=0.0)
+        full = [at for at, counter in enumerate(self.concurrency) if counter.taken >= counter.most]
+        if full and longest <= CONCURRENCY_WAIT_S:
+            return Denial(len(waits) + full[0], CONCURRENCY_WAIT_S)
+        return Denial(waits.index(longest), longest)
 
 
 class Buckets:
@@ -113,10 +151,10 @@ class Buckets:
     """
 
     def __init__(
-        self, *, most: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
+        self, *, max_buckets: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
     ) -> None:
         self._kept: dict[Hashable, Bucket] = {}
-        self._most = most
+        self._most = max_buckets
         self._forgetting = forgetting
 
     def __len__(self) -> int:
@@ -126,45 +164,29 @@ class Buckets:
         """Return the buckets with these names, and apply these rates to them."""
         if len(self._kept) + len(rates) > self._most:
             self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
-        found = []
+        buckets = []
         for name, each_s, room_s in rates:
             bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
                 bucket = self._kept[name] = Bucket(now, each_s, slack_s)
             else:
                 bucket.each_s, bucket.slack_s = each_s, slack_s
-            found.append(bucket)
-        return found
+            buckets.append(bucket)
+        return buckets
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """
         Take a token, as `TenantSharedStore.spend` does; *now* is the time of a monotonic clock.
         """
-        return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
-
-    def spend_all(
-        self, rates: Sequence[BucketRate], now: float, *, take: bool = True
-    ) -> tuple[float, int]:
-        """
-        Take one token from each of several buckets, or none from any.
-
-        Return the longest wait in seconds and the index of its bucket; the wait is 0 if the tokens
-        were taken. If *take* is false, nothing is taken.
-        """
-        found = self.these(rates, now)
-        waits = [bucket.wait_s(now) for bucket in found]
-        longest = max(waits, default=0.0)
-        if longest:
-            return longest, waits.index(longest)
-        if take:
-            for bucket in found:
-                bucket.take(now)
-        return 0.0, 0
+        limits = LocalLimits(self.these([(bucket, 1 / rate, burst / rate)], now))
+        return 0.0 if limits.take(now) else limits.shortage(now).wait_s
 
     def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""
-        kept = self._kept.get(bucket)
-        return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
+        stored_bucket = self._kept.get(bucket)
+        return (
+            burst if stored_bucket is None else burst - max(stored_bucket.full_at - now, 0.0) * rate
+        )
 
     def _make_room(self, now: float, needed: int) -> None:
         if len(self._kept) + needed <= self._most:
@@ -176,6 +198,6 @@ class Buckets:
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.
         until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
-        names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
+        names = [name for name, bucket in self._kept.items() if bucket.full_at <= max(until, now)]
         for name in names if until <= now else names[:excess]:
             del self._kept[name]

@@ -83,7 +83,7 @@ class Records(Protocol):
         """Return tenant and id of requests that were not decided, or not used, in time."""
 
     async def lease_messages(
-        self, now: float, until: float, holder: str, most: int
+        self, now: float, until: float, holder: str, limit: int
     ) -> list[tuple[str, OutboxMessage]]:
         """
         Lease due messages of all tenants to *holder*, *until* then; return them with their tenants.
@@ -95,7 +95,7 @@ class Records(Protocol):
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
 
-    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+    async def latest(self, subject: str, key: str, limit: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
 
     async def changes(self, subjects: Collection[str]) -> Mapping[str, int]:

@@ -20,10 +20,11 @@ import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import (
-    CONCURRENCY_WAIT_S,
     Buckets,
+    ConcurrencyCounter,
     ConcurrencyLimit,
     Denial,
+    LocalLimits,
     Spending,
 )
 
@@ -38,8 +39,13 @@ DeliverMessage = Callable[[bytes], None]
 class Subscription(Protocol):
     """A subscription to a topic."""
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """
+        Stop the delivery at once; a second call does nothing.
+
+        The shared store unsubscribes in the background, because a client that hangs up must not
+        wait for it.
+        """
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -93,8 +99,10 @@ class TenantSharedStore(Protocol):
     ) -> list[float]:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
 
-    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """Append to a log and return the entry's number; only the *most* newest entries stay."""
+    async def append(self, log: str, data: bytes, *, ttl_s: float, max_events: int) -> int:
+        """
+        Append to a log and return the entry's number; only the *max_events* newest entries stay.
+        """
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
         """Return the entries after a number; None if the log is unknown or has lost some."""
@@ -173,7 +181,7 @@ class WakeUps(Wakeable):
         """End the subscription."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            await subscription.aclose()
+            subscription.end()
 
     async def follow(self) -> bool:
         """
@@ -201,10 +209,10 @@ class MemorySharedStore:
 
     def of(self, tenant: str) -> "MemoryTenantSharedStore":
         """Return the shared store of one tenant."""
-        kept = self._tenants.get(tenant)
-        if kept is None:
-            kept = self._tenants[tenant] = MemoryTenantSharedStore(self._clock, self._sweep_others)
-        return kept
+        store = self._tenants.get(tenant)
+        if store is None:
+            store = self._tenants[tenant] = MemoryTenantSharedStore(self._clock, self._sweep_others)
+        return store
 
     def _sweep_others(self, now: float) -> None:
         """Sweep some tenants, in turn: one that makes no more requests would keep everything."""
@@ -245,7 +253,7 @@ class MemoryTenantSharedStore:
         self._swept = now
         for note in [name for name, (_, until) in self._notes.items() if until <= now]:
             del self._notes[note]
-        for log in [name for name, kept in self._logs.items() if kept.until <= now]:
+        for log in [name for name, event_log in self._logs.items() if event_log.until <= now]:
             del self._logs[log]
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -276,17 +284,17 @@ class MemoryTenantSharedStore:
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
-        full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
-        rates = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        rates = [
+            (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
+            for spending in spendings
+        ]
         now = self._clock()
-        if full:
-            wait, at = self._buckets.spend_all(rates, now, take=False)
-            if wait > CONCURRENCY_WAIT_S:
-                return Denial(at, wait)
-            return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
-        wait, at = self._buckets.spend_all(rates, now)
-        if wait:
-            return Denial(at, wait)
+        limits = LocalLimits(
+            self._buckets.these(rates, now),
+            [ConcurrencyCounter(limit.most, self._taken[limit.name]) for limit in concurrency],
+        )
+        if not limits.take(now):
+            return limits.shortage(now)
         self.hold(concurrency)
         return None
 
@@ -305,31 +313,34 @@ class MemoryTenantSharedStore:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
         tokens = [
-            self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
+            self._buckets.held(spending.bucket, now, rate=spending.rate, burst=spending.burst)
+            for spending in spendings
         ]
         return [*tokens, *(self._taken[limit.name] for limit in concurrency)]
 
-    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """Append to a log and return the entry's number; only the *most* newest entries stay."""
+    async def append(self, log: str, data: bytes, *, ttl_s: float, max_events: int) -> int:
+        """
+        Append to a log and return the entry's number; only the *max_events* newest entries stay.
+        """
         now = self._clock()
         self._sweep(now)
-        kept = self._logs.get(log)
-        if kept is None or kept.until <= now:
-            kept = self._logs[log] = _Log()
-        kept.last += 1
-        kept.until = now + ttl_s
-        kept.events.append(LogEvent(kept.last, data))
-        while len(kept.events) > most:
-            kept.events.popleft()
-        return kept.last
+        event_log = self._logs.get(log)
+        if event_log is None or event_log.until <= now:
+            event_log = self._logs[log] = _Log()
+        event_log.last += 1
+        event_log.until = now + ttl_s
+        event_log.events.append(LogEvent(event_log.last, data))
+        while len(event_log.events) > max_events:
+            event_log.events.popleft()
+        return event_log.last
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
         """Return the entries after a number; None if the log is unknown or has lost some."""
-        kept = self._logs.get(log)
-        if kept is None or kept.until <= self._clock() or after > kept.last:
+        event_log = self._logs.get(log)
+        if event_log is None or event_log.until <= self._clock() or after > event_log.last:
             return None
-        found = [event for event in kept.events if event.number > after]
-        return found if len(found) == kept.last - after else None
+        events = [event for event in event_log.events if event.number > after]
+        return events if len(events) == event_log.last - after else None
 
     async def forget(self, log: str) -> None:
         """Delete a log."""
@@ -353,8 +364,8 @@ class MemorySubscription:
         self._followers, self._topic = followers, topic
         followers.setdefault(topic, {})[self] = deliver
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """Implement `Subscription`."""
         interested = self._followers.get(self._topic, {})
         interested.pop(self, None)
         if not interested:

@@ -184,12 +184,12 @@ def _without(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> Rp
     A URI that the server does not list may hold arguments, as that of a template does.
     """
     method, name, uri = rpc
-    named: tuple[str | UnsetType, str | UnsetType] = UNSET, UNSET
+    target: tuple[str | UnsetType, str | UnsetType] = UNSET, UNSET
     if method.startswith(BY_URI):
-        named = UNSET, uri if uri in names else UNSET
+        target = UNSET, uri if uri in names else UNSET
     elif name is not UNSET:
-        named = _short(name, clean), UNSET
-    return _short(method, clean), *named
+        target = _short(name, clean), UNSET
+    return _short(method, clean), *target
 
 
 def _short(text: str, clean: Callable[[str], str]) -> str:
@@ -320,10 +320,10 @@ class RequestMetrics:
 
     def __call__(self, rows: Sequence[AccessRow]) -> None:
         """Count a batch of rows."""
-        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        seconds_by_request: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         for row in rows:
-            found[row[2], row[3]].append(row[4])
-        for (path, status), seconds in found.items():
+            seconds_by_request[row[2], row[3]].append(row[4])
+        for (path, status), seconds in seconds_by_request.items():
             self._meter.answered(self._route_of(path), status, *seconds)
 
 

@@ -88,12 +88,12 @@ class Exposition:
         # fail at it.
         kind = OPENMETRICS if OPENMETRICS in accept else PLAIN_TEXT
         async with self._making:
-            made = self._made.get(kind)
-            if made is None or self._clock() - made[0] >= CACHED_S:
+            cached = self._made.get(kind)
+            if cached is None or self._clock() - cached[0] >= CACHED_S:
                 # The response includes everything that ended before the scrape, in any worker.
                 await asyncio.sleep(2 * COLLECTED_S)
-                made = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
-        return made[1], ((b"content-type", FORMATS[kind][0].encode()),)
+                cached = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
+        return cached[1], ((b"content-type", FORMATS[kind][0].encode()),)
 
 
 TEXT: PageHeaders = ((b"content-type", b"text/plain; charset=utf-8"),)

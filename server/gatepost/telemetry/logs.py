@@ -50,20 +50,20 @@ def scrub(text: str, tenant: str = "") -> str:
 
 def printable(text: str, *, limit: int = 1000) -> str:
     """Return the text on one line, so that clients cannot forge log lines."""
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-    return shown if len(shown) <= limit else f"{shown[:limit]}…"
+    escaped = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return escaped if len(escaped) <= limit else f"{escaped[:limit]}…"
 
 
 @lru_cache(maxsize=8)
-def _second(whole: int) -> str:
+def _second(second: int) -> str:
     """Return the formatted second; cached, because most lines share it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def timestamp(seconds: float) -> str:
     """Format seconds since the epoch as RFC 3339 in UTC, with milliseconds."""
-    whole, rest = divmod(int(seconds * 1000), 1000)
-    return f"{_second(whole)}.{rest:03d}Z"
+    second, millisecond = divmod(int(seconds * 1000), 1000)
+    return f"{_second(second)}.{millisecond:03d}Z"
 
 
 def frames(
@@ -103,13 +103,13 @@ def _encoded(event: dict[str, object]) -> str:
         return _ENCODER.encode(event).decode()
     except UnicodeEncodeError:
         # Half a character, for example in a file name, must not lose the event.
-        whole = {
+        encodable = {
             name: value.encode("utf-8", "backslashreplace").decode()
             if isinstance(value, str)
             else value
             for name, value in event.items()
         }
-        return _ENCODER.encode(whole).decode()
+        return _ENCODER.encode(encodable).decode()
 
 
 class JsonFormatter(logging.Formatter):
@@ -126,10 +126,8 @@ class JsonFormatter(logging.Formatter):
         if (span := CURRENT_SPAN.get()) is not None:
             event |= {"trace_id": span.trace_id, "span_id": span.span_id}
         for name, value in details(record).items():
-            shown = _plain(value, tenant)
-            event[name] = (
-                value if isinstance(value, int | float) and shown == repr(value) else shown
-            )
+            text = _plain(value, tenant)
+            event[name] = value if isinstance(value, int | float) and text == repr(value) else text
         if record.exc_info:
             event["traceback"] = frames(record.exc_info)
         return in_json(_encoded(event))
@@ -180,8 +178,10 @@ def in_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode("ascii")
-        for one in text
+        char
+        if char.isprintable() or char == "\t"
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
     )
 
 
@@ -190,6 +190,6 @@ def in_lines(text: str) -> str:
     return "\n".join(in_line(line) for line in text.split("\n"))
 
 
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be")
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

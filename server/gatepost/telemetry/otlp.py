@@ -90,9 +90,9 @@ class OtelSpan:
     def __enter__(self) -> Span:
         outer = CURRENT_SPAN.get()
         shared = self._shared or (outer is not None and outer.shared)
-        own = self._span.get_span_context()
-        trace_id, span_id = f"{own.trace_id:032x}", f"{own.span_id:016x}"
-        current = CurrentSpan(trace_id, span_id, own.trace_flags.sampled, self, shared)
+        span_context = self._span.get_span_context()
+        trace_id, span_id = f"{span_context.trace_id:032x}", f"{span_context.span_id:016x}"
+        current = CurrentSpan(trace_id, span_id, span_context.trace_flags.sampled, self, shared)
         self._outer = CURRENT_SPAN.set(current)
         self._token = contexts.attach(set_span_in_context(self._span))
         return self
@@ -127,7 +127,9 @@ class OtelTracer:
         attributes: SpanAttributes | None = None,
     ) -> OtelSpan:
         """Return a span that begins now; implements `Tracer`."""
-        links = [remote(one, trusted=self._trusts_parent) for one in callers if one is not None]
+        links = [
+            remote(caller, trusted=self._trusts_parent) for caller in callers if caller is not None
+        ]
         parent = contexts.Context() if kind == "server" else None
         shared = bool(links)
         if self._trusts_parent and links:
@@ -137,7 +139,7 @@ class OtelTracer:
             context=parent,
             kind=SPAN_KINDS[kind],
             attributes=dict(attributes or {}),
-            links=[Link(one) for one in links],
+            links=[Link(link) for link in links],
             record_exception=False,
             set_status_on_exception=False,
         )

@@ -54,8 +54,8 @@ def read_context(parent: str | None, state: str | None = None) -> TraceContext |
 def _members(state: str | None) -> tuple[tuple[str, str], ...]:
     if not state or len(state) > LONGEST_STATE:
         return ()
-    members = [one for part in state.split(",") if (one := part.strip(" \t"))]
-    pairs = [tuple(one.split("=", 1)) for one in members if _MEMBER.fullmatch(one)]
+    members = [member for part in state.split(",") if (member := part.strip(" \t"))]
+    pairs = [tuple(member.split("=", 1)) for member in members if _MEMBER.fullmatch(member)]
     keys = {pair[0] for pair in pairs}
     if len(members) > MAX_MEMBERS or len(pairs) != len(members) or len(keys) != len(pairs):
         return ()

@@ -103,8 +103,8 @@ class LocalConnection:
             "Mcp-Method": method,
         }
         for parameter in MIRRORED:
-            if isinstance(named := params.get(parameter), str):
-                headers["Mcp-Name"] = _in_header(named)
+            if isinstance(name := params.get(parameter), str):
+                headers["Mcp-Name"] = _in_header(name)
         transport = httpx2.ASGITransport(app=self._app)
         async with httpx2.AsyncClient(transport=transport) as client:
             answer = await client.post(
@@ -137,22 +137,22 @@ class LocalTask:
         """
         messages: list[str] = []
         async with asyncio.timeout(within_s):
-            while (shown := await self.status())["status"] not in (
+            while (state := await self.status())["status"] not in (
                 "completed",
                 "failed",
                 "cancelled",
             ):
-                if (message := shown.get("statusMessage")) and message not in messages[-1:]:
+                if (message := state.get("statusMessage")) and message not in messages[-1:]:
                     messages.append(message)
-                if shown["status"] == "input_required":
-                    answers = await self._client.answers(shown.get("inputRequests") or {})
+                if state["status"] == "input_required":
+                    answers = await self._client.answers(state.get("inputRequests") or {})
                     await self._client.ask(
                         "tasks/update", {"taskId": self.id, "inputResponses": answers}
                     )
                 await asyncio.sleep(POLL_S)
-        if "result" not in shown:
-            raise RuntimeError(f"the task is {shown['status']}: {shown.get('error') or ''}")
-        return _result_of(shown["result"], [{"message": one} for one in messages], [])
+        if "result" not in state:
+            raise RuntimeError(f"the task is {state['status']}: {state.get('error') or ''}")
+        return _result_of(state["result"], [{"message": message} for message in messages], [])
 
 
 class LocalClient:
@@ -174,53 +174,62 @@ class LocalClient:
         The call waits for an approval, so run it in a task if the test approves it. Raises
         CallRefused if the server refuses the call, such as for a missing scope.
         """
-        shown, progress, logs = await self._rounds(
+        result, progress, logs = await self._rounds(
             "tools/call", {"name": tool, "arguments": arguments}
         )
-        return _result_of(shown, progress, logs)
+        return _result_of(result, progress, logs)
 
     async def start(self, tool: str, /, **arguments: Any) -> LocalTask:
         """Call a tool that becomes a task; RuntimeError if the call ended without one."""
         params = {"name": tool, "arguments": arguments}
-        shown, _, _ = await self._rounds("tools/call", params, tasks=True)
-        if shown["resultType"] != "task":
+        result, _, _ = await self._rounds("tools/call", params, tasks=True)
+        if result["resultType"] != "task":
             raise RuntimeError(f"{tool} did not become a task; declare task_support")
-        return LocalTask(self, shown)
+        return LocalTask(self, result)
 
     async def tools(self) -> dict[str, Mapping[str, Any]]:
         """Return the tools that this caller sees, by name, in MCP's form."""
-        return {one["name"]: one async for one in self._listed("tools/list", "tools")}
+        return {tool["name"]: tool async for tool in self._list_all("tools/list", "tools")}
 
     async def resources(self) -> dict[str, Mapping[str, Any]]:
         """Return the resources that this caller sees, by URI."""
-        return {one["uri"]: one async for one in self._listed("resources/list", "resources")}
+        return {
+            resource["uri"]: resource
+            async for resource in self._list_all("resources/list", "resources")
+        }
 
     async def prompts(self) -> dict[str, Mapping[str, Any]]:
         """Return the prompts that this caller sees, by name."""
-        return {one["name"]: one async for one in self._listed("prompts/list", "prompts")}
+        return {
+            prompt["name"]: prompt async for prompt in self._list_all("prompts/list", "prompts")
+        }
 
     async def read(self, uri: str) -> list[str | bytes]:
         """Return the contents of a resource: text, or bytes."""
-        shown, _, _ = await self._rounds("resources/read", {"uri": uri})
+        result, _, _ = await self._rounds("resources/read", {"uri": uri})
         return [
-            one["text"] if "text" in one else base64.b64decode(one["blob"])
-            for one in shown["contents"]
+            contents["text"] if "text" in contents else base64.b64decode(contents["blob"])
+            for contents in result["contents"]
         ]
 
     async def prompt(self, name: str, /, **arguments: str) -> list[Mapping[str, Any]]:
         """Return the messages of a prompt in MCP's form: `role` and `content`."""
-        shown, _, _ = await self._rounds("prompts/get", {"name": name, "arguments": arguments})
-        messages: list[Mapping[str, Any]] = shown["messages"]
+        result, _, _ = await self._rounds("prompts/get", {"name": name, "arguments": arguments})
+        messages: list[Mapping[str, Any]] = result["messages"]
         return messages
 
-    async def complete(self, of: str, argument: str, value: str = "", **given: str) -> list[str]:
+    async def complete(
+        self, of: str, argument: str, value: str = "", **context_arguments: str
+    ) -> list[str]:
         """Return the suggestions for an argument of a prompt, or of a URI template with `{`."""
         kind = (
             {"type": "ref/resource", "uri": of} if "{" in of else {"type": "ref/prompt", "name": of}
         )
         params = {"ref": kind, "argument": {"name": argument, "value": value}}
-        shown = await self.ask("completion/complete", {**params, "context": {"arguments": given}})
-        values: list[str] = shown["completion"]["values"]
+        result = await self.ask(
+            "completion/complete", {**params, "context": {"arguments": context_arguments}}
+        )
+        values: list[str] = result["completion"]["values"]
         return values
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -247,46 +256,46 @@ class LocalClient:
         """Ask again with answers until there is a result; return progress and logs as well."""
         progress: list[Mapping[str, Any]] = []
         logs: list[Any] = []
-        more: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         for _ in range(MAX_ROUNDS):
-            shown, notifications = await self.connection.ask(
-                method, {**params, **more}, self._capabilities(tasks=tasks)
+            result, notifications = await self.connection.ask(
+                method, {**params, **answers}, self._capabilities(tasks=tasks)
             )
-            for one in notifications:
-                if one["method"] == "notifications/progress":
-                    report = one["params"]
+            for notification in notifications:
+                if notification["method"] == "notifications/progress":
+                    report = notification["params"]
                     progress.append({k: v for k, v in report.items() if k != "progressToken"})
-                elif one["method"] == "notifications/message":
-                    logs.append(one["params"].get("data"))
-            if shown.get("resultType") != "input_required":
-                return shown, progress, logs
-            more = {"inputResponses": await self.answers(shown.get("inputRequests") or {})}
-            if "requestState" in shown:
-                more["requestState"] = shown["requestState"]
+                elif notification["method"] == "notifications/message":
+                    logs.append(notification["params"].get("data"))
+            if result.get("resultType") != "input_required":
+                return result, progress, logs
+            answers = {"inputResponses": await self.answers(result.get("inputRequests") or {})}
+            if "requestState" in result:
+                answers["requestState"] = result["requestState"]
         raise RuntimeError(f"{method} asked more than {MAX_ROUNDS} times")
 
     async def _answered(self, request: Mapping[str, Any]) -> Any:
         if self._answer is None:
             raise RuntimeError("the client has no `answer` function")
         method = request["method"]
-        given = self._answer({"method": method, **request.get("params", {})})
-        if isawaitable(given):
-            given = await given
+        answer = self._answer({"method": method, **request.get("params", {})})
+        if isawaitable(answer):
+            answer = await answer
         if method != "elicitation/create":
-            return given
-        if given is None or given is False:
+            return answer
+        if answer is None or answer is False:
             return {"action": "decline"}
-        return {"action": "accept", **({} if given is True else {"content": given})}
+        return {"action": "accept", **({} if answer is True else {"content": answer})}
 
-    async def _listed(self, method: str, member: str) -> AsyncIterator[Mapping[str, Any]]:
+    async def _list_all(self, method: str, member: str) -> AsyncIterator[Mapping[str, Any]]:
         params: dict[str, Any] = {}
         while True:
-            shown = await self.ask(method, params)
-            for one in shown[member]:
-                yield one
-            if not shown.get("nextCursor"):
+            page = await self.ask(method, params)
+            for item in page[member]:
+                yield item
+            if not page.get("nextCursor"):
                 return
-            params = {"cursor": shown["nextCursor"]}
+            params = {"cursor": page["nextCursor"]}
 
 
 def _read(answer: httpx2.Response) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
@@ -303,13 +312,13 @@ def _read(answer: httpx2.Response) -> tuple[Mapping[str, Any], list[Mapping[str,
 
 
 def _result_of(
-    shown: Mapping[str, Any], progress: list[Mapping[str, Any]], logs: list[Any]
+    result: Mapping[str, Any], progress: list[Mapping[str, Any]], logs: list[Any]
 ) -> CallResult:
     return CallResult(
-        content=tuple(shown["content"]),
-        structured=shown.get("structuredContent"),
-        is_error=bool(shown.get("isError")),
-        meta=shown.get("_meta", {}),
+        content=tuple(result["content"]),
+        structured=result.get("structuredContent"),
+        is_error=bool(result.get("isError")),
+        meta=result.get("_meta", {}),
         progress=tuple(progress),
         logs=tuple(logs),
     )

@@ -226,9 +226,11 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
     with tempfile.TemporaryDirectory() as folder:
         config = _config(Path(folder), settings)
         toolbox = _toolbox(packs, config)
-        found = [one for one in problems(config, toolbox) if one.level == "error"]
-        if found := [*toolbox.problems, *found]:
-            reasons = "; ".join(f"{one.id} {one.setting}: {one.message}" for one in found)
+        reported = [problem for problem in problems(config, toolbox) if problem.level == "error"]
+        if reported := [*toolbox.problems, *reported]:
+            reasons = "; ".join(
+                f"{problem.id} {problem.setting}: {problem.message}" for problem in reported
+            )
             raise ValueError(f"the server cannot start: {reasons}")
         clock = LocalClock()
         async with opened(
@@ -256,19 +258,19 @@ def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     merged: dict[str, Any] = dict(usual)
     for name, table in settings.items():
         merged[name] = usual.get(name, {}) | table if isinstance(table, dict) else table
-    made = msgspec.convert(
+    config = msgspec.convert(
         {"resource": base.resource, "mode": "development", **merged}, Config, strict=True
     )
-    own = msgspec.structs.replace(base.issuers[0], dashboard=None)
-    return msgspec.structs.replace(made, issuers=(own,))
+    issuer = msgspec.structs.replace(base.issuers[0], dashboard=None)
+    return msgspec.structs.replace(config, issuers=(issuer,))
 
 
 def _toolbox(packs: tuple[Pack | str, ...], config: Config) -> Toolbox:
-    names = [one for one in packs if isinstance(one, str)]
-    files = tuple(one for one in names if "." in one or "/" in one)
+    names = [pack for pack in packs if isinstance(pack, str)]
+    files = tuple(name for name in names if "." in name or "/" in name)
     tools = msgspec.structs.replace(
-        config.tools, packs=tuple(one for one in names if one not in files), load=files
+        config.tools, packs=tuple(name for name in names if name not in files), load=files
     )
-    found = load(tools, config.packs, config.network)
-    own = tuple(one for one in packs if isinstance(one, Pack))
-    return Toolbox((*found.packs, *own), found.problems)
+    loaded = load(tools, config.packs, config.network)
+    instances = tuple(pack for pack in packs if isinstance(pack, Pack))
+    return Toolbox((*loaded.packs, *instances), loaded.problems)

@@ -21,18 +21,18 @@ def app_tools(entries: Iterable[OwnedOffer]) -> Mapping[str, Sequence[OwnedOffer
     """Return the tools of all servers that have pages, by the servers' own names for them."""
     entries = tuple(entries)
     with_pages = {
-        one.offer.origin.server_id
-        for one in entries
-        if one.offer.origin is not None
-        and isinstance(one.offer, ResourceOffer | Template)
-        and one.offer.key.startswith(APP_SCHEME)
+        entry.offer.origin.server_id
+        for entry in entries
+        if entry.offer.origin is not None
+        and isinstance(entry.offer, ResourceOffer | Template)
+        and entry.offer.key.startswith(APP_SCHEME)
     }
-    found: dict[str, list[OwnedOffer]] = {}
+    by_key: dict[str, list[OwnedOffer]] = {}
     for entry in entries:
         origin = entry.offer.origin
         if isinstance(entry.offer, Tool) and origin is not None and origin.server_id in with_pages:
-            found.setdefault(origin.key, []).append(entry)
-    return found
+            by_key.setdefault(origin.key, []).append(entry)
+    return by_key
 
 
 def with_own_pages(
@@ -45,26 +45,26 @@ def with_own_pages(
     another server would be shown as that of this tool, and call its tools.
     """
 
-    def kept(entry: OwnedOffer) -> OwnedOffer:
+    def without_foreign_pages(entry: OwnedOffer) -> OwnedOffer:
         tool = entry.offer
         if not isinstance(tool, Tool) or tool.origin is None:
             return entry
-        named = [uri for uri in _pages(tool.meta) if {*owners_of(uri)} - {tool.origin.server_id}]
-        if not named:
+        foreign = [uri for uri in _pages(tool.meta) if {*owners_of(uri)} - {tool.origin.server_id}]
+        if not foreign:
             return entry
         meta = {name: value for name, value in tool.meta.items() if name != OLDER_UI_RESOURCE}
         if isinstance(nested := meta.get(UI), Mapping):
             meta[UI] = {name: value for name, value in nested.items() if name != UI_RESOURCE}
-        shown = msgspec.structs.replace(tool, meta=meta)
-        return msgspec.structs.replace(entry, offer=shown, owner=shown)
+        cleaned = msgspec.structs.replace(tool, meta=meta)
+        return msgspec.structs.replace(entry, offer=cleaned, owner=cleaned)
 
-    return tuple(kept(one) for one in entries)
+    return tuple(without_foreign_pages(entry) for entry in entries)
 
 
 def _pages(meta: Mapping[str, object]) -> list[str]:
     nested = meta.get(UI)
-    named = (
+    uris = (
         meta.get(OLDER_UI_RESOURCE),
         nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None,
     )
-    return [uri for uri in named if isinstance(uri, str)]
+    return [uri for uri in uris if isinstance(uri, str)]

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from gatepost.tools import json_shape
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.json_shape import levels_of, most_values, objects_in
+from gatepost.tools.json_shape import levels_of, objects_in, values_bound
 from gatepost.tools.redaction import LONG_BYTES, is_quoted
 from gatepost.tools.schema_branches import RANGES, Branching, looks_around
 from gatepost.tools.secret import SecretPath
@@ -39,11 +39,11 @@ class Hidden:
         """Return whether any argument holds a secret."""
         return bool(self._first)
 
-    def holds(self, where: Sequence[Any]) -> bool:
+    def holds(self, path: Sequence[Any]) -> bool:
         """Return whether the value at that path must not be shown."""
         if not self._first:
             return False
-        return not where or where[0] in self._first or None in self._first
+        return not path or path[0] in self._first or None in self._first
 
 
 NOTHING_HIDDEN = Hidden(())
@@ -55,36 +55,36 @@ def described_error(
 ) -> tuple[str, str]:
     """Return the argument at fault (empty if not a single one) and a sentence that says how."""
     kind = error.kind.as_dict()
-    where = list(error.instance_path)
+    path = list(error.instance_path)
     name = error.kind.name
     if name == "required":
-        field = path_of([*where, kind["property"]])
+        field = path_of([*path, kind["property"]])
         return field, f"`{field}` is required."
     if name in ("additionalProperties", "unevaluatedProperties"):
-        fields = [path_of([*where, extra]) for extra in kind["unexpected"][:SHOWN_CHOICES]]
-        known = ", ".join(f"`{field}`" for field in fields)
-        return fields[0], f"{known} cannot be given here."
-    field = path_of(where)
+        fields = [path_of([*path, extra]) for extra in kind["unexpected"][:SHOWN_CHOICES]]
+        names = ", ".join(f"`{field}`" for field in fields)
+        return fields[0], f"{names} cannot be given here."
+    field = path_of(path)
     subject = f"`{field}`" if field else "The arguments"
     if name == "enum":
         choices = [_encode(option).decode() for option in kind["options"][:SHOWN_CHOICES]]
-        more = ", …" if len(kind["options"]) > SHOWN_CHOICES else ""
-        sentence = f"{subject} should be one of: {', '.join(choices)}{more}"
+        ellipsis = ", …" if len(kind["options"]) > SHOWN_CHOICES else ""
+        sentence = f"{subject} should be one of: {', '.join(choices)}{ellipsis}"
     elif name == "const":
         sentence = f"{subject} should be {_encode(kind['expected_value']).decode()}"
     elif name == "type":
         sentence = f"{subject} should be of type {' or '.join(kind['types'])}"
-    elif hidden.holds(where):
+    elif hidden.holds(path):
         return field, f"{subject} does not satisfy `{name}`."
     else:
         # The library's message quotes the value, which may be long.
         text = error.message
-        shown = text if len(text) <= LONGEST_SENTENCE else f"…{text[-LONGEST_SENTENCE:]}"
-        return field, f"{subject}: {shown}."
-    return field, f"{sentence}{'' if hidden.holds(where) else got(error.instance)}."
+        excerpt = text if len(text) <= LONGEST_SENTENCE else f"…{text[-LONGEST_SENTENCE:]}"
+        return field, f"{subject}: {excerpt}."
+    return field, f"{sentence}{'' if hidden.holds(path) else received(error.instance)}."
 
 
-def got(value: Any) -> str:
+def received(value: Any) -> str:
     """Return the value that was sent, if it is short enough to help."""
     if isinstance(value, str | int | float | bool):
         text = _encode(value) if not isinstance(value, int) else str(value).encode()
@@ -178,7 +178,7 @@ class Bounds:
         self._branching, self._explain, self._make = branching, explain, validator
         self._most_errors, self._most_steps, self._hidden = most_errors, most_steps, hidden
         self._copying = copying
-        self._divides = copying and any(RANGES.keys() & one.keys() for one in objects_in(schema))
+        self._divides = copying and any(RANGES.keys() & node.keys() for node in objects_in(schema))
         self._looks = max(map(looks_around, objects_in(schema)), default=0)
         self._names = frozenset(_names_in(schema))
         self._validator: Any = None
@@ -208,7 +208,7 @@ class Bounds:
         document, if the caller has it.
         """
         is_long = len(arguments) > LONG_BYTES  # a validation error would copy all of it
-        if not is_long and most_values(arguments) <= self._harmless:
+        if not is_long and values_bound(arguments) <= self._harmless:
             return False
         if len(arguments) * self._looks > MAX_SEARCHED:
             raise ToolFailure("validation", TOO_MUCH_TO_SEARCH)
@@ -225,8 +225,8 @@ class Bounds:
 
     def _bound(self, value: Any, values: int, subschemas: int, steps: int) -> None:
         """Refuse a document that would take too many steps."""
-        most = MAX_STEPS if subschemas == 1 else self._most_steps
-        if values * subschemas > most or values * steps > MAX_STEPS:
+        max_steps = MAX_STEPS if subschemas == 1 else self._most_steps
+        if values * subschemas > max_steps or values * steps > MAX_STEPS:
             raise ToolFailure(
                 "validation",
                 f"The arguments hold {values} values, and the tool's schema needs up to {steps} "
@@ -268,10 +268,10 @@ class Bounds:
         Return a validation error in the beginning of a long document; None if there is none to
         name.
         """
-        for most in SHOWN_ITEMS:
+        for max_items in SHOWN_ITEMS:
             budget = [self._share(members)]
             with suppress(_TooLong):
-                beginning = _beginning(value, most, self._names, budget)
+                beginning = _beginning(value, max_items, self._names, budget)
                 if failure := self._explain(beginning, hidden):
                     return failure
         return None
@@ -281,19 +281,21 @@ def structure_of(schema: Any) -> Any:
     """Return the part of a generated schema that means the same to pydantic and JSON Schema."""
     if not isinstance(schema, Mapping):
         return schema
-    kept: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
     for keyword, value in schema.items():
         if keyword in ("properties", "$defs"):
-            kept[keyword] = {name: structure_of(one) for name, one in value.items()}
+            structure[keyword] = {
+                name: structure_of(subschema) for name, subschema in value.items()
+            }
         elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
             # If several alternatives match, pydantic takes the best, so `oneOf` is too strict.
-            word = "anyOf" if keyword == "oneOf" else keyword
-            kept[word] = [structure_of(one) for one in value]
+            target = "anyOf" if keyword == "oneOf" else keyword
+            structure[target] = [structure_of(subschema) for subschema in value]
         elif keyword in ("items", "additionalProperties"):
-            kept[keyword] = structure_of(value)
+            structure[keyword] = structure_of(value)
         elif keyword in STRUCTURE:
-            kept[keyword] = value
-    return kept
+            structure[keyword] = value
+    return structure
 
 
 def decoded(arguments: bytes) -> Any:
@@ -312,39 +314,39 @@ def _size(value: Any) -> tuple[int, int]:
 
 def _has_extremes(value: Any) -> bool:
     """Return whether there are many numbers that take long to divide."""
-    found = sum(
-        isinstance(one, int | float) and not -EXACT < one < EXACT
+    extremes = sum(
+        isinstance(item, int | float) and not -EXACT < item < EXACT
         for level in levels_of(value)
-        for one in level
+        for item in level
     )
-    return found > MAX_EXTREME
+    return extremes > MAX_EXTREME
 
 
 def _names_in(schema: Any) -> Iterator[str]:
     """Yield the names of members in a schema."""
-    for one in objects_in(schema):
-        if isinstance(properties := one.get("properties"), Mapping):
+    for node in objects_in(schema):
+        if isinstance(properties := node.get("properties"), Mapping):
             yield from properties
-        if isinstance(required := one.get("required"), list):
+        if isinstance(required := node.get("required"), list):
             yield from (name for name in required if isinstance(name, str))
 
 
-def _beginning(value: Any, most: int, names: frozenset[str], budget: list[int]) -> Any:
+def _beginning(value: Any, max_items: int, names: frozenset[str], budget: list[int]) -> Any:
     """Return the first items of each list, and the known and some other members of each object."""
     budget[0] -= 1
     if budget[0] < 0:
         raise _TooLong
     if isinstance(value, list):
-        return [_beginning(item, most, names, budget) for item in value[:most]]
+        return [_beginning(item, max_items, names, budget) for item in value[:max_items]]
     if isinstance(value, str):
         return value[:SHOWN_CHARACTERS]
     if not isinstance(value, dict):
         return value
-    kept, others = [], most
+    selected, optional_left = [], max_items
     for name in value:
         if name in names:
-            kept.append(name)
-        elif others:
-            others -= 1
-            kept.append(name)
-    return {name: _beginning(value[name], most, names, budget) for name in kept}
+            selected.append(name)
+        elif optional_left:
+            optional_left -= 1
+            selected.append(name)
+    return {name: _beginning(value[name], max_items, names, budget) for name in selected}

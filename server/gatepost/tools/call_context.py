@@ -132,7 +132,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     client: Client = NO_CLIENT
     """The client: its capabilities, and how to reach it; the methods below are shorter."""
     changes: Changes = NO_SUBSCRIBERS
-    asked: list[str] = []
+    requested_keys: list[str] = []
     """The keys of the requests that this run has sent so far."""
     correlation: str | None = None
     """The caller's id for the work that this call is part of; pass it on, but do not trust it."""
@@ -299,9 +299,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         Ask several things at once, which costs one round: Elicitation, UrlElicitation, Sampling and
         Roots by the tool's own keys; the answers come by the same keys.
         """
-        if twice := requests.keys() & set(self.asked):
+        if twice := requests.keys() & set(self.requested_keys):
             raise ValueError(f"{', '.join(sorted(twice))}: a key is for one request of a run")
-        self.asked.extend(requests)
+        self.requested_keys.extend(requests)
         try:
             return await put(self.client, requests)
         except Misanswered as described_error:
@@ -310,5 +310,5 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
             ) from None
 
     async def _ask(self, key: str | None, request: ElicitationRequest[Any]) -> Any:
-        key = key or f"question-{len(self.asked) + 1}"
+        key = key or f"question-{len(self.requested_keys) + 1}"
         return (await self.ask_together({key: request}))[key]

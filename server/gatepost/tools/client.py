@@ -67,7 +67,7 @@ class InputNeeded(BaseException):
     multi round-trip requests). This is a BaseException like CancelledError, so that a tool's
     `except Exception` does not swallow it.
 
-    The next run finds *state* as `Client.kept`; the client of the caller cannot read it.
+    The next run finds *state* as `Client.previous_state`; the client of the caller cannot read it.
     """
 
     def __init__(self, requests: Mapping[str, InputRequest], state: bytes = b"") -> None:
@@ -90,8 +90,8 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
 
     Only one of the tasks may keep a state, so the result is also None if several do.
     """
-    needed, others = several.split(InputNeeded)
-    if needed is None or others is not None:
+    needed, other_errors = several.split(InputNeeded)
+    if needed is None or other_errors is not None:
         return None
     requests: dict[str, InputRequest] = {}
     states: list[bytes] = []
@@ -168,7 +168,7 @@ class Client(Protocol):
         """Send a log message, if the client asked for its level."""
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """
         Return the *state* of the `request` or `detach` of the run before; empty in a first run.
         """
@@ -235,7 +235,7 @@ class SilentClient:
         """Drop the message."""
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return nothing, because no run of this client follows another."""
         return b""
 

@@ -72,14 +72,14 @@ class Contents(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_mime_type(self.mime_type)
 
-    def shown(self, uri: str, mime_type: str | None) -> dict[str, Any]:
+    def protocol_form(self, uri: str, mime_type: str | None) -> dict[str, Any]:
         """Return the protocol's form (schema TextResourceContents, BlobResourceContents)."""
-        shown: dict[str, Any] = {"uri": self.uri or uri}
+        form: dict[str, Any] = {"uri": self.uri or uri}
         declared = self.mime_type or mime_type
         if isinstance(self.body, str):
-            return {**shown, "mimeType": declared or "text/plain", "text": self.body}
-        shown["mimeType"] = declared or "application/octet-stream"
-        return {**shown, "blob": base64.b64encode(self.body).decode("ascii")}
+            return {**form, "mimeType": declared or "text/plain", "text": self.body}
+        form["mimeType"] = declared or "application/octet-stream"
+        return {**form, "blob": base64.b64encode(self.body).decode("ascii")}
 
 
 IMAGE_STARTS = {
@@ -104,8 +104,10 @@ class Image(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.mime_type:
-            known = (kind for start, kind in IMAGE_STARTS.items() if self.data.startswith(start))
-            msgspec.structs.force_setattr(self, "mime_type", next(known, "image/png"))
+            mime_types = (
+                kind for start, kind in IMAGE_STARTS.items() if self.data.startswith(start)
+            )
+            msgspec.structs.force_setattr(self, "mime_type", next(mime_types, "image/png"))
         check_mime_type(self.mime_type)
 
 
@@ -156,7 +158,7 @@ class Message(msgspec.Struct, frozen=True):
     role: Role
     content: str | Image | Audio | File | Contents | Mapping[str, Any]
 
-    def shown(self) -> dict[str, Any]:
+    def protocol_form(self) -> dict[str, Any]:
         """Return the protocol's form; raises TypeError or ValueError for unsupported content."""
         if self.role not in ("user", "assistant"):
             raise ValueError(f"a message is the user's or the assistant's, not {self.role!r}")
@@ -194,7 +196,7 @@ def block_of(content: Any) -> Mapping[str, Any]:
     if isinstance(content, Contents):
         if content.uri is None:
             raise ValueError("a resource in an answer or a message needs its URI")
-        return {"type": "resource", "resource": content.shown(content.uri, None)}
+        return {"type": "resource", "resource": content.protocol_form(content.uri, None)}
     if isinstance(content, Mapping) and isinstance(content.get("type"), str):
         return content
     raise TypeError(f"an answer or a message cannot hold {type(content).__name__}")

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.json_shape import MAX_VALUES, levels_of, most_values, objects_in
+from gatepost.tools.json_shape import MAX_VALUES, levels_of, objects_in, values_bound
 
 MAX_COMPARED = 2_000_000
 """The limit of compared pairs in the worst case, over all lists and objects; 15 ns each."""
@@ -41,12 +41,12 @@ CheckBound = Callable[[Any], None]
 def bounds_of(core_schema: Any) -> list[CheckBound]:
     """Return what must be asked of a long document before it is validated with this schema."""
     parts = [*objects_in(core_schema)]
-    found: list[tuple[bool, CheckBound]] = [
+    bounds: list[tuple[bool, CheckBound]] = [
         (any(map(_makes_table, parts)), bound_tables),
         (any(part.get("type") == "json" for part in parts), bound_texts),
         (any("multiple_of" in part for part in parts), bound_long_numbers),
     ]
-    return [bound for is_needed, bound in found if is_needed]
+    return [bound for is_needed, bound in bounds if is_needed]
 
 
 def failing_fast(core_schema: Any) -> Any:
@@ -62,7 +62,7 @@ def failing_fast(core_schema: Any) -> Any:
         return core_schema
     changed = {
         key: (
-            {name: failing_fast(one) for name, one in value.items()}
+            {name: failing_fast(subschema) for name, subschema in value.items()}
             if key in _NAMED and isinstance(value, dict)
             else value
             if key in _NO_SCHEMAS
@@ -76,7 +76,10 @@ def failing_fast(core_schema: Any) -> Any:
 def bound_tables(value: Any) -> None:
     """Refuse a document whose lists and objects are too long for hash tables."""
     compared = sum(
-        len(one) ** 2 for level in levels_of(value) for one in level if isinstance(one, dict | list)
+        len(node) ** 2
+        for level in levels_of(value)
+        for node in level
+        if isinstance(node, dict | list)
     )
     if compared > MAX_COMPARED:
         raise ToolFailure(
@@ -90,7 +93,7 @@ def bound_tables(value: Any) -> None:
 def bound_texts(value: Any) -> None:
     """Refuse a document whose texts contain too much JSON, for a tool that parses them."""
     inner = sum(
-        most_values(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
+        values_bound(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
     )
     if inner > MAX_VALUES:
         raise ToolFailure(
@@ -105,9 +108,9 @@ def bound_long_numbers(value: Any) -> None:
     long = sum(
         len(text) > LONG_DIGITS and _NUMERIC.fullmatch(text) is not None for text in _texts(value)
     ) + sum(
-        isinstance(one, int | float) and abs(one) >= _LONG
+        isinstance(node, int | float) and abs(node) >= _LONG
         for level in levels_of(value)
-        for one in level
+        for node in level
     )
     if long > MAX_LONG_NUMBERS:
         raise ToolFailure(
@@ -118,11 +121,11 @@ def bound_long_numbers(value: Any) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    for one in chain.from_iterable(levels_of(value)):
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            yield from one
+    for node in chain.from_iterable(levels_of(value)):
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            yield from node
 
 
 def _makes_table(part: Mapping[str, Any]) -> bool:

@@ -25,10 +25,10 @@ class Depends:
             if not callable(provider) or inspect.isgeneratorfunction(provider):
                 raise TypeError(f"Depends({provider!r}): write a function or an async generator")
             required = [
-                one.name
-                for one in inspect.signature(provider).parameters.values()
-                if one.default is one.empty
-                and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+                parameter.name
+                for parameter in inspect.signature(provider).parameters.values()
+                if parameter.default is parameter.empty
+                and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
             ]
             if len(required) > 1:
                 name = getattr(provider, "__name__", provider)
@@ -46,26 +46,32 @@ def dependency_of(hint: Any) -> Depends | None:
 def injected(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return *function*, or a coroutine function that adds its dependencies, if it has some."""
     hints = get_type_hints(function, include_extras=True)
-    found = {name: one for name, hint in hints.items() if (one := dependency_of(hint)) is not None}
+    dependencies = {
+        name: dependency
+        for name, hint in hints.items()
+        if (dependency := dependency_of(hint)) is not None
+    }
     for name, parameter in inspect.signature(function).parameters.items():
         if isinstance(parameter.default, Depends):
             raise TypeError(
                 f"{function.__name__}: write {name}: Annotated[…, Depends(…)], not a default"
             )
-    return _injecting(function, found) if found else function
+    return _injecting(function, dependencies) if dependencies else function
 
 
-def _injecting(function: Callable[..., Any], found: Mapping[str, Depends]) -> Callable[..., Any]:
+def _injecting(
+    function: Callable[..., Any], dependencies: Mapping[str, Depends]
+) -> Callable[..., Any]:
     work: Callable[..., Awaitable[Any]] = awaited(function)
 
     @wraps(function)
     async def call(ctx: Any, /, **arguments: Any) -> Any:
         async with AsyncExitStack() as closing:
-            made: dict[Any, Any] = {}
-            for name, dependency in found.items():
-                if dependency.provider not in made:
-                    made[dependency.provider] = await _provided(dependency, ctx, closing)
-                arguments[name] = made[dependency.provider]
+            results: dict[Any, Any] = {}
+            for name, dependency in dependencies.items():
+                if dependency.provider not in results:
+                    results[dependency.provider] = await _provided(dependency, ctx, closing)
+                arguments[name] = results[dependency.provider]
             return await work(ctx, **arguments)
 
     return call
@@ -77,8 +83,8 @@ async def _provided(dependency: Depends, ctx: Any, closing: AsyncExitStack) -> A
         value = provider.enter()
         closing.callback(provider.leave)
         return value
-    given = (ctx,) if dependency.takes_context else ()
+    arguments = (ctx,) if dependency.takes_context else ()
     if inspect.isasyncgenfunction(provider):
         make: Callable[..., AsyncIterator[Any]] = provider
-        return await closing.enter_async_context(asynccontextmanager(make)(*given))
-    return await awaited(provider)(*given)
+        return await closing.enter_async_context(asynccontextmanager(make)(*arguments))
+    return await awaited(provider)(*arguments)

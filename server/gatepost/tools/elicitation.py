@@ -98,13 +98,13 @@ class Elicitation(Generic[T]):
         if answer["action"] != "accept":
             return ElicitationResult(answer["action"])
         properties = self.request.params["requestedSchema"]["properties"]
-        given = {name: value for name, value in answer["content"].items() if name in properties}
+        values = {name: value for name, value in answer["content"].items() if name in properties}
         if self._adapter is None:
-            content: Any = given
+            content: Any = values
         else:
             try:
                 # Validated as JSON, where a date is a string and a string is never a number.
-                content = self._adapter.validate_json(msgspec.json.encode(given), strict=True)
+                content = self._adapter.validate_json(msgspec.json.encode(values), strict=True)
             except ValidationError as error:
                 raise Unfit(_sentence(error)) from None
         return ElicitationResult("accept", content)
@@ -149,11 +149,11 @@ async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -
             f"1 to {REQUESTS_AT_ONCE} forms are asked at once, by keys of 1 to 64 letters, digits, "
             "`_`, `.` and `-`"
         )
-    answers = await client.request({key: one.request for key, one in requests.items()})
-    taken = {}
+    answers = await client.request({key: request.request for key, request in requests.items()})
+    results = {}
     for key, request in requests.items():
-        taken[key] = request.read(check_answer(request.request, answers.get(key)))
-    return taken
+        results[key] = request.read(check_answer(request.request, answers.get(key)))
+    return results
 
 
 def check_answer(request: InputRequest, answer: Any) -> Mapping[str, Any]:
@@ -187,8 +187,8 @@ def _check_roots(answer: Mapping[str, Any]) -> None:
     if not isinstance(roots, list) or len(roots) > MAX_ROOTS:
         raise MalformedAnswer(f"roots is a list of at most {MAX_ROOTS}")
     for root in roots:
-        named = isinstance(root, Mapping) and isinstance(root.get("name", ""), str)
-        if not named or not str(root.get("uri")).startswith("file://"):
+        has_name = isinstance(root, Mapping) and isinstance(root.get("name", ""), str)
+        if not has_name or not str(root.get("uri")).startswith("file://"):
             raise MalformedAnswer("each root has a uri that begins with file://")
 
 

@@ -38,7 +38,7 @@ def compact(value: Any, gap: str = " ") -> str:
         case str() | None | bool() | int() | float():
             return quoted(value)
         case Sequence():
-            return f"[{f',{gap}'.join(compact(one, gap) for one in value)}]"
+            return f"[{f',{gap}'.join(compact(item, gap) for item in value)}]"
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 

@@ -84,16 +84,16 @@ class FastMcpServer:
             async with self.connection(
                 progress_handler=ctx.progress, log_handler=tell, elicitation_handler=elicitation
             ) as client:
-                done = await elicitation.unless_refused(work(client))
+                results = await elicitation.unless_refused(work(client))
         except self._refused as error:
-            found = getattr(error, "code", 0) not in NOT_FOUND
-            kind: FailureKind = "tool_error" if found else "not_found"
+            is_known = getattr(error, "code", 0) not in NOT_FOUND
+            kind: FailureKind = "tool_error" if is_known else "not_found"
             raise ToolFailure(kind, str(error) or "The server refused the request.") from None
         finally:
             self._users.reset(before)
         if elicitation.refusal is not None:
             raise elicitation.refusal
-        return done[0]
+        return results[0]
 
     def _caller(self, ctx: CallContext) -> Any:
         caller = ctx.caller
@@ -165,24 +165,24 @@ class FastMcpLists(msgspec.Struct):
 def add_offers(pack: "Pack", server: Any, access: "GivenAccess") -> None:
     """Add all offers of a FastMCP server; raises as `Pack.from_fastmcp` does."""
     connected = FastMcpServer(server)
-    found = connected.read(_offers)
-    others = [
-        *(str(one.uri) for one in found.resources),
-        *(_template(one) for one in found.templates),
-        *(one.name for one in found.prompts),
+    listed_offers = connected.read(_offers)
+    other_names = [
+        *(str(resource.uri) for resource in listed_offers.resources),
+        *(_template(template) for template in listed_offers.templates),
+        *(prompt.name for prompt in listed_offers.prompts),
     ]
-    access.check([one.name for one in found.tools], others)
-    for tool in found.tools:
+    access.check([tool.name for tool in listed_offers.tools], other_names)
+    for tool in listed_offers.tools:
         _add_tool(pack, connected, tool, access)
-    for resource in found.resources:
-        made = _resource(pack.name, connected, resource, access)
-        pack.documents[made.key] = made
-    listed: list[Template] = []
-    for template in found.templates:
-        kept = _template_offer(pack.name, connected, template, access, tuple(listed))
-        listed.append(kept)
-        pack.templates[kept.key] = kept
-    for prompt in found.prompts:
+    for resource in listed_offers.resources:
+        document = _resource(pack.name, connected, resource, access)
+        pack.documents[document.key] = document
+    templates: list[Template] = []
+    for template in listed_offers.templates:
+        offer = _template_offer(pack.name, connected, template, access, tuple(templates))
+        templates.append(offer)
+        pack.templates[offer.key] = offer
+    for prompt in listed_offers.prompts:
         offered = _prompt(pack.name, connected, prompt, access)
         pack.prompts[offered.key] = offered
     pack.lifespan(connected.lifespan)
@@ -242,23 +242,23 @@ def _resource(
 def _template_offer(
     pack: str,
     server: FastMcpServer,
-    listed: Any,
+    definition: Any,
     access: "GivenAccess",
     earlier: tuple[Template, ...],
 ) -> Template:
-    template = UriTemplate(_template(listed))
+    template = UriTemplate(_template(definition))
     scopes = access.scopes_of(template.text)
     # FastMCP serves the first template that matches; the gate chooses the most literal one.
-    guarded = [one.template for one in earlier if not one.scopes <= scopes]
+    guarded = [offer.template for offer in earlier if not offer.scopes <= scopes]
 
     def check(arguments: bytes) -> str:
         uri = msgspec.json.decode(arguments, type=Read).uri
-        if template.match(uri) is None or any(one.match(uri) is not None for one in guarded):
+        if template.match(uri) is None or any(other.match(uri) is not None for other in guarded):
             raise ToolFailure("not_found", NO_DOCUMENT)
         return _served(uri)
 
-    made = _document(pack, server, listed, scopes)
-    offer = Template(template=template, check=check, **made)
+    members = _document(pack, server, definition, scopes)
+    offer = Template(template=template, check=check, **members)
     return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
 
 
@@ -277,61 +277,61 @@ def _served(uri: str) -> str:
 
 
 def _document(
-    pack: str, server: FastMcpServer, listed: Any, scopes: frozenset[str]
+    pack: str, server: FastMcpServer, definition: Any, scopes: frozenset[str]
 ) -> dict[str, Any]:
-    """Return the members that a resource and a template share; *listed* is FastMCP's form."""
+    """Return the members that a resource and a template share; *definition* is FastMCP's form."""
 
     async def invoke(ctx: CallContext, uri: str) -> Outcome:
         answer = await server.answer(ctx, lambda client: client.read_resource_mcp(uri))
         return Outcome(tuple(map(_block, answer.contents)))
 
-    name = NOT_IN_A_NAME.sub("_", listed.name.lower())[:64] or "resource"
+    name = NOT_IN_A_NAME.sub("_", definition.name.lower())[:64] or "resource"
     return {
         **common_members(
-            "resource", name, pack, {"scopes": scopes, "title": listed.title or listed.name}
+            "resource", name, pack, {"scopes": scopes, "title": definition.title or definition.name}
         ),
-        "description": _description(listed),
-        "mime_type": listed.mime_type,
+        "description": _description(definition),
+        "mime_type": definition.mime_type,
         "invoke": invoke,
     }
 
 
-def _prompt(pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess") -> Prompt:
+def _prompt(pack: str, server: FastMcpServer, definition: Any, access: "GivenAccess") -> Prompt:
     arguments = tuple(
-        PromptArgument(one.name, one.title, one.description, bool(one.required))
-        for one in listed.arguments or ()
+        PromptArgument(argument.name, argument.title, argument.description, bool(argument.required))
+        for argument in definition.arguments or ()
     )
-    names = [one.name for one in arguments]
+    names = [argument.name for argument in arguments]
 
-    async def invoke(ctx: CallContext, given: Mapping[str, str]) -> Outcome:
+    async def invoke(ctx: CallContext, values: Mapping[str, str]) -> Outcome:
         answer = await server.answer(
-            ctx, lambda client: client.get_prompt_mcp(listed.name, dict(given))
+            ctx, lambda client: client.get_prompt_mcp(definition.name, dict(values))
         )
         return Outcome(tuple(map(_block, answer.messages)))
 
-    options: OfferOptions = {"scopes": access.scopes_of(listed.name), "title": listed.title}
+    options: OfferOptions = {"scopes": access.scopes_of(definition.name), "title": definition.title}
     offer = Prompt(
-        description=_description(listed),
+        description=_description(definition),
         arguments=arguments,
         check=check_of(arguments),
         invoke=invoke,
-        **common_members("prompt", listed.name, pack, options),
+        **common_members("prompt", definition.name, pack, options),
     )
     return msgspec.structs.replace(offer, completer=completer(offer, names, {}))
 
 
-def _template(listed: Any) -> str:
-    return WILDCARD.sub(r"{+\1}", listed.uri_template)
+def _template(definition: Any) -> str:
+    return WILDCARD.sub(r"{+\1}", definition.uri_template)
 
 
-def _description(listed: Any) -> str:
-    return str(listed.description or listed.title or listed.name)
+def _description(definition: Any) -> str:
+    return str(definition.description or definition.title or definition.name)
 
 
 def _block(model: Any) -> dict[str, Any]:
     """Return a model of the SDK in MCP's form."""
-    shown: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return shown
+    block: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return block
 
 
 def _log_as_others() -> None:

@@ -49,19 +49,23 @@ def form_of(fields: Any) -> FormSchema:
         raise ValueError("a form is an object with properties")
     if not 0 < len(properties) <= FIELDS:
         raise ValueError(f"a form has 1 to {FIELDS} fields")
-    shown = {
+    simplified = {
         name: _field(name, field, schema.get("$defs", {})) for name, field in properties.items()
     }
-    required = [name for name in schema.get("required", ()) if name in shown]
-    return {"type": "object", "properties": shown, **({"required": required} if required else {})}
+    required = [name for name in schema.get("required", ()) if name in simplified]
+    return {
+        "type": "object",
+        "properties": simplified,
+        **({"required": required} if required else {}),
+    }
 
 
 def validation_error_in(schema: FormSchema, content: Mapping[str, Any]) -> str | None:
     """Return the error of a completed form, as a sentence without its values (E-13)."""
-    known = {name: value for name, value in content.items() if name in schema["properties"]}
+    fields = {name: value for name, value in content.items() if name in schema["properties"]}
     try:
         # `validate` stops at the first error; iterating would build all of them first.
-        Draft202012Validator(schema, validate_formats=True).validate(known)
+        Draft202012Validator(schema, validate_formats=True).validate(fields)
     except JsonSchemaError as error:
         name = ".".join(str(part) for part in error.instance_path)
         return f"`{name}` does not fit the form" if name else "a required field is missing"
@@ -77,26 +81,26 @@ def _generated(fields: Any) -> FormSchema:
 
 def is_secret(name: str) -> bool:
     """Return whether a name suggests a password, key, token or payment card."""
-    words = _CAMEL.sub(" ", name).strip().lower()
-    return bool(SECRET_WORDS.search(words) or SECRET_ENDS.search(words))
+    phrase = _CAMEL.sub(" ", name).strip().lower()
+    return bool(SECRET_WORDS.search(phrase) or SECRET_ENDS.search(phrase))
 
 
 def _field(name: str, field: Any, definitions: Mapping[str, Any]) -> FormSchema:
     if not isinstance(field, Mapping):
         raise ValueError(f"the field `{name}` is no schema")
-    shape = _plain(field, definitions)
+    shape = _simplified(field, definitions)
     if is_secret(name) or is_secret(str(shape.get("title", ""))) or shape.get("writeOnly"):
         raise ValueError(
             f"the field `{name}` asks for a secret, and what is typed into a form passes through "
             "the client and its model; send the person to a page of yours with ask_url"
         )
-    words = SHAPES.get(str(shape.get("type")))
-    if words is None:
+    keywords = SHAPES.get(str(shape.get("type")))
+    if keywords is None:
         raise ValueError(
             f"the field `{name}` is no text, number, boolean or choice, which is all that forms "
             "can show"
         )
-    if unknown := sorted(shape.keys() - words):
+    if unknown := sorted(shape.keys() - keywords):
         raise ValueError(f"the field `{name}` uses {', '.join(unknown)}, which no form can show")
     _check_words(name, shape)
     return shape
@@ -151,7 +155,7 @@ def _check_titled(name: str, choices: Any) -> None:
             raise ValueError(f"each choice of `{name}` has a `const` and a `title`, both texts")
 
 
-def _plain(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> FormSchema:
+def _simplified(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> FormSchema:
     """Simplify a generated property: inline definitions, drop null and turn `const` into `enum`."""
     shape = dict(field)
     options = [option for option in shape.get("anyOf", ()) if option.get("type") != "null"]
@@ -168,5 +172,5 @@ def _plain(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> FormSche
     if isinstance(shape.get("const"), str):
         shape["enum"] = [shape.pop("const")]
     if isinstance(items := shape.get("items"), Mapping):
-        shape["items"] = _plain(items, definitions)
+        shape["items"] = _simplified(items, definitions)
     return shape

@@ -40,18 +40,18 @@ class OfferOptions(TypedDict, total=False):
 def common_members(kind: str, name: str, pack: str, options: OfferOptions) -> dict[str, Any]:
     """Return the common members of an offer; raises TypeError or ValueError for bad options."""
     return {
-        "name": named(kind, name),
+        "name": checked_name(kind, name),
         "pack": pack,
         "title": options.get("title"),
         "icons": tuple(options.get("icons", ())),
-        "scopes": frozenset(_words(name, "scopes", options.get("scopes", ()))),
-        "acr_values": _words(name, "acr_values", options.get("acr_values", ())),
+        "scopes": frozenset(_challenge_words(name, "scopes", options.get("scopes", ()))),
+        "acr_values": _challenge_words(name, "acr_values", options.get("acr_values", ())),
         "max_age_s": options.get("max_age_s"),
         "timeout_s": options.get("timeout_s"),
     }
 
 
-def named(kind: str, name: object) -> str:
+def checked_name(kind: str, name: object) -> str:
     """Return *name* if it is valid; raises ValueError otherwise."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{kind} name {name!r} must be 1 to 64 of a-z, 0-9 and _")
@@ -77,7 +77,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return partial(in_thread, function)
 
 
-def _words(owner: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
+def _challenge_words(owner: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
     """Return the values, checked for use in a challenge; refuse a single string."""
     if isinstance(values, str):
         raise TypeError(f"{owner}: {option} is a collection of texts, not a text")
@@ -148,7 +148,7 @@ NULLABLE = frozenset(EXPECTED) - {"scopes", "acr_values", "approval", "detaches"
 """Options that may be None, which is the same as omitting them."""
 
 
-def check_options(owner: str, options: Mapping[str, Any], known: frozenset[str]) -> None:
+def check_options(owner: str, options: Mapping[str, Any], allowed: frozenset[str]) -> None:
     """
     Raise TypeError for an option that is unknown or has the wrong type.
 
@@ -156,13 +156,17 @@ def check_options(owner: str, options: Mapping[str, Any], known: frozenset[str])
     tool open to every caller.
     """
     for name, value in options.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(sorted(known))}"
+        if name not in allowed:
+            similar = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {similar[0]!r}?"
+                if similar
+                else f"it can be {', '.join(sorted(allowed))}"
+            )
             raise TypeError(f"{owner}: there is no option {name!r}; {hint}")
         fits, expected = EXPECTED[name]
         if not fits(value) and not (value is None and name in NULLABLE):
-            raise TypeError(f"{owner}: {name} must be {expected}, not {_shown(value)}")
+            raise TypeError(f"{owner}: {name} must be {expected}, not {_excerpt(value)}")
 
 
 def owner_of(pack: str, kind: str, function: Callable[..., Any]) -> str:
@@ -178,6 +182,6 @@ def check_function(owner: str, function: Any, written: str) -> None:
         raise TypeError(f"{owner}: {function!r} is not a function; write {written}")
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -47,23 +47,25 @@ def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Route
     for name, inner in schema.get("properties", {}).items():
         if not isinstance(inner, Mapping):
             continue
-        where = (*path, name)
+        argument_path = (*path, name)
         if KEYWORD in inner:
             header, kind = inner[KEYWORD], inner.get("type")
             if not isinstance(header, str) or not TOKEN.fullmatch(header):
-                raise ValueError(f"{KEYWORD} of {'.'.join(where)} is not a header name")
+                raise ValueError(f"{KEYWORD} of {'.'.join(argument_path)} is not a header name")
             if kind not in TYPES:
-                raise ValueError(f"{KEYWORD} of {'.'.join(where)}: only {', '.join(TYPES)}")
+                raise ValueError(f"{KEYWORD} of {'.'.join(argument_path)}: only {', '.join(TYPES)}")
             if SECRET in inner:
-                raise ValueError(f"{KEYWORD} of {'.'.join(where)}: proxies log headers; no secrets")
-            yield Routed(where, header, kind)  # type: ignore[arg-type]  # just checked
-        yield from _reached(inner, where)
+                raise ValueError(
+                    f"{KEYWORD} of {'.'.join(argument_path)}: proxies log headers; no secrets"
+                )
+            yield Routed(argument_path, header, kind)  # type: ignore[arg-type]  # just checked
+        yield from _reached(inner, argument_path)
 
 
 def _declarations(node: Any) -> int:
     if isinstance(node, Mapping):
-        own = KEYWORD in node and not isinstance(node[KEYWORD], Mapping)
-        return own + sum(_declarations(value) for value in node.values())
+        declares = KEYWORD in node and not isinstance(node[KEYWORD], Mapping)
+        return declares + sum(_declarations(value) for value in node.values())
     if isinstance(node, list):
         return sum(_declarations(item) for item in node)
     return 0

@@ -29,24 +29,24 @@ class BadKey(Exception):
 
 
 def idempotency_key_of(
-    headers: Mapping[bytes, bytes], named: str | None = None
+    headers: Mapping[bytes, bytes], meta_key: str | None = None
 ) -> IdempotencyKey | None:
     """
     Return the idempotency key of a call, which marks a retry; None if it has none.
 
     It is `Idempotency-Key`, else `X-Octopus-Correlation-Id`. *headers* have lower-case names;
-    *named* is an idempotency key in the call itself. A key is opaque: 1 to 255 visible ASCII
+    *meta_key* is an idempotency key in the call itself. A key is opaque: 1 to 255 visible ASCII
     characters, quotes included. Raises BadKey if a key is invalid, or if header and call have
     different keys.
     """
     if IDEMPOTENCY in headers:
         key = _checked("Idempotency-Key", headers[IDEMPOTENCY].decode("latin-1").strip(" \t"))
-        if named is not None and named != key:
+        if meta_key is not None and meta_key != key:
             # A proxy that reads the header and one that reads the call would see different calls.
             raise BadKey("The call and its Idempotency-Key header name different keys")
         return IdempotencyKey("idempotency", key)
-    if named is not None:
-        return IdempotencyKey("idempotency", _checked("The idempotency key", named))
+    if meta_key is not None:
+        return IdempotencyKey("idempotency", _checked("The idempotency key", meta_key))
     if CORRELATION in headers:
         value = headers[CORRELATION].decode("latin-1").strip(" \t")
         return IdempotencyKey("correlation", _checked("X-Octopus-Correlation-Id", value))
@@ -61,7 +61,7 @@ def correlation_of(headers: Mapping[bytes, bytes]) -> str | None:
     return None if marked is None else marked.key
 
 
-def _checked(what: str, key: str) -> str:
+def _checked(subject: str, key: str) -> str:
     if not KEY.fullmatch(key):
-        raise BadKey(f"{what} must be 1 to 255 visible ASCII characters")
+        raise BadKey(f"{subject} must be 1 to 255 visible ASCII characters")
     return key

@@ -31,10 +31,10 @@ The reason for the end of a request whose connection broke; its client may still
 class Stop:
     """A way to cancel the task that made it, and to tell that cancellation from any other."""
 
-    __slots__ = ("_before", "_pulled", "_task", "abandoned", "cancelled_again", "why")
+    __slots__ = ("_before", "_pulled", "_task", "abandoned", "cancelled_again", "reason")
 
     def __init__(self) -> None:
-        self.why: str | None = None
+        self.reason: str | None = None
         """The reason that `pull` was given."""
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
@@ -55,12 +55,12 @@ class Stop:
             self.cancelled_again = True
             self._task.cancel()
 
-    def pull(self, why: str | None = None) -> None:
-        """Cancel the task, once; *why* travels in the CancelledError."""
+    def pull(self, reason: str | None = None) -> None:
+        """Cancel the task, once; *reason* travels in the CancelledError."""
         if self._task is not None and not self._pulled:
             self._pulled = True
-            self.why = why
-            self._task.cancel(why)
+            self.reason = reason
+            self._task.cancel(reason)
 
     def finish(self) -> bool:
         """End it; return True if this stop alone has cancelled the task."""
@@ -277,10 +277,10 @@ class ToolDeadline(Interruptible[T]):
 
     def _set_timer(self, stop: Stop) -> None:
         last = self._began + self._allowed_s
-        own = last if self._holds else self._since + self._limit_s - self._used_s
-        self._is_token_over = last <= own
+        tool_deadline = last if self._holds else self._since + self._limit_s - self._used_s
+        self._is_token_over = last <= tool_deadline
         now = asyncio.get_running_loop().time()
-        self._timer = timer(min(last, own) - now, stop.pull)
+        self._timer = timer(min(last, tool_deadline) - now, stop.pull)
 
     def endable(self, stop: Stop, waiting: Any) -> Any:
         """Return a wait for another task that can be given up; see `Interruptible`."""

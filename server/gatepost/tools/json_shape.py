@@ -65,11 +65,11 @@ def levels_of(value: Any) -> Iterator[list[Any]]:
     while level:
         yield level
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner.extend(one.values())
-            elif isinstance(one, list):
-                inner.extend(one)
+        for node in level:
+            if isinstance(node, dict):
+                inner.extend(node.values())
+            elif isinstance(node, list):
+                inner.extend(node)
         level = inner
 
 
@@ -81,14 +81,14 @@ def objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
     """
     ahead, seen = [value], set()
     while ahead:
-        one = ahead.pop()
-        if isinstance(one, Mapping):
-            if id(one) not in seen:
-                seen.add(id(one))
-                yield one
-                ahead.extend(one.values())
-        elif isinstance(one, list | tuple):
-            ahead.extend(one)
+        node = ahead.pop()
+        if isinstance(node, Mapping):
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                ahead.extend(node.values())
+        elif isinstance(node, list | tuple):
+            ahead.extend(node)
 
 
 def outside_strings(body: bytes) -> bytes:
@@ -96,7 +96,7 @@ def outside_strings(body: bytes) -> bytes:
     return _between(_bare(body))
 
 
-def most_values(body: bytes, *, within_texts: bool = False) -> int:
+def values_bound(body: bytes, *, within_texts: bool = False) -> int:
     """
     Return an upper bound for the number of values in well-formed JSON.
 
@@ -121,15 +121,15 @@ def count(body: bytes, mark: bytes) -> int:
     return 1 if again < 0 else 1 + body.count(mark, again)
 
 
-def holds_many(body: bytes, most: int) -> bool:
-    """Return whether more than *most* arrays and objects may begin in a body."""
-    left = most
+def holds_many(body: bytes, maximum: int) -> bool:
+    """Return whether more than *maximum* arrays and objects may begin in a body."""
+    remaining = maximum
     for opening in (b"{", b"["):
         at = body.find(opening)  # `find` runs at the speed of memory, and `count` does not
         while at >= 0:
-            if left == 0:
+            if remaining == 0:
                 return True
-            left -= 1
+            remaining -= 1
             at = body.find(opening, at + 1)
     return False
 
@@ -143,11 +143,11 @@ def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
     if not holds_many(body, NESTING):
         return False
     inner = b"" if arguments is UNSET else bytes(arguments)
-    at = _place(body, memoryview(inner)) if inner else -1
+    at = _position(body, memoryview(inner)) if inner else -1
     if at < 0:
         return True
-    rest = without_texts(inner)
-    return holds_many(b"".join((body[:at], rest, body[at + len(inner) :])), NESTING)
+    without_long_texts = without_texts(inner)
+    return holds_many(b"".join((body[:at], without_long_texts, body[at + len(inner) :])), NESTING)
 
 
 def without_texts(body: bytes) -> bytes:
@@ -167,7 +167,7 @@ def without_texts(body: bytes) -> bytes:
     for value in members.values():
         view = memoryview(value)
         if len(view) > TEXT_BYTES and view[0] == QUOTE:
-            begin = _place(body, view, at)
+            begin = _position(body, view, at)
             if begin < 0:
                 break
             pieces.append(body[at:begin])
@@ -175,35 +175,35 @@ def without_texts(body: bytes) -> bytes:
     return b"".join([*pieces, body[at:]])
 
 
-def _place(body: bytes, value: memoryview, start: int = 0) -> int:
+def _position(body: bytes, value: memoryview, start: int = 0) -> int:
     """Return where a part of a body begins; -1 if that is not found at once."""
     at = body.find(value[:SOUGHT_BYTES], start)
     # Not with `==`, which compares a memoryview one item after another.
     return at if at >= 0 and body.startswith(value, at) else -1
 
 
-def excess(body: bytes, most: int) -> str | None:
-    """Say what well-formed JSON has more of than allowed: values (*most*) or digits."""
-    if len(body) <= 2 * most:
+def excess(body: bytes, max_values: int) -> str | None:
+    """Say what well-formed JSON has more of than allowed: values (*max_values*) or digits."""
+    if len(body) <= 2 * max_values:
         return None  # a value takes two bytes or more, and few digits take no time
-    many = most_values(body) > most
-    if not many and not _has_long_number(body):
+    may_exceed = values_bound(body) > max_values
+    if not may_exceed and not _has_long_number(body):
         return None  # even with the content of strings
     body = _bare(body)
-    if many and body.count(b'"') > 4 * most:
+    if may_exceed and body.count(b'"') > 4 * max_values:
         # A value is at most one string, and has at most one name.
-        return _too_many(most)
+        return _too_many(max_values)
     body = _between(body)
-    if most_values(body) > most:
-        return _too_many(most)
+    if values_bound(body) > max_values:
+        return _too_many(max_values)
     if _has_long_number(body):
         return f"The body holds a number of more than {MAX_DIGITS} digits"
     return None
 
 
-def too_deep(body: bytes, most: int = NESTING) -> bool:
-    """Return whether well-formed JSON is nested deeper than *most* levels."""
-    if count(body, b"{") + count(body, b"[") <= most:
+def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
+    """Return whether well-formed JSON is nested deeper than *max_depth* levels."""
+    if count(body, b"{") + count(body, b"[") <= max_depth:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(SHALLOW):
@@ -213,7 +213,7 @@ def too_deep(body: bytes, most: int = NESTING) -> bool:
     level = 0
     for segment in brackets.split(b"]["):
         up = len(segment.rstrip(b"]"))
-        if level + up > most - SHALLOW:
+        if level + up > max_depth - SHALLOW:
             return True
         level += 2 * up - len(segment)
     return False
@@ -267,5 +267,5 @@ def _has_long_number(body: bytes) -> bool:
     return _LONG_NUMBER in body.translate(_ZEROS)
 
 
-def _too_many(most: int) -> str:
-    return f"The body holds more than {most} values (`limits.max_body_values`)"
+def _too_many(max_values: int) -> str:
+    return f"The body holds more than {max_values} values (`limits.max_body_values`)"

@@ -44,7 +44,7 @@ def holds_content(hint: Any) -> bool:
 def is_content(value: Any) -> bool:
     """Return whether a returned value is content, or a list or tuple with some."""
     if isinstance(value, list | tuple):
-        return any(isinstance(one, CONTENT_TYPES) for one in value)
+        return any(isinstance(item, CONTENT_TYPES) for item in value)
     return isinstance(value, CONTENT_TYPES)
 
 

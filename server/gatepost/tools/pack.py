@@ -13,9 +13,9 @@ from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.function import (
     check_function,
     check_options,
+    checked_name,
     common_members,
     description_of,
-    named,
     owner_of,
 )
 from gatepost.tools.header_arguments import routed_arguments
@@ -63,7 +63,7 @@ class Pack:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = named("pack", name)
+        self.name = checked_name("pack", name)
         self.tools: dict[str, Tool] = {}
         self.documents: dict[str, ResourceOffer] = {}
         self.templates: dict[str, Template] = {}
@@ -181,8 +181,8 @@ class Pack:
         """
 
         def register(function: Function) -> Function:
-            given = {**options, "name": name, "output_schema": output_schema}
-            check_options(owner_of(self.name, "tool", function), given, OF_TOOLS)
+            all_options = {**options, "name": name, "output_schema": output_schema}
+            check_options(owner_of(self.name, "tool", function), all_options, OF_TOOLS)
             arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
                 self.tools,
@@ -221,8 +221,8 @@ class Pack:
             )
 
         def register(function: Callable[P, R]) -> ResourceFunction[P, R]:
-            given = {**options, "name": name}
-            check_options(owner_of(self.name, "resource", function), given, OF_RESOURCES)
+            all_options = {**options, "name": name}
+            check_options(owner_of(self.name, "resource", function), all_options, OF_RESOURCES)
             offer = document(function, uri, name, self.name, options)
             if isinstance(offer, ResourceOffer):
                 self._add(self.documents, offer)
@@ -257,8 +257,8 @@ class Pack:
         """
 
         def register(function: Callable[P, R]) -> PromptFunction[P, R]:
-            given = {**options, "name": name}
-            check_options(owner_of(self.name, "prompt", function), given, OF_PROMPTS)
+            all_options = {**options, "name": name}
+            check_options(owner_of(self.name, "prompt", function), all_options, OF_PROMPTS)
             offer = self._add(self.prompts, prompt(function, name, self.name, options))
             return PromptFunction(function, offer, self._keep_prompt)
 
@@ -293,9 +293,9 @@ class Pack:
                 f"{owner_of(self.name, 'lifespan', function)}: write an async generator function "
                 "without parameters and with one `yield`"
             )
-        made = Lifespan(self.name, function)
-        self.lifespans.append(made)
-        return made
+        lifespan = Lifespan(self.name, function)
+        self.lifespans.append(lifespan)
+        return lifespan
 
     def add_object(self, value: object) -> None:
         """
@@ -333,8 +333,8 @@ class Pack:
         Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
         outside itself, is too large, or (for arguments) is not an object.
         """
-        given = {**options, "output_schema": output_schema}
-        check_options(f"pack {self.name}, tool {name}", given, OF_TOOLS)
+        all_options = {**options, "output_schema": output_schema}
+        check_options(f"pack {self.name}, tool {name}", all_options, OF_TOOLS)
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(
@@ -357,30 +357,30 @@ class Pack:
         check_function(f"pack {self.name}", function, written)
         return register(function)
 
-    def _described(self, options: ToolOptions, *, name: str, **made: Any) -> Tool:
-        for schema in (made["input_schema"], made["output_schema"]):
+    def _described(self, options: ToolOptions, *, name: str, **members: Any) -> Tool:
+        for schema in (members["input_schema"], members["output_schema"]):
             if schema is not None:
                 validator_of(schema)
         support = options.get("task_support", "forbidden")
-        secrets = secret_arguments(made["input_schema"])
+        secrets = secret_arguments(members["input_schema"])
         if secrets:
             if support != "forbidden":
                 raise ValueError(
                     f"{name}: a tool that takes secrets cannot become a task, whose record would "
                     "keep them; leave task_support out"
                 )
-            made["input_schema"] = with_hints(made["input_schema"])
+            members["input_schema"] = with_hints(members["input_schema"])
         if support == "forbidden":
             if options.get("detaches"):
                 raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
         elif not options.get("detaches"):
-            made["invoke"] = detached(made["invoke"])
-        made["invoke"] = labelled(made["invoke"], options.get("untrusted"))
+            members["invoke"] = detached(members["invoke"])
+        members["invoke"] = labelled(members["invoke"], options.get("untrusted"))
         hints = hints_of(options)
         return Tool(
             annotations=hints,
             effects=options.get("effects") or effects_of(hints),
-            routed=routed_arguments(made["input_schema"]),
+            routed=routed_arguments(members["input_schema"]),
             secret_arguments=secrets,
             **common_members("tool", name, self.name, options),
             task_support=support,
@@ -388,12 +388,12 @@ class Pack:
             read_only_form=options.get("read_only_form"),
             approval=options.get("approval", False),
             writes=options.get("writes"),
-            **made,
+            **members,
         )
 
-    def _add(self, kept: dict[str, AnyOffer], offer: AnyOffer) -> AnyOffer:
-        if offer.key in kept:
-            word = WORDS[offer.kind]
-            raise ValueError(f"the pack {self.name} has two {word}s named {offer.key}")
-        kept[offer.key] = offer
+    def _add(self, offers: dict[str, AnyOffer], offer: AnyOffer) -> AnyOffer:
+        if offer.key in offers:
+            noun = WORDS[offer.kind]
+            raise ValueError(f"the pack {self.name} has two {noun}s named {offer.key}")
+        offers[offer.key] = offer
         return offer

@@ -71,10 +71,10 @@ class GivenAccess:
     def __init__(self, pack: str, scopes: Scopes, approval: Collection[str]) -> None:
         self._pack, self._scopes, self._approval = pack, scopes, approval
         each = scopes.values() if isinstance(scopes, Mapping) else (scopes,)
-        if any(isinstance(one, str) for one in (*each, approval)):
+        if any(isinstance(collection, str) for collection in (*each, approval)):
             raise TypeError(f"pack {pack}: scopes and approval are collections of texts")
-        for one in each:
-            words(one)
+        for collection in each:
+            words(collection)
 
     def scopes_of(self, key: str) -> frozenset[str]:
         """Return the scopes of the offer with that name or URI."""
@@ -94,33 +94,33 @@ class GivenAccess:
                 tool, scopes=self.scopes_of(key), approval=self.needs_approval(key)
             )
 
-    def check(self, tools: Iterable[str], others: Iterable[str] = ()) -> None:
+    def check(self, tools: Iterable[str], other_names: Iterable[str] = ()) -> None:
         """
         Raise ValueError if a name is unknown, or if an offer was left out.
 
         A misspelt or forgotten name would leave an offer open to every caller.
         """
         known_tools = {*tools}
-        known = {*known_tools, *others}
-        named = {*self._scopes} if isinstance(self._scopes, Mapping) else known
-        if unknown := {*self._approval} - known_tools | named - known - {ALL_OFFERS}:
+        known_names = {*known_tools, *other_names}
+        configured = {*self._scopes} if isinstance(self._scopes, Mapping) else known_names
+        if unknown := {*self._approval} - known_tools | configured - known_names - {ALL_OFFERS}:
             raise ValueError(
                 f"pack {self._pack}: there is no {', '.join(sorted(unknown))}; "
-                f"it has {', '.join(sorted(known))}"
+                f"it has {', '.join(sorted(known_names))}"
             )
-        if ALL_OFFERS not in named and (left_out := known - named):
+        if ALL_OFFERS not in configured and (left_out := known_names - configured):
             raise ValueError(
                 f"pack {self._pack}: scopes leaves out {', '.join(sorted(left_out))}; name each, "
                 f'or all others as "{ALL_OFFERS}"; () is for every caller'
             )
 
 
-def pack_name(given: str, source: object) -> str:
+def pack_name(name: str, source: object) -> str:
     """Return the name that was given, or one made of the source's; raises ValueError for none."""
-    made = NOT_IN_A_NAME.sub("_", str(source or "").lower()).strip("_")[:64]
-    if not (given or made):
+    derived = NOT_IN_A_NAME.sub("_", str(source or "").lower()).strip("_")[:64]
+    if not (name or derived):
         raise ValueError("the source has no name of which one for a pack can be made; pass name=")
-    return given or made
+    return name or derived
 
 
 def title_of(document: Mapping[str, Any] | Path | str) -> object:

@@ -22,12 +22,12 @@ MAX_CHARACTERS = 4096
 MAX_GIVEN = 100
 
 
-class CompletionRequest(msgspec.Struct, frozen=True):
+class CompletionRequest(msgspec.Struct, frozen=True, rename={"context_arguments": "given"}):
     """The arguments of a completer."""
 
     argument: str
     value: str
-    given: dict[str, str] = {}
+    context_arguments: dict[str, str] = {}
 
 
 def completer(
@@ -39,11 +39,11 @@ def completer(
     def check(raw: bytes) -> CompletionRequest:
         completion = msgspec.json.decode(raw, type=CompletionRequest)
         if completion.argument not in names:
-            known = ", ".join(sorted(names)) or "none"
-            message = f"`{completion.argument[:64]}` is not an argument here; there are: {known}."
+            choices = ", ".join(sorted(names)) or "none"
+            message = f"`{completion.argument[:64]}` is not an argument here; there are: {choices}."
             raise ToolFailure("validation", message, field="argument.name")
-        texts = (completion.value, *completion.given.values())
-        if len(completion.given) > MAX_GIVEN or max(map(len, texts)) > MAX_CHARACTERS:
+        texts = (completion.value, *completion.context_arguments.values())
+        if len(completion.context_arguments) > MAX_GIVEN or max(map(len, texts)) > MAX_CHARACTERS:
             raise ToolFailure("validation", "The arguments are too long.", field="argument.value")
         return completion
 
@@ -51,7 +51,9 @@ def completer(
         suggest = suggestions.get(completion.argument)
         if suggest is None:
             return _answered(())
-        return _answered(await awaited(suggest)(ctx, completion.value, completion.given))
+        return _answered(
+            await awaited(suggest)(ctx, completion.value, completion.context_arguments)
+        )
 
     return Completer(
         arguments=names,
@@ -64,22 +66,22 @@ def completer(
 
 def check_of(arguments: Sequence[PromptArgument]) -> Callable[[bytes], dict[str, str]]:
     """Return the check of a prompt that another server defines, whose arguments are texts."""
-    known = {one.name for one in arguments}
-    required = [one.name for one in arguments if one.required]
+    names = {argument.name for argument in arguments}
+    required = [argument.name for argument in arguments if argument.required]
 
     def check(raw: bytes) -> dict[str, str]:
         try:
-            given = msgspec.json.decode(raw, type=dict[str, str])
+            values = msgspec.json.decode(raw, type=dict[str, str])
         except msgspec.DecodeError:
             raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
         for name in required:
-            if name not in given:
+            if name not in values:
                 raise ToolFailure("validation", f"`{name}` is required.", field=name)
-        if others := given.keys() - known:
-            name = min(others)[:64]
+        if unknown := values.keys() - names:
+            name = min(unknown)[:64]
             message = f"`{name}` is no argument of this prompt."
             raise ToolFailure("validation", message, field=name)
-        return given
+        return values
 
     return check
 
@@ -88,8 +90,12 @@ def _answered(suggested: Any) -> Outcome:
     values = list(suggested)
     if isinstance(suggested, str) or not all(isinstance(value, str) for value in values):
         raise TypeError("suggestions are a list of texts")
-    shown = values[:MAX_VALUES]
-    answer = {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
+    first_values = values[:MAX_VALUES]
+    answer = {
+        "values": first_values,
+        "total": len(values),
+        "hasMore": len(values) > len(first_values),
+    }
     return Outcome(structured=msgspec.Raw(msgspec.json.encode(answer)))
 
 
@@ -110,19 +116,19 @@ class PromptFunction(Generic[P, R]):
         self._suggestions: dict[str, Suggest] = {}
         self.__doc__ = function.__doc__
 
-    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
-        return self._function(*arguments, **named)
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+        return self._function(*arguments, **keywords)
 
     def complete(self, argument: str) -> Callable[[Function], Function]:
         """Make the decorated function suggest values of one argument, in the form of `Suggest`."""
-        names = [known.name for known in self._offer.arguments]
+        names = [argument.name for argument in self._offer.arguments]
         if argument not in names:
             raise ValueError(f"the prompt {self._offer.name} has no argument {argument}")
 
         def register(function: Function) -> Function:
             self._suggestions[argument] = function
-            made = completer(self._offer, names, dict(self._suggestions))
-            self._offer = msgspec.structs.replace(self._offer, completer=made)
+            completion = completer(self._offer, names, dict(self._suggestions))
+            self._offer = msgspec.structs.replace(self._offer, completer=completion)
             self._keep(self._offer)
             return function
 
@@ -139,10 +145,10 @@ def prompt(
 
     def check(raw: bytes) -> dict[str, Any]:
         try:
-            given = msgspec.json.decode(raw, type=dict[str, str])
+            values = msgspec.json.decode(raw, type=dict[str, str])
         except msgspec.DecodeError:
             raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
-        return texts.check(given)
+        return texts.check(values)
 
     async def invoke(ctx: CallContext, arguments: dict[str, Any]) -> Outcome:
         return Outcome(messages(await work(ctx, **arguments)))
@@ -150,8 +156,10 @@ def prompt(
     offer = Prompt(
         description=description_of(function, "the user"),
         arguments=tuple(
-            PromptArgument(key, shown.get("title"), shown.get("description"), key in required)
-            for key, shown in texts.schema["properties"].items()
+            PromptArgument(
+                key, described.get("title"), described.get("description"), key in required
+            )
+            for key, described in texts.schema["properties"].items()
         ),
         check=check,
         invoke=invoke,
@@ -164,8 +172,8 @@ def prompt(
 def messages(value: Any) -> tuple[Mapping[str, Any], ...]:
     """Convert a prompt's return value into messages; a single string is the user's."""
     if isinstance(value, str):
-        return (Message("user", value).shown(),)
+        return (Message("user", value).protocol_form(),)
     several = value if isinstance(value, list | tuple) else [value]
-    if not several or not all(isinstance(one, Message) for one in several):
+    if not several or not all(isinstance(message, Message) for message in several):
         raise TypeError("a prompt answers a text, or one Message or several")
-    return tuple(one.shown() for one in several)
+    return tuple(message.protocol_form() for message in several)

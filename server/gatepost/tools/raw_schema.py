@@ -39,12 +39,12 @@ def validator_of(schema: Mapping[str, Any]) -> Any:
         raise ValueError(f"JSON Schema dialect {dialect} is not supported")
     _bound(schema)
     parts = [part for part in _parts(schema) if isinstance(part, Mapping)]
-    own = {str(part["$id"]).partition("#")[0] for part in parts if "$id" in part}
+    ids = {str(part["$id"]).partition("#")[0] for part in parts if "$id" in part}
     for part in parts:
         reference = part.get("$ref")
         if not isinstance(reference, str) or "://" not in reference:
             continue
-        if reference.partition("#")[0] not in own:
+        if reference.partition("#")[0] not in ids:
             _refuse_reference(reference)
     # Without this retriever the library would fetch references from any URL.
     return DIALECTS[dialect](
@@ -102,8 +102,12 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
     validator = validator_of(schema)
 
     def explain(value: Any, hidden: Hidden, without: Set[str] = COUNTED) -> ToolFailure | None:
-        found = (error for error in validator.iter_errors(value) if error.kind.name not in without)
-        errors = [described_error(error, hidden) for error in islice(found, SHOWN_ERRORS)]
+        validation_errors = (
+            error for error in validator.iter_errors(value) if error.kind.name not in without
+        )
+        errors = [
+            described_error(error, hidden) for error in islice(validation_errors, SHOWN_ERRORS)
+        ]
         if not errors:
             return None
         message = " ".join(sentence for _, sentence in errors)

@@ -165,7 +165,7 @@ class RedactedCall(msgspec.Struct):
             if label != outcome.untrusted:
                 outcome = _replace(outcome, untrusted=label)
         outcome = answer_without(outcome, self.offer, redactor)
-        self.redaction.found += outcome is not before
+        self.redaction.redacted_outcomes += outcome is not before
         return outcome
 
     def _refusal(self, refused: ToolFailure) -> ToolFailure:
@@ -228,8 +228,8 @@ class RedactedCall(msgspec.Struct):
             if reported is None:
                 reported = self.reported = RedactedStream()
             if not reported.passes(message, self.now()):
-                plain = message.encode(errors="surrogatepass")
-                message = await self._search(plain, reported.text, message)
+                encoded = message.encode(errors="surrogatepass")
+                message = await self._search(encoded, reported.text, message)
         elif message is not None:
             raise TypeError("the message of a progress report is text")  # only text is searched
         if type(progress) not in NUMBERS:
@@ -243,7 +243,7 @@ class RedactedCall(msgspec.Struct):
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched
         with suppress(*UNENCODABLE):  # it has no JSON: sending it fails
-            encoded = _encode(data, enc_hook=_shown)
+            encoded = _encode(data, enc_hook=_type_name)
             if self.logged is None:
                 self.logged = RedactedStream()
             clean = await self._search(encoded, self.logged.document, encoded)
@@ -253,9 +253,9 @@ class RedactedCall(msgspec.Struct):
         await self.call.client.log(level, data, logger)
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state that the run before kept."""
-        return self.call.client.kept
+        return self.call.client.previous_state
 
     @property
     def handed_over(self) -> bool:
@@ -317,7 +317,7 @@ def _sent(request: InputRequest) -> bytes:
         return b""  # it has no JSON: sending it fails
 
 
-def _shown(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 

@@ -20,7 +20,7 @@ from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
 )
-from gatepost.tools.json_shape import most_values
+from gatepost.tools.json_shape import values_bound
 from gatepost.tools.truncation import UNENCODABLE
 
 LONG_BYTES = 131_072
@@ -67,7 +67,7 @@ class SecretSource(Protocol):
     def version(self) -> int:
         """Return a number that changes with the secrets of any tenant."""
 
-    def known(self, tenant: str | None) -> KnownSecrets:
+    def known_secrets(self, tenant: str | None) -> KnownSecrets:
         """Return the secrets known now; None stands for the server itself."""
 
     def loaded(self, tenant: str) -> KnownSecrets | None:
@@ -83,7 +83,7 @@ class NoSecrets:
     version = 0
     values: Mapping[str, str] = {}
 
-    def known(self, tenant: str | None) -> KnownSecrets:
+    def known_secrets(self, tenant: str | None) -> KnownSecrets:
         """Return no secrets."""
         return self
 
@@ -105,57 +105,57 @@ class Redaction:
 
     def __init__(self, secrets: SecretSource | None = None) -> None:
         self.secrets = secrets or NoSecrets()
-        self._made: dict[int, Redactor] = {}
+        self._redactors: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
-        self.found = 0
+        self.redacted_outcomes = 0
         """The number of outcomes in which a secret was redacted."""
         redact_logs_of(self)
 
     def redactors(self) -> Iterable[Redactor]:
         """Return the redactor of the server and those of all tenants known here."""
-        return [self.of(None), *self._made.values()]
+        return [self.of(None), *self._redactors.values()]
 
     def at_hand(self, tenant: str) -> Redactor | None:
         """Return the redactor to start a call with; None if `ready` must be awaited first."""
-        known = self.secrets.loaded(tenant)
-        if known is None:
+        secrets = self.secrets.loaded(tenant)
+        if secrets is None:
             return None
-        return self._made.get(known.version) if known.values else ONLY_TOKENS
+        return self._redactors.get(secrets.version) if secrets.values else ONLY_TOKENS
 
     async def ready(self, tenant: str) -> None:
         """Make the redactor for the tenant's current secrets; raises StoreUnavailable."""
         while self.at_hand(tenant) is None:
-            known = self.secrets.loaded(tenant) or await self.secrets.load(tenant)
-            if known.version in self._made or not known.values:
+            secrets = self.secrets.loaded(tenant) or await self.secrets.load(tenant)
+            if secrets.version in self._redactors or not secrets.values:
                 return
-            if len(known.values) < MANY_SECRETS:
-                fast = known.version == self.secrets.known(None).version
-                self._keep(tenant, known, Redactor(known.values, fast=fast))
+            if len(secrets.values) < MANY_SECRETS:
+                fast = secrets.version == self.secrets.known_secrets(None).version
+                self._keep(tenant, secrets, Redactor(secrets.values, fast=fast))
             else:
-                self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
+                self._keep(tenant, secrets, await asyncio.to_thread(Redactor, secrets.values))
 
     def of(self, tenant: str | None) -> Redactor:
         """Return the redactor for all secrets known now, including those added during the call."""
-        known = self.secrets.known(tenant)
-        if not known.values:
+        secrets = self.secrets.known_secrets(tenant)
+        if not secrets.values:
             return ONLY_TOKENS
-        redactor = self._made.get(known.version)
+        redactor = self._redactors.get(secrets.version)
         if redactor is None:
-            redactor = Redactor(known.values, fast=tenant is None)
-            self._keep(tenant, known, redactor)
+            redactor = Redactor(secrets.values, fast=tenant is None)
+            self._keep(tenant, secrets, redactor)
         return redactor
 
     def clean(self, tenant: str | None, text: str) -> str:
         """Redact a tenant's text, for instance before it is logged."""
         return cleaned_text(text, self.of(tenant))
 
-    def _keep(self, tenant: str | None, known: KnownSecrets, redactor: Redactor) -> None:
+    def _keep(self, tenant: str | None, secrets: KnownSecrets, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
-        if before is not None and before != self.secrets.known(None).version:
-            self._made.pop(before, None)
-        self._made[known.version], self._last[tenant] = redactor, known.version
-        if len(self._made) > MAX_MADE:
-            del self._made[next(iter(self._made))]
+        if before is not None and before != self.secrets.known_secrets(None).version:
+            self._redactors.pop(before, None)
+        self._redactors[secrets.version], self._last[tenant] = redactor, secrets.version
+        if len(self._redactors) > MAX_MADE:
+            del self._redactors[next(iter(self._redactors))]
         if len(self._last) > MAX_MADE:
             del self._last[next(iter(self._last))]
 
@@ -165,7 +165,7 @@ def is_large(arguments: bytes, *, reads_texts: bool) -> bool:
     size = len(arguments)
     if size <= SHORT_BYTES:
         return False
-    return size > LONG_BYTES or most_values(arguments, within_texts=reads_texts) > MANY_VALUES
+    return size > LONG_BYTES or values_bound(arguments, within_texts=reads_texts) > MANY_VALUES
 
 
 def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
@@ -177,30 +177,32 @@ def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
     """
     if not is_prompt(arguments, of_caller=with_secrets):
         return False
-    return len(arguments) <= SHORT_BYTES or most_values(arguments, within_texts=True) <= MANY_VALUES
+    return (
+        len(arguments) <= SHORT_BYTES or values_bound(arguments, within_texts=True) <= MANY_VALUES
+    )
 
 
 def is_harmless(
-    outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES, *, promptly: bool = True
+    outcome: Outcome, redactor: Redactor, max_bytes: int = LONG_BYTES, *, promptly: bool = True
 ) -> bool:
     """
     Decide the usual case, one text and perhaps the same as JSON, without encoding it again.
 
-    True means that there are no secrets and at most *most* bytes of each. False means nothing.
+    True means that there are no secrets and at most *max_bytes* bytes of each. False means nothing.
     *promptly*: a text that takes long to search is not searched.
     """
     label, value = outcome.untrusted, outcome.structured
     if label is not None and cleaned_text(label, redactor) != label:
         return False
     text = _only_text(outcome)
-    if text is None or len(text) > most:
+    if text is None or len(text) > max_bytes:
         return False
     if value is UNSET:
         return _is_clear(text, redactor, redactor.clear, promptly=promptly)
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if BACKSLASH in encoded or len(encoded) > most:
+    if BACKSLASH in encoded or len(encoded) > max_bytes:
         return False
     # A private key in a list of its lines is known only by its beginning, as long as the text is
     # not taken apart.
@@ -260,9 +262,9 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     if clean is None and structured is None:
         return outcome
     content = list(outcome.content) if clean is None else _decode(clean)
-    shown = encoded if structured is None else structured
+    text = encoded if structured is None else structured
     for at in copies:
-        content[at] = {"type": "text", "text": shown.decode()}
+        content[at] = {"type": "text", "text": text.decode()}
     value = outcome.structured if structured is None else Raw(structured)
     return _replace(outcome, content=tuple(content), structured=value)
 

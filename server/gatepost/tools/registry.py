@@ -61,34 +61,36 @@ class Registry:
         obtainable: frozenset[str] | None = None,
         source: OfferSource | None = None,
     ) -> None:
-        listed = sorted(offers, key=lambda offer: offer.key)
+        ordered = sorted(offers, key=lambda offer: offer.key)
         self.source = source
-        self.tools = _checked(of_kind(Tool, listed))
-        self.documents = _checked(of_kind(ResourceOffer, listed))
-        self.templates = _checked(of_kind(Template, listed))
-        self.prompts = _checked(of_kind(Prompt, listed))
-        self.skills = _checked(of_kind(Skill, listed))
-        self.declared = frozenset[str]().union(*(offer.scopes for offer in listed))
+        self.tools = _checked(of_kind(Tool, ordered))
+        self.documents = _checked(of_kind(ResourceOffer, ordered))
+        self.templates = _checked(of_kind(Template, ordered))
+        self.prompts = _checked(of_kind(Prompt, ordered))
+        self.skills = _checked(of_kind(Skill, ordered))
+        self.declared = frozenset[str]().union(*(offer.scopes for offer in ordered))
         """All scopes that an offer needs."""
         self.obtainable = self.declared if obtainable is None else obtainable
         # The scopes that a caller must already have to reach each offer.
         self._offers: dict[OfferKind, dict[str, tuple[Offer, Required]]] = {
             kind: {} for kind in WORDS
         }
-        derived = [one for owner in listed for one in derived_of(owner)]
-        self._all = [(one, one.scopes - self.obtainable) for one in (*listed, *derived)]
+        derived = [offer for owner in ordered for offer in derived_of(owner)]
+        self._all = [(offer, offer.scopes - self.obtainable) for offer in (*ordered, *derived)]
         for offer, required in self._all:
             if not isinstance(offer, Template):
                 self._offers[offer.kind][offer.key] = offer, required
-        self.completes = any(one.suggests for one, _ in self._all if isinstance(one, Completer))
+        self.completes = any(
+            offer.suggests for offer, _ in self._all if isinstance(offer, Completer)
+        )
         """Whether any offer has suggestions."""
-        by_weight = sorted(self.templates.values(), key=lambda one: -one.template.weight)
-        self._templates = [(one, one.scopes - self.obtainable) for one in by_weight]
+        by_weight = sorted(self.templates.values(), key=lambda offer: -offer.template.weight)
+        self._templates = [(offer, offer.scopes - self.obtainable) for offer in by_weight]
         self._deciding = frozenset[str]().union(*(required for _, required in self._all))
         self._visible: dict[frozenset[str], OfferSet] = {}
         self._limited = obtainable
         self._search = {} if source is None else search_tools(self.searchable)
-        self._enabled = OfferIndex(entries_of(tuple(listed)) if source is not None else ())
+        self._enabled = OfferIndex(entries_of(tuple(ordered)) if source is not None else ())
         # Cached by snapshot, so that the cached objects are dropped with it.
         self._visible_offers: WeakKeyDictionary[TenantOffers, VisibleOffers] = WeakKeyDictionary()
 
@@ -97,7 +99,7 @@ class Registry:
         """
         Return all offers that can be called, including completers and listers, but no tenant's own.
         """
-        return [*(one for one, _ in self._all), *self._search.values()]
+        return [*(offer for offer, _ in self._all), *self._search.values()]
 
     async def ready(self, caller: TenantContext) -> None:
         """
@@ -112,9 +114,9 @@ class Registry:
         """Return the offer of that name or URI if the caller can reach it; raises Unknown."""
         if self.source is not None:
             return self._of_tenant(kind, key, caller)
-        found = self._offers[kind].get(key)
-        if found is not None and found[1] <= caller.scopes:
-            return found[0]
+        entry = self._offers[kind].get(key)
+        if entry is not None and entry[1] <= caller.scopes:
+            return entry[0]
         if kind == "document":
             # The most specific template that the caller can reach and that matches.
             for template, required in self._templates:
@@ -126,8 +128,8 @@ class Registry:
         """Return the tool of that name if the caller can reach it; raises UnknownTool."""
         if self.source is not None:
             return cast("Tool", self._of_tenant("tool", name, caller))
-        found = self._offers["tool"].get(name)
-        if found is None or not found[1] <= caller.scopes:
+        entry = self._offers["tool"].get(name)
+        if entry is None or not entry[1] <= caller.scopes:
             raise UnknownTool(name)
         return self.tools[name]
 
@@ -142,7 +144,7 @@ class Registry:
         await self.ready(caller)
         return self._visible_to(self._at_hand(caller)).called_name(name, caller)
 
-    def known(self, caller: TenantContext, name: str) -> Tool | None:
+    def tool_of_tenant(self, caller: TenantContext, name: str) -> Tool | None:
         """
         Return the tool of that name if the caller's tenant has it; this caller may not see it.
 
@@ -181,13 +183,13 @@ class Registry:
 
     def searchable(self, caller: TenantContext) -> OfferSet:
         """Return what this caller can see, with all tools of agents with the mode `search`."""
-        return self._visible_to(self._at_hand(caller)).visible(caller, whole=True)
+        return self._visible_to(self._at_hand(caller)).visible(caller, every_tool=True)
 
     def _of_tenant(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer:
-        found = self._visible_to(self._at_hand(caller)).offer(kind, key, caller)
-        if found is None:
+        offer = self._visible_to(self._at_hand(caller)).offer(kind, key, caller)
+        if offer is None:
             raise UnknownTool(key) if kind == "tool" else Unknown(key)
-        return found
+        return offer
 
     def _at_hand(self, caller: TenantContext) -> TenantOffers:
         tenant_offers = None if self.source is None else self.source.at_hand(caller)
@@ -207,12 +209,12 @@ class Registry:
 
 def _checked(offers: tuple[AnyOffer, ...]) -> dict[str, AnyOffer]:
     counted = Counter(offer.key for offer in offers)
-    word = WORDS[offers[0].kind] if offers else ""
+    noun = WORDS[offers[0].kind] if offers else ""
     if doubled := [key for key, count in counted.items() if count > 1]:
-        raise ValueError(f"several {word}s have the same name: {', '.join(doubled)}")
+        raise ValueError(f"several {noun}s have the same name: {', '.join(doubled)}")
     for offer in offers:
         if isinstance(offer, Tool | Prompt) and not NAME.fullmatch(offer.name):
-            raise ValueError(f"{word} names must be 1 to 64 of a-z, 0-9 and _: {offer.name}")
+            raise ValueError(f"{noun} names must be 1 to 64 of a-z, 0-9 and _: {offer.name}")
         if isinstance(offer, ResourceOffer) and not is_uri(offer.uri):
             raise ValueError(f"{offer.uri} is not a URI")
     return {offer.key: offer for offer in offers}

@@ -87,8 +87,8 @@ class ResourceFunction(Generic[P, R]):
         self._suggestions: dict[str, Suggest] = {}
         self.__doc__ = function.__doc__
 
-    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
-        return self._function(*arguments, **named)
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+        return self._function(*arguments, **keywords)
 
     def list(self, function: Function) -> Function:
         """
@@ -119,8 +119,8 @@ class ResourceFunction(Generic[P, R]):
             raise TypeError(f"{self._offer.key} has no variables, so there is nothing to {purpose}")
         return self._offer
 
-    def _put(self, **more: Any) -> None:
-        self._offer = msgspec.structs.replace(self._template("keep"), **more)
+    def _put(self, **changes: Any) -> None:
+        self._offer = msgspec.structs.replace(self._template("keep"), **changes)
         self._keep(self._offer)
 
 
@@ -134,7 +134,7 @@ def document(
     """
     mime_type = options.get("mime_type")
     check_mime_type(mime_type)
-    made = {
+    members = {
         **common_members("resource", name or function.__name__, pack, options),
         "description": description_of(function),
         "mime_type": mime_type,
@@ -146,8 +146,8 @@ def document(
         ),
     }
     template, texts = UriTemplate(uri) if "{" in uri else None, texts_of(function)
-    taken = set(texts.schema["properties"])
-    if taken != set(template.names if template else ()):
+    parameters = set(texts.schema["properties"])
+    if parameters != set(template.names if template else ()):
         raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
     work = awaited(injected(function))
 
@@ -159,11 +159,13 @@ def document(
         if not is_uri(uri):
             raise ValueError(f"{uri} is not a URI; it begins with a scheme, as in report://")
         size = options.get("size")
-        return ResourceOffer(uri=uri, size=size, check=lambda _: (uri, {}), invoke=invoke, **made)
+        return ResourceOffer(
+            uri=uri, size=size, check=lambda _: (uri, {}), invoke=invoke, **members
+        )
     if "size" in options:
         raise ValueError(f"{uri}: what a template names has no size of its own; its entries have")
     check = _checked(template, texts.check)
-    offer = Template(template=template, check=check, invoke=invoke, **made)
+    offer = Template(template=template, check=check, invoke=invoke, **members)
     return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
 
 
@@ -181,11 +183,11 @@ def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, 
     elif isinstance(value, File):
         value = Contents(value.body, value.mime_type)
     several = value if isinstance(value, list | tuple) and value else [value]
-    if all(isinstance(one, Contents) for one in several):
-        return tuple(one.shown(uri, mime_type) for one in several)
+    if all(isinstance(item, Contents) for item in several):
+        return tuple(content.protocol_form(uri, mime_type) for content in several)
     if isinstance(value, str | bytes):
-        return (Contents(value).shown(uri, mime_type),)
-    return (Contents(to_json(value).decode()).shown(uri, mime_type or "application/json"),)
+        return (Contents(value).protocol_form(uri, mime_type),)
+    return (Contents(to_json(value).decode()).protocol_form(uri, mime_type or "application/json"),)
 
 
 def _checked(
@@ -208,10 +210,10 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
         blocks: list[Mapping[str, Any]] = []
         left_out = 0
         for number, entry in enumerate(islice(await work(ctx), MAX_ENTRIES), 1):
-            if (uri := _named(owner, entry)) is None:
+            if (uri := _readable_uri(owner, entry)) is None:
                 left_out += 1
             else:
-                blocks.append(_shown(owner, entry, uri))
+                blocks.append(_resource_form(owner, entry, uri))
             if number % ENTRIES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
         if left_out:
@@ -225,7 +227,7 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
     )
 
 
-def _named(owner: Template, entry: ListedResource) -> str | None:
+def _readable_uri(owner: Template, entry: ListedResource) -> str | None:
     """Return the URI of an entry; None if it could not be read there."""
     try:
         uri = owner.template.expand(entry.variables)
@@ -236,9 +238,9 @@ def _named(owner: Template, entry: ListedResource) -> str | None:
     return uri
 
 
-def _shown(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
+def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
     """Return an entry in the newest revision's form of a Resource."""
-    shown = {
+    form = {
         "uri": uri,
         "name": entry.name or ", ".join(map(str, entry.variables.values())),
         "title": entry.title,
@@ -248,4 +250,4 @@ def _shown(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any
         "icons": msgspec.to_builtins(entry.icons) or None,
         "annotations": msgspec.to_builtins(entry.relevance) or None,
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in form.items() if value is not None}

@@ -221,8 +221,8 @@ def _outcome(value: Any) -> Outcome:
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
     if isinstance(value.structured, msgspec.Raw):
         # It is sent unchanged, so it must be valid JSON on one line.
-        whole = msgspec.Raw(_encode(decoded(value.structured)))
-        return msgspec.structs.replace(value, structured=whole)
+        encoded = msgspec.Raw(_encode(decoded(value.structured)))
+        return msgspec.structs.replace(value, structured=encoded)
     return value
 
 

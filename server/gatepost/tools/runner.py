@@ -157,10 +157,10 @@ class Runner:
     def _way_of(self, offer: Offer, *, is_retry: bool) -> Next:
         """Return the invocation of an offer with the stages around it that concern it."""
         concerned = tuple(
-            one
-            for one in self._stages
-            if not isinstance(one, Stage)
-            or (one.concerns(offer) and (is_retry or not one.for_retries))
+            stage
+            for stage in self._stages
+            if not isinstance(stage, Stage)
+            or (stage.concerns(offer) and (is_retry or not stage.for_retries))
         )
         way = self._composed.get(concerned)
         if way is None:
@@ -200,9 +200,9 @@ class Runner:
         began = perf_counter()
         try:
             outcome = await self._proceed(call, redacted_calls)
-        except (asyncio.CancelledError, GeneratorExit) as left:
+        except (asyncio.CancelledError, GeneratorExit) as interruption:
             # The caller is gone, so no code can wait for the commit.
-            recorder.ended(call, began, redacted_calls, left)
+            recorder.ended(call, began, redacted_calls, interruption)
             raise
         except BaseException as error:
             with suppress(CommitFailed):  # the raised error says more, and the log says the rest
@@ -234,8 +234,8 @@ class Runner:
             await redaction.ready(tenant)
             redactor = redaction.of(tenant)
         # If the caller may write secrets itself, the redacted call has to look for them.
-        known = -1 if offer.secret_arguments else redaction.secrets.version
-        redacted = RedactedCall(redaction, call, offer, redactor, known)
+        secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
+        redacted = RedactedCall(redaction, call, offer, redactor, secrets_version)
         redacted_calls.append(redacted)
         outer = (
             CURRENT_CALL.get()
@@ -250,7 +250,9 @@ class Runner:
             if not redacted.checked:
                 return outcome  # refused before any secret was read
             # Within the `try`: these may be the first to find that an outcome cannot be encoded.
-            if known == redaction.secrets.version and is_harmless(outcome, redactor, self._short):
+            if secrets_version == redaction.secrets.version and is_harmless(
+                outcome, redactor, self._short
+            ):
                 return outcome  # true for nearly all outcomes, without encoding them
             clean = redacted.promptly(outcome) or await redacted.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
@@ -361,7 +363,7 @@ def _is_cancelled() -> bool:
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, with the check of the arguments where it belongs."""
-    early = list(takewhile(lambda one: isinstance(one, Stage) and one.before_check, stages))
+    early = list(takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages))
     proceed = composed(stages[len(early) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:

@@ -70,14 +70,14 @@ class Sampling:
             raise TypeError(f"a sampling has no option {', '.join(sorted(unknown))}")
         _check_messages(messages)
         params: dict[str, Any] = {"messages": list(messages), "maxTokens": max_tokens}
-        named = {
+        optional = {
             "systemPrompt": options.get("system"),
             "temperature": options.get("temperature"),
             "stopSequences": options.get("stop"),
             "tools": options.get("tools"),
             "toolChoice": options.get("tool_choice"),
         }
-        params.update({name: value for name, value in named.items() if value is not None})
+        params.update({name: value for name, value in optional.items() if value is not None})
         if models := options.get("models"):
             params["modelPreferences"] = {"hints": [{"name": name} for name in models]}
         if "toolChoice" in params and not params.get("tools"):
@@ -114,8 +114,8 @@ def _is_block(block: Any, params: Mapping[str, Any]) -> bool:
         return False
     kind = block.get("type")
     if kind == "tool_use" and params.get("tools"):
-        named = isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
-        return named and isinstance(block.get("input"), Mapping)
+        has_names = isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+        return has_names and isinstance(block.get("input"), Mapping)
     members = MEMBERS.get(str(kind))
     return members is not None and all(isinstance(block.get(member), str) for member in members)
 

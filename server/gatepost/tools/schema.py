@@ -33,13 +33,13 @@ from gatepost.tools.bounded_validation import (
     Bounds,
     Hidden,
     decoded,
-    got,
     path_of,
+    received,
     structure_of,
 )
 from gatepost.tools.core_schema import FEW_VALUES, bounds_of, failing_fast
 from gatepost.tools.dependency import dependency_of
-from gatepost.tools.json_shape import most_values
+from gatepost.tools.json_shape import values_bound
 from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema_branches import branching_of
 from gatepost.tools.secret import secret_arguments
@@ -124,7 +124,7 @@ def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
-    check = _ArgumentCheck(adapter, schema, _named(parameters))
+    check = _ArgumentCheck(adapter, schema, _listed_names(parameters))
     return FunctionArguments(schema, check.check, bool(check.own_bounds))
 
 
@@ -153,7 +153,7 @@ class _ArgumentCheck:
         if len(arguments) > self._bounds.harmless_bytes:
             self._bounds.passes(arguments)
             validate = self._until_first_error
-        if self.own_bounds and most_values(arguments, within_texts=True) > FEW_VALUES:
+        if self.own_bounds and values_bound(arguments, within_texts=True) > FEW_VALUES:
             document = decoded(arguments)
             for bound in self.own_bounds:
                 bound(document)
@@ -208,14 +208,16 @@ def texts_of(function: Callable[..., Any]) -> Texts:
         # Clients show and store the arguments of prompts and the URIs of resources.
         raise TypeError(f"{function.__name__}: only tools take secrets")
     validate: Any = adapter.validator.validate_strings  # its type wants dictionaries of its own
-    names = _named(parameters)
-    known = frozenset(schema["properties"])
+    names = _listed_names(parameters)
+    declared = frozenset(schema["properties"])
 
     def check(values: Mapping[str, str]) -> dict[str, Any]:
-        if len(values) > len(known):
+        if len(values) > len(declared):
             # Otherwise every validation error would copy all of them.
-            values = {name: values[name] for name in sorted(values.keys() & known)} | dict(
-                islice(((name, values[name]) for name in values if name not in known), MAX_UNKNOWN)
+            values = {name: values[name] for name in sorted(values.keys() & declared)} | dict(
+                islice(
+                    ((name, values[name]) for name in values if name not in declared), MAX_UNKNOWN
+                )
             )
         try:
             checked: dict[str, Any] = validate(dict(values))
@@ -248,7 +250,7 @@ def _is_one_text(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") not in ("array", "object")
 
 
-def _named(parameters: Iterable[inspect.Parameter]) -> str:
+def _listed_names(parameters: Iterable[inspect.Parameter]) -> str:
     return ", ".join(f"`{parameter.name}`" for parameter in parameters) or "none"
 
 
@@ -302,15 +304,15 @@ def _show_default(schema: dict[str, Any], default: Any) -> None:
 def tidy(schema: dict[str, Any]) -> dict[str, Any]:
     """Simplify a generated schema: an object at the root, no title, inline definitions."""
     definitions = schema.pop("$defs", {})
-    plain: dict[str, Any] = _inline(schema, definitions, ())
-    plain.pop("title", None)
-    plain.setdefault("type", "object")
-    plain.setdefault("properties", {})
-    kept = {name: _inline(value, definitions, (name,)) for name, value in definitions.items()}
-    reached = _reached(plain, kept)
-    if used := {name: kept[name] for name in kept if name in reached}:
-        plain["$defs"] = used
-    return plain
+    tidied: dict[str, Any] = _inline(schema, definitions, ())
+    tidied.pop("title", None)
+    tidied.setdefault("type", "object")
+    tidied.setdefault("properties", {})
+    inlined = {name: _inline(value, definitions, (name,)) for name, value in definitions.items()}
+    reached = _reached(tidied, inlined)
+    if used := {name: inlined[name] for name in inlined if name in reached}:
+        tidied["$defs"] = used
+    return tidied
 
 
 def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
@@ -336,8 +338,10 @@ def _references(node: Any) -> set[str]:
         return set().union(*(_references(item) for item in node))
     if not isinstance(node, dict):
         return set()
-    own = {node["$ref"].removeprefix("#/$defs/")} if isinstance(node.get("$ref"), str) else set()
-    return own.union(*(_references(value) for value in node.values()))
+    targets = (
+        {node["$ref"].removeprefix("#/$defs/")} if isinstance(node.get("$ref"), str) else set()
+    )
+    return targets.union(*(_references(value) for value in node.values()))
 
 
 def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
@@ -352,8 +356,8 @@ def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
 
 def _is_refused(error: ValidationError) -> bool:
     """Return whether the cut of a document may have caused the validation error."""
-    found = () if error.error_count() > MAX_LISTED else error.errors(include_url=False)
-    return any(one["type"] in SHORTENED for one in found)
+    details = () if error.error_count() > MAX_LISTED else error.errors(include_url=False)
+    return any(detail["type"] in SHORTENED for detail in details)
 
 
 def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
@@ -364,12 +368,12 @@ def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
         )
         return ToolFailure("validation", message)
     details = error.errors(include_url=False)
-    shown = details[:SHOWN_ERRORS]
-    sentences = [_sentence(detail, names, hidden) for detail in shown]
-    if more := len(details) - len(shown):
-        sentences.append(f"And {more} more.")
+    first = details[:SHOWN_ERRORS]
+    sentences = [_sentence(detail, names, hidden) for detail in first]
+    if omitted := len(details) - len(first):
+        sentences.append(f"And {omitted} more.")
     return ToolFailure(
-        "validation", " ".join(sentences), field=path_of(list(shown[0]["loc"])) or None
+        "validation", " ".join(sentences), field=path_of(list(first[0]["loc"])) or None
     )
 
 
@@ -378,13 +382,13 @@ def _sentence(detail: ErrorDetails, names: str, hidden: Hidden) -> str:
     if detail["type"] == "missing":
         return f"`{field}` is required."
     if detail["type"] == "extra_forbidden":
-        known = f"; it takes: {names}" if len(detail["loc"]) == 1 else ""
-        return f"`{field}` is not an argument here{known}."
+        hint = f"; it takes: {names}" if len(detail["loc"]) == 1 else ""
+        return f"`{field}` is not an argument here{hint}."
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
     secret = hidden.holds(detail["loc"])
     if secret and detail["type"] not in WITHOUT_VALUE:
         return f"{subject}: the value is not valid."
-    if rest := PYDANTIC_SHOULD.match(message):
-        return f"{subject} should {rest[1]}{'' if secret else got(detail['input'])}."
+    if match := PYDANTIC_SHOULD.match(message):
+        return f"{subject} should {match[1]}{'' if secret else received(detail['input'])}."
     return f"{subject}: {message}."

@@ -81,9 +81,9 @@ def branching_of(schema: Mapping[str, Any], *, discriminated: bool = False) -> B
     tries only one, and all keywords cost the same.
     """
     graph = _Graph(schema, discriminated=discriminated)
-    subschemas = graph.most(lambda node: 1)
-    steps = subschemas if discriminated else graph.most(_steps)
-    return Branching(subschemas, graph.most(_named_members), steps)
+    subschemas = graph.maxima(lambda node: 1)
+    steps = subschemas if discriminated else graph.maxima(_steps)
+    return Branching(subschemas, graph.maxima(_named_members), steps)
 
 
 def _named_members(node: Mapping[str, Any]) -> int:
@@ -118,7 +118,9 @@ def looks_around(node: Mapping[str, Any]) -> int:
     """Return how many lookarounds, backreferences and the like a subschema's patterns have."""
     names = node.get("patternProperties")
     patterns = [node.get("pattern"), *(names if isinstance(names, Mapping) else ())]
-    return sum(len(_BACKTRACKS.findall(one)) for one in patterns if isinstance(one, str))
+    return sum(
+        len(_BACKTRACKS.findall(pattern)) for pattern in patterns if isinstance(pattern, str)
+    )
 
 
 def _option_steps(option: Any) -> int:
@@ -133,7 +135,7 @@ class _Graph:
     def __init__(self, root: Mapping[str, Any], *, discriminated: bool) -> None:
         self.root, self.discriminated = root, discriminated
         self._nodes: dict[int, Mapping[str, Any]] = {}
-        self._named: dict[str, Any] = {}
+        self._targets: dict[str, Any] = {}
         self._index(root)
         self._here: dict[int, CheckCounts] = {}
         self._below: dict[int, list[CheckCounts]] = {}
@@ -142,19 +144,19 @@ class _Graph:
 
     def _index(self, node: Any) -> None:
         """Index the nodes by their names (`$anchor`, `$id`)."""
-        for one in objects_in(node):
+        for subschema in objects_in(node):
             for keyword in ("$anchor", "$dynamicAnchor"):
-                if isinstance(one.get(keyword), str):
-                    self._named["#" + one[keyword]] = one
-            if isinstance(one.get("$id"), str):
-                self._named[one["$id"].rstrip("#")] = one
+                if isinstance(subschema.get(keyword), str):
+                    self._targets["#" + subschema[keyword]] = subschema
+            if isinstance(subschema.get("$id"), str):
+                self._targets[subschema["$id"].rstrip("#")] = subschema
 
-    def most(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
+    def maxima(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
         """Return the maximum for a value, by depth; the numbers never decrease."""
         heads = self._reached()
         now = {head: self._weigh(self._at(head), weight) for head in heads}
         root = id(self._keep(self.root))
-        found = [now[root]]
+        maxima = [now[root]]
         for _ in range(NESTING):
             below = {
                 head: max((_sum(level, now) for level in self._members(head)), default=0)
@@ -163,8 +165,8 @@ class _Graph:
             if below == now:
                 break
             now = below
-            found.append(max(found[-1], now[root]))
-        return tuple(found)
+            maxima.append(max(maxima[-1], now[root]))
+        return tuple(maxima)
 
     def _weigh(self, level: CheckCounts, weight: Callable[[Any], int]) -> int:
         return min(
@@ -190,29 +192,33 @@ class _Graph:
 
     def _at(self, node: int, inside: tuple[int, ...] = ()) -> CheckCounts:
         """Return the nodes that the value itself is checked against, starting at *node*."""
-        known = self._here.get(node)
-        if known is not None:
-            return known
+        cached = self._here.get(node)
+        if cached is not None:
+            return cached
         if node in inside:
             raise ValueError("the schema refers to itself without going into a member")
-        found: Counter[int] = Counter({node: 1})
-        for others in self._same_value(self._nodes[node]):
-            if not others:
+        counts: Counter[int] = Counter({node: 1})
+        for alternatives in self._same_value(self._nodes[node]):
+            if not alternatives:
                 continue
-            levels = {other: self._at(other, (*inside, node)) for other in others}
-            longest = max(levels, key=lambda other: sum(levels[other].values()))
-            self._instead[node] = [other for other in others if other != longest]
-            found.update(levels[longest])
-        if sum(found.values()) > MAX_BRANCHES:
+            levels = {
+                alternative: self._at(alternative, (*inside, node)) for alternative in alternatives
+            }
+            longest = max(levels, key=lambda alternative: sum(levels[alternative].values()))
+            self._instead[node] = [
+                alternative for alternative in alternatives if alternative != longest
+            ]
+            counts.update(levels[longest])
+        if sum(counts.values()) > MAX_BRANCHES:
             raise ValueError(f"the schema has more than {MAX_BRANCHES} alternatives at one place")
-        self._here[node] = found
-        return found
+        self._here[node] = counts
+        return counts
 
     def _same_value(self, node: Mapping[str, Any]) -> Iterator[list[int]]:
         """Yield the nodes that check the same value; in a group of several, only one does."""
         for keyword in ("$ref", "$dynamicRef"):
             if isinstance(reference := node.get(keyword), str):
-                yield from ([one] for one in self._ids([self._found(reference)]))
+                yield from ([checked] for checked in self._ids([self._target(reference)]))
         for keyword in _LISTS:
             branches = node.get(keyword)
             if not isinstance(branches, list):
@@ -220,42 +226,42 @@ class _Graph:
             if keyword == "oneOf" and self.discriminated and "discriminator" in node:
                 yield self._ids(branches)
             else:
-                yield from ([one] for one in self._ids(branches))
-        yield from ([one] for one in self._ids(node.get(keyword) for keyword in _SINGLE))
+                yield from ([checked] for checked in self._ids(branches))
+        yield from ([checked] for checked in self._ids(node.get(keyword) for keyword in _SINGLE))
         for keyword in ("dependentSchemas", "dependencies"):
             if isinstance(schemas := node.get(keyword), Mapping):
-                yield from ([one] for one in self._ids(schemas.values()))
+                yield from ([checked] for checked in self._ids(schemas.values()))
 
     def _members(self, head: int) -> list[CheckCounts]:
         """Return the nodes that the members and items of a value at *head* are checked against."""
-        known = self._below.get(head)
-        if known is not None:
-            return known
-        named: dict[Any, Counter[int]] = {}
+        cached = self._below.get(head)
+        if cached is not None:
+            return cached
+        by_name: dict[Any, Counter[int]] = {}
         every: Counter[int] = Counter()
         for node, times in self._at(head).items():
             for name, inner in _children(self._nodes[node]):
-                for one in self._ids([inner]):
-                    level = every if name is None else named.setdefault(name, Counter())
-                    level[one] += times
-        levels: list[CheckCounts] = [every + own for own in named.values()]
+                for checked in self._ids([inner]):
+                    level = every if name is None else by_name.setdefault(name, Counter())
+                    level[checked] += times
+        levels: list[CheckCounts] = [every + counts for counts in by_name.values()]
         levels += [every] if every else []
         self._below[head] = levels  # set before the loop, for a schema that refers to itself
         for node in self._at(head):
-            for other in self._instead.get(node, ()):
-                levels = [*levels, *self._members(other)]
+            for alternative in self._instead.get(node, ()):
+                levels = [*levels, *self._members(alternative)]
         self._below[head] = levels
         return levels
 
     def _ids(self, nodes: Iterable[Any]) -> list[int]:
         return [id(self._keep(node)) for node in nodes if isinstance(node, Mapping)]
 
-    def _found(self, reference: str) -> Any:
+    def _target(self, reference: str) -> Any:
         """Return the target of a reference; the whole schema if it cannot be resolved."""
-        if reference in self._named:
-            return self._named[reference]
+        if reference in self._targets:
+            return self._targets[reference]
         base, _, pointer = reference.partition("#")
-        node = self._named.get(base, self.root) if base else self.root
+        node = self._targets.get(base, self.root) if base else self.root
         for step in unquote(pointer).split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping):
@@ -270,12 +276,14 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
     if isinstance(properties := schema.get("properties"), Mapping):
         yield from properties.items()
     if isinstance(patterns := schema.get("patternProperties"), Mapping):
-        yield from ((None, one) for one in patterns.values())
+        yield from ((None, subschema) for subschema in patterns.values())
     if isinstance(items := schema.get("prefixItems"), list):
         yield from enumerate(items)
     for keyword in _ANY:
         value = schema.get(keyword)
-        yield from ((None, one) for one in (value if isinstance(value, list) else [value]))
+        yield from (
+            (None, subschema) for subschema in (value if isinstance(value, list) else [value])
+        )
 
 
 def _sum(level: CheckCounts, worth: Mapping[int, int]) -> int:

@@ -73,7 +73,7 @@ class _SecretWalk:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._left = MAX_PARTS
+        self._remaining = MAX_PARTS
         self.met: set[int] = set()
         """The ids of the marked parts."""
         self.around: set[str] = set()
@@ -88,8 +88,8 @@ class _SecretWalk:
                 yield from self.paths(inner, path, inside)
         if not isinstance(node, Mapping):
             return
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise ValueError(f"{KEYWORD}: the schema is too large to look for secrets in")
         if KEYWORD in node:
             if node[KEYWORD] is not True:
@@ -98,8 +98,8 @@ class _SecretWalk:
             self.around.update(inside)
             yield path
         yield from self._referred(node.get("$ref"), path, inside)
-        for inner, where in _below(node, path):
-            yield from self.paths(inner, where, inside)
+        for inner, inner_path in _below(node, path):
+            yield from self.paths(inner, inner_path, inside)
 
     def _referred(
         self, reference: Any, path: SecretPath, inside: tuple[str, ...]
@@ -130,21 +130,21 @@ def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, Sec
         yield node.get(keyword), (*path, None)
 
 
-def _parts(node: Any, *, named: bool = False) -> Iterator[Mapping[str, Any]]:
+def _parts(node: Any, *, by_name: bool = False) -> Iterator[Mapping[str, Any]]:
     """Yield every schema in a schema, without defaults and examples that look like schemas."""
     if isinstance(node, Sequence) and not isinstance(node, str):
         for inner in node:
             yield from _parts(inner)
     if not isinstance(node, Mapping):
         return
-    if named:
+    if by_name:
         for inner in node.values():
             yield from _parts(inner)
         return
     yield node
     for keyword, inner in node.items():
         if keyword in _SCHEMAS_BY_NAME:
-            yield from _parts(inner, named=True)
+            yield from _parts(inner, by_name=True)
         elif keyword in _SAME or keyword in _EACH:
             yield from _parts(inner)
 
@@ -194,10 +194,10 @@ def _at(value: Any, path: SecretPath) -> Iterator[Any]:
     if not path:
         yield value
     elif isinstance(value, tuple):
-        step, *rest = path
+        step, *remaining = path
         for name, inner in value:
             if step is None or step == name:
-                yield from _at(inner, tuple(rest))
+                yield from _at(inner, tuple(remaining))
     elif isinstance(value, list) and path[0] is None:
         for inner in value:
             yield from _at(inner, path[1:])

@@ -26,16 +26,16 @@ class ServerInstructions(msgspec.Struct, frozen=True):
 def joined_instructions(instructions: Iterable[ServerInstructions]) -> str:
     """Return the instructions for a client; empty if there are none."""
     parts: list[str] = []
-    left = MAX_TOGETHER
-    for one in instructions:
-        text = one.text.strip()
+    remaining = MAX_TOGETHER
+    for entry in instructions:
+        text = entry.text.strip()
         if len(text) > MAX_SERVER:
             text = f"{text[: MAX_SERVER - 1]}…"
         # Each line is quoted, so that no server can write in the name of another one.
         lines = "\n".join(f"> {line}" for line in text.splitlines())
-        part = f"{one.server} (tools {one.prefix}*):\n{lines}"
-        if not text or len(part) > left:
+        part = f"{entry.server} (tools {entry.prefix}*):\n{lines}"
+        if not text or len(part) > remaining:
             continue
-        left -= len(part)
+        remaining -= len(part)
         parts.append(part)
     return "\n\n".join([INTRODUCTION, *parts]) if parts else ""

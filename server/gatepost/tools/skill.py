@@ -71,14 +71,14 @@ class SkillFolder(msgspec.Struct, frozen=True):
     def folders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
         """Return the direct children of each of its folders, as resources, by the folder's URI."""
         root = self.uri.rpartition("/")[0]
-        found: dict[str, dict[str, Mapping[str, str]]] = {}
+        folders: dict[str, dict[str, Mapping[str, str]]] = {}
         for file in self.files:
             uri, kind = file.uri, file.media_type
             while uri != root:
                 folder, _, name = uri.rpartition("/")
-                found.setdefault(folder, {})[uri] = {"uri": uri, "name": name, "mimeType": kind}
+                folders.setdefault(folder, {})[uri] = {"uri": uri, "name": name, "mimeType": kind}
                 uri, kind = folder, DIRECTORY_TYPE
-        return {folder: [files[uri] for uri in sorted(files)] for folder, files in found.items()}
+        return {folder: [files[uri] for uri in sorted(files)] for folder, files in folders.items()}
 
 
 def offers_of(
@@ -112,7 +112,7 @@ def _document(
     file: SkillFile, settings: Mapping[str, Any], name: str | None, description: str | None
 ) -> ResourceOffer:
     path = file.uri.split("/", 4)[-1]
-    answer = Outcome((Contents(file.body, file.media_type).shown(file.uri, None),))
+    answer = Outcome((Contents(file.body, file.media_type).protocol_form(file.uri, None),))
 
     async def read(ctx: CallContext, arguments: Any) -> Outcome:
         return answer
@@ -161,7 +161,7 @@ def media_type(path: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     root = folder.resolve()
-    found = []
+    paths = []
     for path in sorted(folder.rglob("*")):
         # A link could publish any file that this process can read.
         if not path.resolve().is_relative_to(root):
@@ -174,7 +174,7 @@ def _files(folder: Path) -> list[Path]:
         for part in relative.parts:
             if not FILE_NAME.fullmatch(part):
                 raise ValueError(f"{path}: {part!r} is no name a URI can hold unchanged")
-        found.append(relative)
-    if len(found) > MAX_FILES:
+        paths.append(relative)
+    if len(paths) > MAX_FILES:
         raise ValueError(f"{folder} has more than {MAX_FILES} files, which clients refuse")
-    return found
+    return paths

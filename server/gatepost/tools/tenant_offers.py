@@ -51,9 +51,9 @@ class OwnedOffer(msgspec.Struct, frozen=True):
 def entries_of(offers: tuple[Offer, ...]) -> tuple[OwnedOffer, ...]:
     """Return the entries of offers and of their completers and listers."""
     return tuple(
-        OwnedOffer(one, owner, capability_of(owner))
+        OwnedOffer(offer, owner, capability_of(owner))
         for owner in offers
-        for one in (owner, *derived_of(owner))
+        for offer in (owner, *derived_of(owner))
     )
 
 

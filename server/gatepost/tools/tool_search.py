@@ -41,13 +41,13 @@ class ToolIndex:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.tools = tools
-        self._found: dict[str, dict[int, float]] = {}
+        self._positions: dict[str, dict[int, float]] = {}
         for number, tool in enumerate(tools):
             for text, weight in _texts(tool):
                 for word in WORD.findall(text.lower()):
-                    positions = self._found.setdefault(word, {})
+                    positions = self._positions.setdefault(word, {})
                     positions[number] = max(weight, positions.get(number, 0))
-        self._words = sorted(self._found)
+        self._words = sorted(self._positions)
 
     def best(self, query: str, limit: int) -> tuple[list[Tool], int]:
         """Return the best matches, the best first, and the number of all matches."""
@@ -62,18 +62,18 @@ class ToolIndex:
         return [self.tools[number] for number in ranked[:limit]], len(ranked)
 
     def _scores(self, searched: str) -> Mapping[int, float]:
-        found: dict[int, float] = {}
+        scores: dict[int, float] = {}
         for word in self._beginning(searched):
-            for number, weight in self._found[word].items():
+            for number, weight in self._positions[word].items():
                 score = weight if word == searched else weight / 2
-                found[number] = max(score, found.get(number, 0))
-        rare = math.log(1 + len(self.tools) / max(len(found), 1))
-        return {number: score * rare for number, score in found.items()}
+                scores[number] = max(score, scores.get(number, 0))
+        rare = math.log(1 + len(self.tools) / max(len(scores), 1))
+        return {number: score * rare for number, score in scores.items()}
 
     def _beginning(self, searched: str) -> Iterator[str]:
         """Yield the words that are *searched*, or begin with it if it is long enough."""
         if len(searched) < MIN_PREFIX:
-            return iter([searched] if searched in self._found else [])
+            return iter([searched] if searched in self._positions else [])
         after = self._words[bisect_left(self._words, searched) :]
         return takewhile(lambda word: word.startswith(searched), after)
 
@@ -133,12 +133,12 @@ def _find_tool(reachable: Reachable) -> Tool:
             # It takes milliseconds for hundreds of tools.
             visible.index = await in_cpu_thread(ctx.caller, ToolIndex, visible.tools)
         index: ToolIndex = visible.index
-        found, total = index.best(arguments["query"], arguments.get("limit", DEFAULT_FOUND))
-        shown = [
-            {"name": one.name, "description": one.description, "inputSchema": one.input_schema}
-            for one in found
+        matches, total = index.best(arguments["query"], arguments.get("limit", DEFAULT_FOUND))
+        results = [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+            for tool in matches
         ]
-        return structured(msgspec.json.encode({"tools": shown, "total": total}))
+        return structured(msgspec.json.encode({"tools": results, "total": total}))
 
     return Tool(
         name=FIND,
@@ -198,7 +198,7 @@ def _call_tool(reachable: Reachable) -> Tool:
         if not isinstance(current, RedactedCall):
             return False
         tools = reachable(current.call.caller).tools
-        return any(one.effects.read_only for one in tools if one.name == arguments.name)
+        return any(tool.effects.read_only for tool in tools if tool.name == arguments.name)
 
     return Tool(
         name=CALL,

@@ -56,8 +56,8 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
         shortened = tuple(_cut(outcome.content, sizes, limit))
         return replace(outcome, content=shortened, structured=msgspec.UNSET)
     if extra + MIN_BYTES > limit:
-        who = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
-        return _too_large(who, extra, limit, again=not _may_change(offer))
+        subject = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
+        return _too_large(subject, extra, limit, again=not _may_change(offer))
     return replace(outcome, content=tuple(_cut(outcome.content, sizes, limit - extra)))
 
 
@@ -66,10 +66,10 @@ def _size(block: Mapping[str, Any]) -> int:
     text = block.get("text")
     if not isinstance(text, str) or len(text) <= PIECE_CHARACTERS:
         return len(_encode(block))
-    plain = text.encode()
-    escapes = len(plain) - len(plain.translate(None, _ESCAPED))
-    escapes += (WORST_EXPANSION - 1) * (len(plain) - len(plain.translate(None, _CONTROLS)))
-    return len(_encode({**block, "text": ""})) + len(plain) + escapes
+    encoded = text.encode()
+    escapes = len(encoded) - len(encoded.translate(None, _ESCAPED))
+    escapes += (WORST_EXPANSION - 1) * (len(encoded) - len(encoded.translate(None, _CONTROLS)))
+    return len(_encode({**block, "text": ""})) + len(encoded) + escapes
 
 
 def _follows_text(outcome: Outcome, tool: Tool) -> bool:
@@ -96,9 +96,11 @@ def _may_change(tool: Tool) -> bool:
     return not tool.effects.read_only
 
 
-def _too_large(what: str, size: int, limit: int, *, again: bool = True) -> Outcome:
+def _too_large(subject: str, size: int, limit: int, *, again: bool = True) -> Outcome:
     advice = "Ask for less at once." if again else "Do not repeat it: look at what it did instead."
-    message = f"{what} has {size} bytes, which is more than the {limit} that can be shown. {advice}"
+    message = (
+        f"{subject} has {size} bytes, which is more than the {limit} that can be shown. {advice}"
+    )
     return Outcome(failure=Failure("internal", message))
 
 
@@ -134,41 +136,41 @@ def _shorten_failure(failure: Failure, limit: int) -> Outcome:
 def _cut(
     content: tuple[Mapping[str, Any], ...], sizes: list[int], limit: int
 ) -> list[Mapping[str, Any]]:
-    left = limit - NOTE_BYTES
-    kept: list[Mapping[str, Any]] = []
+    remaining = limit - NOTE_BYTES
+    fitting: list[Mapping[str, Any]] = []
     left_out = 0
     for block, size in zip(content, sizes, strict=True):
-        if size <= left:
-            kept.append(block)
-            left -= size
-        elif isinstance(block.get("text"), str) and left > NOTE_BYTES:
-            kept.append({**block, "text": _prefix(block["text"], left - NOTE_BYTES)})
-            left = 0
+        if size <= remaining:
+            fitting.append(block)
+            remaining -= size
+        elif isinstance(block.get("text"), str) and remaining > NOTE_BYTES:
+            fitting.append({**block, "text": _prefix(block["text"], remaining - NOTE_BYTES)})
+            remaining = 0
         else:
             left_out += 1
-            left = min(left, 0) if isinstance(block.get("text"), str) else left
+            remaining = min(remaining, 0) if isinstance(block.get("text"), str) else remaining
     note = f"[The answer was cut: it had {sum(sizes)} bytes, and {limit} are allowed."
     note += f" {left_out} parts were omitted.]" if left_out else "]"
-    return [*kept, {"type": "text", "text": note}]
+    return [*fitting, {"type": "text", "text": note}]
 
 
-def _prefix(text: str, left: int) -> str:
-    """Return the longest prefix of *text* whose JSON has at most *left* bytes."""
-    left -= 2  # the quotation marks
+def _prefix(text: str, remaining: int) -> str:
+    """Return the longest prefix of *text* whose JSON has at most *remaining* bytes."""
+    remaining -= 2  # the quotation marks
     for start in range(0, len(text), PIECE_CHARACTERS):
         piece = text[start : start + PIECE_CHARACTERS]
         size = len(_encode(piece)) - 2
-        if size > left:
-            return text[: start + _fitting_characters(piece, left)]
-        left -= size
+        if size > remaining:
+            return text[: start + _fitting_characters(piece, remaining)]
+        remaining -= size
     return text
 
 
-def _fitting_characters(piece: str, left: int) -> int:
-    low, high = 0, min(len(piece), max(left, 0))
+def _fitting_characters(piece: str, remaining: int) -> int:
+    low, high = 0, min(len(piece), max(remaining, 0))
     while low < high:
         middle = (low + high + 1) // 2
-        if len(_encode(piece[:middle])) - 2 <= left:
+        if len(_encode(piece[:middle])) - 2 <= remaining:
             low = middle
         else:
             high = middle - 1

@@ -24,9 +24,9 @@ class Variable(msgspec.Struct, frozen=True):
     """One variable of the path, and the literal text that follows it."""
 
     name: str
-    rest: bool
+    spans_segments: bool
     """Whether it may have several segments (`{+x}`)."""
-    then: str
+    suffix: str
 
 
 class UriTemplate:
@@ -54,17 +54,19 @@ class UriTemplate:
         """The number of literal characters; if several templates match, the largest number wins."""
 
     def _check(self, literals: list[str]) -> None:
-        if bad := [name for name in self.names if not _NAME.fullmatch(name)]:
-            raise ValueError(f"{self.text}: {{{bad[0]}}} is not {{x}}, {{+x}} or a final {{?x,y}}")
+        if invalid := [name for name in self.names if not _NAME.fullmatch(name)]:
+            raise ValueError(
+                f"{self.text}: {{{invalid[0]}}} is not {{x}}, {{+x}} or a final {{?x,y}}"
+            )
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"{self.text}: a variable stands there twice")
         if not URI.fullmatch("".join(literals)) or not URI.match(self.head):
             raise ValueError(f"{self.text}: not a URI; it begins with a scheme, as in report://")
         if any("?" in literal for literal in literals):
             raise ValueError(f"{self.text}: write the query as {{?x,y}}")
-        if any(not variable.then for variable in self.path[:-1]):
+        if any(not variable.suffix for variable in self.path[:-1]):
             raise ValueError(f"{self.text}: two variables touch, so they cannot be told apart")
-        if any(variable.rest for variable in self.path[:-1]):
+        if any(variable.spans_segments for variable in self.path[:-1]):
             raise ValueError(f"{self.text}: {{+x}} is the last variable of the path")
 
     def match(self, uri: str) -> dict[str, str] | None:
@@ -78,27 +80,29 @@ class UriTemplate:
         at = len(self.head)
         for variable in self.path:
             last = variable is self.path[-1]
-            end = len(path) - len(variable.then) if last else path.find(variable.then, at)
-            if end <= at or not path.startswith(variable.then, end):
+            end = len(path) - len(variable.suffix) if last else path.find(variable.suffix, at)
+            if end <= at or not path.startswith(variable.suffix, end):
                 return None
-            value = _segments(path[at:end]) if variable.rest else _segment(path[at:end])
+            value = _segments(path[at:end]) if variable.spans_segments else _segment(path[at:end])
             if value is None:
                 return None
             values[variable.name] = value
-            at = end + len(variable.then)
+            at = end + len(variable.suffix)
         return values if at == len(path) else None
 
     def expand(self, values: Mapping[str, object]) -> str:
         """Return the URI with these values; raises ValueError if it would not match them again."""
         uri = self.head
-        given = {name: str(value) for name, value in values.items()}
+        texts = {name: str(value) for name, value in values.items()}
         for variable in self.path:
-            value = given.get(variable.name, "")
-            uri += quote(value, safe=_PATH_SAFE if variable.rest else "") + variable.then
-        pairs = [f"{name}={quote(given[name], safe='')}" for name in self.query if name in given]
+            value = texts.get(variable.name, "")
+            uri += (
+                quote(value, safe=_PATH_SAFE if variable.spans_segments else "") + variable.suffix
+            )
+        pairs = [f"{name}={quote(texts[name], safe='')}" for name in self.query if name in texts]
         uri += f"?{'&'.join(pairs)}" if pairs else ""
-        if self.match(uri) != given:
-            raise ValueError(f"{self.text} cannot name {given}")
+        if self.match(uri) != texts:
+            raise ValueError(f"{self.text} cannot name {texts}")
         return uri
 
 
@@ -117,12 +121,12 @@ def _split(text: str) -> tuple[str, tuple[str, ...]]:
     return path, tuple(names.split(","))
 
 
-def _queried(query: str, known: tuple[str, ...]) -> dict[str, str] | None:
+def _queried(query: str, names: tuple[str, ...]) -> dict[str, str] | None:
     values: dict[str, str] = {}
     for pair in query.split("&"):
         name, mark, raw = pair.partition("=")
         value = _decoded(raw)
-        if not mark or name not in known or name in values or value is None:
+        if not mark or name not in names or name in values or value is None:
             return None
         values[name] = value
     return values

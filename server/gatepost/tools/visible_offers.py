@@ -25,35 +25,35 @@ class OfferIndex:
         for entry in self.entries:
             if not isinstance(entry.offer, Template):
                 self.by_key[entry.offer.kind][entry.offer.key] = entry
-        templates = [one for one in self.entries if isinstance(one.offer, Template)]
+        templates = [entry for entry in self.entries if isinstance(entry.offer, Template)]
         self.templates: Sequence[tuple[OwnedOffer, Template]] = [
-            (one, one.offer)
-            for one in sorted(templates, key=by_weight)
-            if isinstance(one.offer, Template)
+            (entry, entry.offer)
+            for entry in sorted(templates, key=by_weight)
+            if isinstance(entry.offer, Template)
         ]
 
     def takes(self, offer: Offer) -> bool:
         """Return whether an offer here has the name or the URIs of *offer*."""
         if isinstance(offer, Template):
-            return any(one.key == offer.key for _, one in self.templates)
+            return any(entry.key == offer.key for _, entry in self.templates)
         if offer.key in self.by_key[offer.kind]:
             return True
         return isinstance(offer, ResourceOffer) and self.matches(offer.uri)
 
     def matches(self, uri: str) -> bool:
         """Return whether one of the templates matches."""
-        return any(one.template.match(uri) is not None for _, one in self.templates)
+        return any(entry.template.match(uri) is not None for _, entry in self.templates)
 
 
 def owners(uri: str, *indexes: OfferIndex) -> list[str]:
     """Return the ids of the servers that may answer a URI; empty for the configuration."""
     for index in indexes:
-        named = index.by_key["document"].get(uri)
-        found = [named] if named is not None else []
-        if named is None:
-            found = [one for one, offer in index.templates if offer.template.match(uri)]
-        if found:
-            return [one.offer.origin.server_id if one.offer.origin else "" for one in found]
+        document = index.by_key["document"].get(uri)
+        entries = [document] if document is not None else []
+        if document is None:
+            entries = [entry for entry, offer in index.templates if offer.template.match(uri)]
+        if entries:
+            return [entry.offer.origin.server_id if entry.offer.origin else "" for entry in entries]
     return []
 
 
@@ -76,19 +76,23 @@ class VisibleOffers:
         obtainable: frozenset[str] | None,
     ) -> None:
         self._enabled, self._search, self._obtainable = enabled, search, obtainable
-        own = OfferIndex(
-            one
-            for one in tenant_offers.entries
-            if not enabled.takes(one.owner)
-            and not (isinstance(one.offer, Tool) and one.offer.name in search)
+        tenant_index = OfferIndex(
+            entry
+            for entry in tenant_offers.entries
+            if not enabled.takes(entry.owner)
+            and not (isinstance(entry.offer, Tool) and entry.offer.name in search)
         )
-        entries = with_own_pages(own.entries, lambda uri: owners(uri, enabled, own))
-        self._own = own if entries == own.entries else OfferIndex(entries)
-        self._apps = app_tools(self._own.entries)
+        entries = with_own_pages(
+            tenant_index.entries, lambda uri: owners(uri, enabled, tenant_index)
+        )
+        self._tenant_index = (
+            tenant_index if entries == tenant_index.entries else OfferIndex(entries)
+        )
+        self._apps = app_tools(self._tenant_index.entries)
         self._agents, self._ttl_ms = tenant_offers.agents, tenant_offers.ttl_ms
         self._instructions = tenant_offers.instructions
         self._all = sorted(
-            (*enabled.entries, *self._own.entries), key=lambda entry: entry.offer.key
+            (*enabled.entries, *self._tenant_index.entries), key=lambda entry: entry.offer.key
         )
         hidden = (self.hidden_by(entry.offer) for entry in self._all)
         self._deciding = frozenset[str]().union(*hidden)
@@ -109,7 +113,7 @@ class VisibleOffers:
             return self._search[key]
         entry = self._enabled.by_key[kind].get(key)
         if entry is None and kind != "document":
-            entry = self._own.by_key[kind].get(key)
+            entry = self._tenant_index.by_key[kind].get(key)
         if entry is not None and self._shows(entry, caller, agent):
             return entry.offer
         if kind != "document":
@@ -126,11 +130,11 @@ class VisibleOffers:
         """
         if name not in self._apps or name in self._search:
             return name
-        if name in self._enabled.by_key["tool"] or name in self._own.by_key["tool"]:
+        if name in self._enabled.by_key["tool"] or name in self._tenant_index.by_key["tool"]:
             return name
         agent = self.agent_of(caller)
-        meant = [one.offer.key for one in self._apps[name] if self._shows(one, caller, agent)]
-        return meant[0] if len(meant) == 1 else name
+        keys = [entry.offer.key for entry in self._apps[name] if self._shows(entry, caller, agent)]
+        return keys[0] if len(keys) == 1 else name
 
     def _document(
         self, uri: str, caller: TenantContext, agent: Agent | None, *, is_taken: bool
@@ -143,10 +147,10 @@ class VisibleOffers:
                     return template
         if is_taken:
             return None
-        own = self._own.by_key["document"].get(uri)
-        if own is not None and self._shows(own, caller, agent):
-            return own.offer
-        for entry, template in self._own.templates:
+        document = self._tenant_index.by_key["document"].get(uri)
+        if document is not None and self._shows(document, caller, agent):
+            return document.offer
+        for entry, template in self._tenant_index.templates:
             if self._shows(entry, caller, agent) and template.template.match(uri) is not None:
                 return template
         return None
@@ -156,23 +160,23 @@ class VisibleOffers:
             return False
         return self._obtainable is None or self.hidden_by(entry.offer) <= caller.scopes
 
-    def visible(self, caller: TenantContext, *, whole: bool = False) -> OfferSet:
+    def visible(self, caller: TenantContext, *, every_tool: bool = False) -> OfferSet:
         """
         Return what the caller can see; the same object for the same permissions.
 
-        With *whole*, agents with the mode `search` get all tools that they reach.
+        With *every_tool*, agents with the mode `search` get all tools that they reach.
         """
         agent = self.agent_of(caller)
-        key = (caller.scopes & self._deciding, agent, whole)
+        key = (caller.scopes & self._deciding, agent, every_tool)
         visible = self._visible.get(key)
         if visible is None:
-            reached = [one.offer for one in self._all if self._shows(one, caller, agent)]
-            servers = {one.origin.server_id for one in reached if one.origin is not None}
+            reached = [entry.offer for entry in self._all if self._shows(entry, caller, agent)]
+            servers = {offer.origin.server_id for offer in reached if offer.origin is not None}
             instructions = joined_instructions(
-                one for one in self._instructions if one.server_id in servers
+                entry for entry in self._instructions if entry.server_id in servers
             )
-            if agent is not None and agent.mode == "search" and not whole:
-                reached = [one for one in reached if not isinstance(one, Tool)]
+            if agent is not None and agent.mode == "search" and not every_tool:
+                reached = [offer for offer in reached if not isinstance(offer, Tool)]
                 reached = [*self._search.values(), *reached]
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
@@ -183,9 +187,11 @@ class VisibleOffers:
 
     def tool(self, name: str) -> Tool | None:
         """Return the tenant's own tool of that name, for all of its callers alike."""
-        entry = self._own.by_key["tool"].get(name)
+        entry = self._tenant_index.by_key["tool"].get(name)
         return entry.offer if entry is not None and isinstance(entry.offer, Tool) else None
 
     def tools(self) -> list[Tool]:
         """Return the tenant's own tools, for all of its callers alike."""
-        return [one.offer for one in self._own.entries if isinstance(one.offer, Tool)]
+        return [
+            entry.offer for entry in self._tenant_index.entries if isinstance(entry.offer, Tool)
+        ]

@@ -84,9 +84,9 @@ def read_yaml(
         return builder.built(decoded)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + first_line}" if mark is not None else ""
-        what = getattr(error, "problem", None) or "it cannot be read"
-        raise YamlError(f"is not valid YAML{where}: {what}") from None
+        position = f" at line {mark.line + first_line}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise YamlError(f"is not valid YAML{position}: {problem}") from None
     except UnicodeError:
         raise YamlError("holds text that is not valid Unicode") from None
 
@@ -156,10 +156,10 @@ class _Builder:
             self._put(self._value(text, plain=plain))
 
     def _value(self, text: str, *, plain: bool) -> Any:
-        return _meant(text, self._inexact) if plain else text
+        return _resolved(text, self._inexact) if plain else text
 
     def _key(self, opened: "_Open", text: str, *, plain: bool) -> None:
-        if plain and self._inexact == "refused" and not isinstance(_meant(text, "refused"), str):
+        if plain and self._inexact == "refused" and not isinstance(_resolved(text, "refused"), str):
             raise YamlError(f"has the key {text[:40]}, which is not text")
         opened.begin_key(text, merge=plain and self._merges and text == "<<")
 
@@ -260,11 +260,11 @@ class _Open:
         if self._merged is None:
             return self._container
         merged: dict[str, Any] = {}
-        for one in self._merged:
-            if not isinstance(one, dict):
+        for mapping in self._merged:
+            if not isinstance(mapping, dict):
                 raise YamlError("merges (`<<`) a value that is not an object")
             # A new dictionary for each would make a long list of mappings cost its square.
-            for key, value in one.items():
+            for key, value in mapping.items():
                 merged.setdefault(key, value)
         return {**merged, **self._container}
 
@@ -273,7 +273,7 @@ def _tagged(event: Any) -> YamlError:
     return YamlError(f"has the YAML tag {event.tag[:40]}, which is not read")
 
 
-def _meant(text: str, inexact: Inexact) -> Any:
+def _resolved(text: str, inexact: Inexact) -> Any:
     """Return the value of a plain scalar."""
     if text in CONSTANTS:
         return CONSTANTS[text]

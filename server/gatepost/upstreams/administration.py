@@ -80,16 +80,16 @@ class UpstreamAdministration:
 
     async def server(self, tenant: str, server_id: str) -> UpstreamServer:
         """Return a server of the tenant by its id; raises NotRegistered."""
-        found = await self._store.server(tenant, server_id)
-        if found is None:
+        server = await self._store.server(tenant, server_id)
+        if server is None:
             raise NotRegistered("There is no such MCP server.")
-        return found
+        return server
 
     async def named(self, tenant: str, name: str) -> UpstreamServer:
         """Return a server of the tenant by its name; raises NotRegistered."""
-        for one in await self._store.servers(tenant):
-            if one.name == name:
-                return one
+        for server in await self._store.servers(tenant):
+            if server.name == name:
+                return server
         raise NotRegistered(f"There is no MCP server {name!r}.")
 
     async def catalogue(self, server: UpstreamServer) -> Catalogue | None:
@@ -120,8 +120,8 @@ class UpstreamAdministration:
             server = await self._store.create(_changed(changed, changes), _secrets(changes))
         except NameTaken:
             raise taken(changes.name) from None
-        except TooManyRegistrations as many:
-            raise Conflict(f"The MCP server is not added: {many}.") from None
+        except TooManyRegistrations as too_many:
+            raise Conflict(f"The MCP server is not added: {too_many}.") from None
         await self._note("added", server, actor)
         if server.status == "active":
             # Discovered in the background: the answer does not wait for the upstream.
@@ -174,18 +174,18 @@ class UpstreamAdministration:
         """Accept the changes with these digests, or all; the digests are put on record."""
         waiting = await self.catalogue(server)
         changes = [
-            one
-            for one in (() if waiting is None else waiting.changes)
-            if digests is None or one.digest in digests
+            change
+            for change in (() if waiting is None else waiting.changes)
+            if digests is None or change.digest in digests
         ]
         if not changes:
             raise Conflict("None of these changes waits any more. Look at what waits now.")
         # Not "all": a refresh may bring others meanwhile, which the administrator has not seen.
-        chosen = [one.digest for one in changes]
-        catalogue = await self._catalogues.accept(server, chosen)
-        for one in changes:
+        digests_to_accept = [change.digest for change in changes]
+        catalogue = await self._catalogues.accept(server, digests_to_accept)
+        for change in changes:
             await self._note(
-                "accepted", server, actor, {"definition": one.key, "digest": one.digest}
+                "accepted", server, actor, {"definition": change.key, "digest": change.digest}
             )
         return catalogue
 

@@ -37,10 +37,10 @@ class AgentAdministration:
 
     async def agent(self, tenant: str, agent_id: str) -> AgentRegistration:
         """Return an agent of the tenant by its id; raises NotRegistered."""
-        found = await self._store.agent(tenant, agent_id)
-        if found is None:
+        agent = await self._store.agent(tenant, agent_id)
+        if agent is None:
             raise NotRegistered("There is no such agent.")
-        return found
+        return agent
 
     async def add(
         self, tenant: str, changes: AgentChanges, actor: ManagementActor
@@ -55,8 +55,8 @@ class AgentAdministration:
             agent = await self._store.create_agent(changed)
         except NameTaken:
             raise taken(changed) from None
-        except TooManyRegistrations as many:
-            raise Conflict(f"The agent is not added: {many}.") from None
+        except TooManyRegistrations as too_many:
+            raise Conflict(f"The agent is not added: {too_many}.") from None
         await self._note("added", agent, actor)
         return agent
 
@@ -96,8 +96,8 @@ class AgentAdministration:
             values["client_ids"] = (changes.client_id,) if changes.client_id else ()
         changed: AgentRegistration = msgspec.structs.replace(agent, **values)
         if changed.name != agent.name or not agent.id:
-            known = await self._store.agents(agent.tenant)
-            if any(one.name == changed.name for one in known):
+            agents = await self._store.agents(agent.tenant)
+            if any(other.name == changed.name for other in agents):
                 raise taken(changed)
         return changed
 
@@ -105,14 +105,16 @@ class AgentAdministration:
         self, agent: AgentRegistration, changes: AgentChanges
     ) -> tuple[str, ...]:
         references = changes.references()
-        known = {f"pack:{name}" for name in self._packs()}
-        known |= {capability(one.id) for one in await self._store.servers(agent.tenant)}
+        capabilities = {f"pack:{name}" for name in self._packs()}
+        capabilities |= {
+            capability(server.id) for server in await self._store.servers(agent.tenant)
+        }
         # The agent may have a capability of a server that no longer exists.
-        for one in references:
-            if one not in known and one not in agent.capabilities:
+        for reference in references:
+            if reference not in capabilities and reference not in agent.capabilities:
                 raise InvalidField(
                     "capabilities",
-                    f"There is no capability {one[:80]}. GET /v1/capabilities lists them.",
+                    f"There is no capability {reference[:80]}. GET /v1/capabilities lists them.",
                 )
         return references
 

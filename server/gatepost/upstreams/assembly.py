@@ -55,21 +55,29 @@ def assembled(
     server: UpstreamServer, listed: Listed, pins: Pins, before: Catalogue | None, *, now: float
 ) -> tuple[Catalogue, Pins]:
     """Return the catalogue after a fetch and the pins; it takes time, so call it in a thread."""
-    whole = listed.whole if server.catalogue == "shared" else frozenset[Section]()
-    reviewed = review(server.pin, pins, listed.found, whole)
+    complete = listed.whole if server.catalogue == "shared" else frozenset[Section]()
+    reviewed = review(server.pin, pins, listed.found, complete)
     text = listed.description.instructions
-    instructions, waiting, kept = review_instructions(server.pin, reviewed.pins, text)
-    known = {} if before is None else {(one.section, one.key): one for one in before.definitions}
-    definitions, unusable = _definitions(server, reviewed.offered, known)
+    instructions, waiting, new_pins = review_instructions(server.pin, reviewed.pins, text)
+    definitions_before = (
+        {}
+        if before is None
+        else {(definition.section, definition.key): definition for definition in before.definitions}
+    )
+    definitions, unusable = _definitions(server, reviewed.offered, definitions_before)
     changes = [*reviewed.changes, *([waiting] if waiting else [])]
     left_out = [*listed.left_out, *unusable]
     failing_since = None
     if listed.failed:
         failing_since = now if before is None else before.failing_since or now
         if before is not None:
-            definitions += [one for one in before.definitions if one.section in listed.failed]
-            changes += [one for one in before.changes if one.section in listed.failed]
-            left_out += [one for one in before.left_out if one.section in listed.failed]
+            definitions += [
+                definition
+                for definition in before.definitions
+                if definition.section in listed.failed
+            ]
+            changes += [change for change in before.changes if change.section in listed.failed]
+            left_out += [entry for entry in before.left_out if entry.section in listed.failed]
     catalogue = Catalogue(
         server_id=server.id,
         fetched_at=now,
@@ -84,7 +92,7 @@ def assembled(
         failing_since=failing_since,
         failure=listed.failure,
     )
-    return catalogue, kept
+    return catalogue, new_pins
 
 
 def after_accepting(server: UpstreamServer, catalogue: Catalogue, pins: Pins) -> Catalogue:
@@ -124,30 +132,30 @@ def pins_after(catalogue: Catalogue, pins: Pins, digests: Iterable[str] | None) 
     return accept(pins, catalogue.changes, None if digests is None else frozenset(digests))
 
 
-def definition_of(server: UpstreamServer, found: Found) -> Definition:
+def definition_of(server: UpstreamServer, listed: Found) -> Definition:
     """Return the clean definition of one that may be offered; raises Unusable."""
-    value, report = dict(found.value), list[str]()
-    for member, most in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
+    value, report = dict(listed.value), list[str]()
+    for member, max_chars in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
         if member in value:
-            value[member], removed = cleaned(value[member], most)
-            report += [f"{member}: {one}" for one in removed]
+            value[member], removed = cleaned(value[member], max_chars)
+            report += [f"{member}: {removal}" for removal in removed]
     for member in ("mimeType", "size"):
         check_exact(value.get(member), f"its {member}")
     _keep_icons(value, report)
     _keep_meta(value, report)
-    if found.section == "tools":
+    if listed.section == "tools":
         _clean_tool(value, report)
-    elif found.section == "prompts":
+    elif listed.section == "prompts":
         _clean_prompt(value, report)
     else:
-        value["name"] = cleaned(str(value.get("name", "")), MAX_TITLE)[0] or shown(found.key)
+        value["name"] = cleaned(str(value.get("name", "")), MAX_TITLE)[0] or shown(listed.key)
         _keep_relevance(value, report)
     return Definition(
-        section=found.section,
-        key=found.key,
-        name=_name(server, found),
+        section=listed.section,
+        key=listed.key,
+        name=_name(server, listed),
         value=value,
-        digest=found.digest,
+        digest=listed.digest,
         cleaned=tuple(dict.fromkeys(report)),
     )
 
@@ -155,44 +163,44 @@ def definition_of(server: UpstreamServer, found: Found) -> Definition:
 def _definitions(
     server: UpstreamServer,
     offered: Iterable[Found],
-    known: Mapping[tuple[Section, str], Definition] = NO_DEFINITIONS,
+    definitions_before: Mapping[tuple[Section, str], Definition] = NO_DEFINITIONS,
 ) -> tuple[list[Definition], list[LeftOut]]:
     definitions: list[Definition] = []
     left_out: list[LeftOut] = []
-    for one in offered:
-        before = known.get((one.section, one.key))
-        if before is not None and _is_same(server, one, before):
+    for listed in offered:
+        before = definitions_before.get((listed.section, listed.key))
+        if before is not None and _is_same(server, listed, before):
             definitions.append(before)  # cleaning and checking thousands takes seconds
             continue
         try:
-            definitions.append(definition_of(server, one))
+            definitions.append(definition_of(server, listed))
         except Unusable as problem:
-            entry = LeftOut(section=one.section, key=shown(one.key), reason=f"{problem}")
+            entry = LeftOut(section=listed.section, key=shown(listed.key), reason=f"{problem}")
             left_out.append(entry)
     return definitions, left_out
 
 
-def _is_same(server: UpstreamServer, found: Found, before: Definition) -> bool:
+def _is_same(server: UpstreamServer, listed: Found, before: Definition) -> bool:
     """Return whether a definition was cleaned before, with all that its digest does not cover."""
-    if before.digest != found.digest or before.name != _name(server, found):
+    if before.digest != listed.digest or before.name != _name(server, listed):
         return False
-    members = ("icons",) if found.section == "tools" else ("icons", "size", "annotations")
-    return all(found.value.get(one) == before.value.get(one) for one in members)
+    members = ("icons",) if listed.section == "tools" else ("icons", "size", "annotations")
+    return all(listed.value.get(member) == before.value.get(member) for member in members)
 
 
-def _name(server: UpstreamServer, found: Found) -> str:
-    if found.section == "tools":
-        return offered_name(server.name, server.renames.get(found.key, found.key))
-    return offered_name(server.name, found.key) if found.section == "prompts" else found.key
+def _name(server: UpstreamServer, listed: Found) -> str:
+    if listed.section == "tools":
+        return offered_name(server.name, server.renames.get(listed.key, listed.key))
+    return offered_name(server.name, listed.key) if listed.section == "prompts" else listed.key
 
 
 def _counted(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
-    known = list(dict.fromkeys((one.section, one.key, one.reason) for one in left_out))
-    kept = [LeftOut(section=section, key=key, reason=text) for section, key, text in known]
-    if len(kept) <= MAX_REASONS:
-        return tuple(kept)
-    more = f"{len(kept) - MAX_REASONS} more definitions are left out as well"
-    return (*kept[:MAX_REASONS], LeftOut(section="tools", key="", reason=more))
+    reasons = list(dict.fromkeys((entry.section, entry.key, entry.reason) for entry in left_out))
+    entries = [LeftOut(section=section, key=key, reason=text) for section, key, text in reasons]
+    if len(entries) <= MAX_REASONS:
+        return tuple(entries)
+    summary = f"{len(entries) - MAX_REASONS} more definitions are left out as well"
+    return (*entries[:MAX_REASONS], LeftOut(section="tools", key="", reason=summary))
 
 
 def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
@@ -206,11 +214,11 @@ def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
         report += removed
         usable(value["outputSchema"], "output")
     hints = value.pop("annotations", {})
-    kept = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
+    annotations = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
     if isinstance(hints.get("title"), str):
-        kept["title"] = cleaned(hints["title"], MAX_TITLE)[0]
-    if kept:
-        value["annotations"] = kept
+        annotations["title"] = cleaned(hints["title"], MAX_TITLE)[0]
+    if annotations:
+        value["annotations"] = annotations
     support = value.pop("execution", {}).get("taskSupport")
     if support in ("optional", "required"):
         value["execution"] = {"taskSupport": support}
@@ -220,39 +228,39 @@ def _clean_prompt(value: dict[str, Any], report: list[str]) -> None:
     arguments = value.pop("arguments", [])
     if not isinstance(arguments, list) or len(arguments) > MAX_ARGUMENTS:
         raise Unusable(f"its arguments are no list, or more than {MAX_ARGUMENTS}")
-    kept: list[dict[str, Any]] = []
+    cleaned_arguments: list[dict[str, Any]] = []
     for argument in arguments:
         if not isinstance(argument, Mapping) or not isinstance(argument.get("name"), str):
             raise Unusable("an argument of it has no name")
         check_exact(argument["name"], "the name of an argument")
-        one = {"name": argument["name"], "required": argument.get("required") is True}
-        for member, most in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
+        cleaned_argument = {"name": argument["name"], "required": argument.get("required") is True}
+        for member, max_chars in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
             if isinstance(argument.get(member), str):
-                one[member], removed = cleaned(argument[member], most)
+                cleaned_argument[member], removed = cleaned(argument[member], max_chars)
                 report += [f"argument: {reason}" for reason in removed]
-        kept.append(one)
-    if len({one["name"] for one in kept}) != len(kept):
+        cleaned_arguments.append(cleaned_argument)
+    if len({named["name"] for named in cleaned_arguments}) != len(cleaned_arguments):
         raise Unusable("two arguments of it have the same name")
-    value["arguments"] = kept
+    value["arguments"] = cleaned_arguments
 
 
 def _keep_icons(value: dict[str, Any], report: list[str]) -> None:
     icons = value.pop("icons", [])
     icons = icons if isinstance(icons, list) else []
-    kept = [icon for icon in icons[:MAX_ICONS] if _is_icon(icon)]
-    if len(kept) < len(icons):
+    valid_icons = [icon for icon in icons[:MAX_ICONS] if _is_icon(icon)]
+    if len(valid_icons) < len(icons):
         report.append("icons: those that are no https: or small data: pictures removed")
-    if kept:
-        value["icons"] = kept
+    if valid_icons:
+        value["icons"] = valid_icons
 
 
 def _is_icon(icon: Any) -> bool:
     try:
-        made = msgspec.convert(icon, Icon)
+        converted = msgspec.convert(icon, Icon)
         check_exact({**icon, "src": ""}, "an icon")
     except (msgspec.ValidationError, ValueError, TypeError):
         return False
-    source = made.src
+    source = converted.src
     if source.startswith("https://"):
         return len(source) <= MAX_TITLE * 8 and source.isascii() and source.isprintable()
     return source.startswith(_PICTURES) and len(source) <= MAX_ICON and source.isascii()

@@ -90,19 +90,19 @@ class CatalogueStore:
         """
         stored = await self._of_server(server)
         catalogues = [_decoded(entry, Catalogue) for entry in stored]
-        waiting = sum(len(one.changes) for one in catalogues)
+        waiting = sum(len(catalogue.changes) for catalogue in catalogues)
         while True:
             before, revision = await self.pins(server.tenant, server.id)
             pins = before
-            for one in catalogues:
-                pins = pins_after(one, pins, digests)
+            for catalogue in catalogues:
+                pins = pins_after(catalogue, pins, digests)
             if pins == before or await self.put_pins(server.tenant, server.id, pins, revision):
                 break
-        left = 0
+        remaining = 0
         for entry in stored:
-            left += len((await self._reviewed(server, entry.key, pins)).changes)
+            remaining += len((await self._reviewed(server, entry.key, pins)).changes)
         await self._counter.changed(server.tenant)
-        return waiting - left
+        return waiting - remaining
 
     async def delete(self, tenant: str, server_id: str) -> None:
         """Delete all catalogues and the pins of a server."""
@@ -126,9 +126,9 @@ class CatalogueStore:
             entry = await entries.get(key)
             if entry is None:
                 return Catalogue(server_id=server.id, fetched_at=0)
-            made = after_accepting(server, _decoded(entry, Catalogue), pins)
-            if await self._put(server.tenant, key, made, entry.revision):
-                return made
+            catalogue = after_accepting(server, _decoded(entry, Catalogue), pins)
+            if await self._put(server.tenant, key, catalogue, entry.revision):
+                return catalogue
 
     async def _put(
         self, tenant: str, key: str, catalogue: Catalogue, revision: int | None = None

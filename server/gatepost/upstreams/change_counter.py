@@ -21,8 +21,9 @@ class ChangeCounter:
 
     async def changed(self, tenant: str) -> None:
         """Count a change of a tenant, and wake the replicas."""
-        for one in (tenant, NO_TENANT):
-            await self._records.of(one).entries(SUBJECT).put(CHANGE_COUNTER, b"", now=self._clock())
+        for owner in (tenant, NO_TENANT):
+            entries = self._records.of(owner).entries(SUBJECT)
+            await entries.put(CHANGE_COUNTER, b"", now=self._clock())
         await notify(self._shared_store)
 
     async def of(self, tenant: str) -> int:
@@ -31,5 +32,5 @@ class ChangeCounter:
 
     async def of_all(self, tenants: Collection[str]) -> Mapping[str, int]:
         """Return the numbers of these tenants in one statement; those without any are left out."""
-        found = await self._records.entries_of(tenants, SUBJECT)
-        return {tenant: entries[0].revision for tenant, entries in found.items()}
+        counters = await self._records.entries_of(tenants, SUBJECT)
+        return {tenant: entries[0].revision for tenant, entries in counters.items()}

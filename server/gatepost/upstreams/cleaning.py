@@ -38,21 +38,21 @@ class Unusable(ValueError):
     """A definition cannot be offered; the message is the reason, and quotes no hidden text."""
 
 
-def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:
-    """Return a text without invisible characters, of at most *most* characters, and the report."""
+def cleaned(text: str, max_chars: int) -> tuple[str, tuple[str, ...]]:
+    """Cut a text to *max_chars*, without invisible characters; also return the report."""
     report: list[str] = []
     # Invisible characters could make a text of any size short, so the size is bounded first.
-    if len(text) > most * 4:
-        text = text[: most * 4]
+    if len(text) > max_chars * 4:
+        text = text[: max_chars * 4]
         report.append("shortened")
     text = _LINES.sub("\n", text)
     if not _is_plain(text):
-        visible = "".join(one for at, one in enumerate(text) if not _is_hidden(text, at))
+        visible = "".join(char for at, char in enumerate(text) if not _is_hidden(text, at))
         if visible != text:
             report.append("invisible characters removed")
             text = visible
-    if len(text) > most:
-        text = text[: most - 1] + "…"
+    if len(text) > max_chars:
+        text = text[: max_chars - 1] + "…"
         report.append("shortened")
     return text, tuple(dict.fromkeys(report))
 
@@ -78,8 +78,8 @@ def cleaned_schema(schema: Any) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         raise Unusable("the schema is not an object")
     check_depth(schema)
     report: set[str] = set()
-    made = _schema(schema, report)
-    return made, tuple(sorted(report))
+    safe_schema = _schema(schema, report)
+    return safe_schema, tuple(sorted(report))
 
 
 def usable_input(schema: Mapping[str, Any]) -> None:
@@ -89,12 +89,12 @@ def usable_input(schema: Mapping[str, Any]) -> None:
     usable(schema, "input")
 
 
-def usable(schema: Mapping[str, Any], which: str) -> None:
+def usable(schema: Mapping[str, Any], kind: str) -> None:
     """Raise Unusable unless a schema can check values."""
     try:
         compiled(schema)
     except (ValueError, TypeError, AttributeError, RecursionError) as problem:
-        raise Unusable(f"its {which} schema cannot be used: {shown(str(problem))}") from None
+        raise Unusable(f"its {kind} schema cannot be used: {shown(str(problem))}") from None
 
 
 def check_depth(value: Any) -> None:
@@ -107,18 +107,18 @@ def check_depth(value: Any) -> None:
     raise Unusable(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
-def check_exact(value: Any, what: str) -> None:
+def check_exact(value: Any, subject: str) -> None:
     """Raise Unusable if a value holds a text that cleaning would change."""
     if isinstance(value, str):
         if cleaned(value, MAX_VALUE) != (value, ()):
-            raise Unusable(f"{what} holds invisible characters or is too long")
+            raise Unusable(f"{subject} holds invisible characters or is too long")
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            _check_key(key, what)
-            check_exact(inner, what)
+            _check_key(key, subject)
+            check_exact(inner, subject)
     elif isinstance(value, list | tuple):
         for inner in value:
-            check_exact(inner, what)
+            check_exact(inner, subject)
 
 
 def _schema(node: Any, report: set[str]) -> Any:
@@ -127,27 +127,27 @@ def _schema(node: Any, report: set[str]) -> Any:
     if not isinstance(node, Mapping):
         check_exact(node, "a value of its schema")
         return node
-    made: dict[str, Any] = {}
+    safe_schema: dict[str, Any] = {}
     for key, value in node.items():
         _check_key(key, "a name in its schema")
         if key in TEXTS and isinstance(value, str):
-            made[key], removed = cleaned(value, TEXTS[key])
-            report.update(f"schema: {one}" for one in removed)
+            safe_schema[key], removed = cleaned(value, TEXTS[key])
+            report.update(f"schema: {removal}" for removal in removed)
         elif key in DATA:
             check_exact(value, f"`{key}` of its schema")
-            made[key] = value
+            safe_schema[key] = value
         elif key in SCHEMA_MAP_KEYWORDS and isinstance(value, Mapping):
             for name in value:
                 _check_key(name, "a name in its schema")
-            made[key] = {name: _schema(inner, report) for name, inner in value.items()}
+            safe_schema[key] = {name: _schema(inner, report) for name, inner in value.items()}
         else:
-            made[key] = _schema(value, report)
-    return made
+            safe_schema[key] = _schema(value, report)
+    return safe_schema
 
 
-def _check_key(key: Any, what: str) -> None:
+def _check_key(key: Any, subject: str) -> None:
     if not isinstance(key, str) or not is_visible(key):
-        raise Unusable(f"{what} has invisible characters or is too long")
+        raise Unusable(f"{subject} has invisible characters or is too long")
 
 
 def _inside(node: Any) -> list[Any]:
@@ -163,14 +163,14 @@ def _is_plain(text: str) -> bool:
 
 
 def _is_hidden(text: str, at: int) -> bool:
-    one = text[at]
-    if one in "\n\t" or " " <= one <= "~":
+    char = text[at]
+    if char in "\n\t" or " " <= char <= "~":
         return False
-    if one == _EMOJI_STYLE:
+    if char == _EMOJI_STYLE:
         return not (at and unicodedata.category(text[at - 1]) in {"So", "Sm", "Po", "Nd"})
-    if one == _JOINER:
+    if char == _JOINER:
         return not (_is_emoji(text, at - 1) and _is_emoji(text, at + 1))
-    return bool(_BLANK.match(one)) or unicodedata.category(one) in _HIDDEN
+    return bool(_BLANK.match(char)) or unicodedata.category(char) in _HIDDEN
 
 
 def _is_emoji(text: str, at: int) -> bool:

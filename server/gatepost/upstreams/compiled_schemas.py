@@ -30,13 +30,13 @@ def compiled(schema: Mapping[str, Any]) -> ValidateJson:
     if len(text) > MAX_KEPT_BYTES:
         return checker(schema)
     with _lock:
-        known = _kept.get(text)
-        if known is not None:
+        cached_checker = _kept.get(text)
+        if cached_checker is not None:
             _kept.move_to_end(text)
-            return known
-    made = checker(schema)
+            return cached_checker
+    compiled_checker = checker(schema)
     with _lock:
-        _kept[text] = made
+        _kept[text] = compiled_checker
         while len(_kept) > MAX_KEPT:
             _kept.popitem(last=False)
-    return made
+    return compiled_checker

@@ -85,38 +85,45 @@ class ConfiguredUpstreams:
     @property
     def tenants(self) -> frozenset[str]:
         """Return the tenants that tables name; a table for every tenant names none."""
-        lists = [*(one.tenants for one in self.settings), *(one.tenants for one in self._agents)]
+        lists = [
+            *(settings.tenants for settings in self.settings),
+            *(agent.tenants for agent in self._agents),
+        ]
         return frozenset[str]().union(*lists) - {EVERY_TENANT}
 
     def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
         """Return the servers of a tenant; of several with one name, the first counts."""
-        found: dict[str, UpstreamServer] = {}
-        for one in self.settings:
-            if has(one.tenants, tenant):
-                found.setdefault(one.name, server_of(one, tenant, self._credentials))
-        return tuple(found.values())
+        servers: dict[str, UpstreamServer] = {}
+        for settings in self.settings:
+            if has(settings.tenants, tenant):
+                servers.setdefault(settings.name, server_of(settings, tenant, self._credentials))
+        return tuple(servers.values())
 
     def setting(self, server: UpstreamServer) -> UpstreamSettings | None:
         """Return the table that made a server, None if no table does."""
         if server.source != "configuration":
             return None
-        named = (one for one in self.settings if one.name == server.name)
-        return next((one for one in named if has(one.tenants, server.tenant)), None)
+        same_named = (settings for settings in self.settings if settings.name == server.name)
+        return next(
+            (settings for settings in same_named if has(settings.tenants, server.tenant)), None
+        )
 
     def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
         """Return the agents of a tenant, with the ids of its servers as capabilities."""
-        ids = {one.name: one.id for one in self.servers(tenant)}
-        return tuple(agent_of(one, tenant, ids) for one in self._agents if has(one.tenants, tenant))
+        ids = {server.name: server.id for server in self.servers(tenant)}
+        return tuple(
+            agent_of(agent, tenant, ids) for agent in self._agents if has(agent.tenants, tenant)
+        )
 
     def references(self) -> Iterator[str]:
         """Yield all references to secrets of the server."""
-        for one in self.settings:
-            yield from (one.api_key, *one.headers.values())
+        for settings in self.settings:
+            yield from (settings.api_key, *settings.headers.values())
 
 
 def agent_of(settings: AgentSettings, tenant: str, ids: Mapping[str, str]) -> AgentRegistration:
     """Return the agent that a table makes for one tenant; *ids* are its servers' ids by name."""
-    parts = (one.partition(":") for one in settings.capabilities)
+    parts = (capability.partition(":") for capability in settings.capabilities)
     return AgentRegistration(
         id=configured_id(tenant, settings.name),
         tenant=tenant,
@@ -126,7 +133,8 @@ def agent_of(settings: AgentSettings, tenant: str, ids: Mapping[str, str]) -> Ag
         category=settings.category,
         client_ids=(settings.client_id,) if settings.client_id else (),
         capabilities=tuple(
-            f"{kind}:{ids.get(rest, rest) if kind == 'mcp' else rest}" for kind, _, rest in parts
+            f"{kind}:{ids.get(reference, reference) if kind == 'mcp' else reference}"
+            for kind, _, reference in parts
         ),
         mode=settings.mode,
         source="configuration",

@@ -45,16 +45,18 @@ class Pins(msgspec.Struct, frozen=True):
         """Return the number of pinned definitions."""
         return sum(map(len, self.pinned.values()))
 
-    def changed(self, more: Iterable[tuple[PinnedSection, str, PinnedDefinition | None]]) -> "Pins":
+    def changed(
+        self, changes: Iterable[tuple[PinnedSection, str, PinnedDefinition | None]]
+    ) -> "Pins":
         """Return the pins with these added; None removes one."""
-        made = {section: dict(known) for section, known in self.pinned.items()}
-        for section, key, one in more:
-            known = made.setdefault(section, {})
-            if one is None:
-                known.pop(key, None)
+        pinned = {section: dict(definitions) for section, definitions in self.pinned.items()}
+        for section, key, definition in changes:
+            definitions = pinned.setdefault(section, {})
+            if definition is None:
+                definitions.pop(key, None)
             else:
-                known[key] = one
-        return Pins(made)
+                definitions[key] = definition
+        return Pins(pinned)
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,38 +67,42 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     pins: Pins
 
 
-def review(pin: Pin, pins: Pins, found: Collection[Found], whole: Collection[Section]) -> Review:
+def review(
+    pin: Pin, pins: Pins, listed: Collection[Found], complete: Collection[Section]
+) -> Review:
     """
     Compare definitions with those that are pinned.
 
-    *whole* are the sections that were listed to their end for all callers: only there a missing
+    *complete* are the sections that were listed to their end for all callers: only there a missing
     definition is gone, and a new one may be an old one under another name. With `first`, a new
     definition is pinned when it is first seen. With `review` it waits.
     """
     if pin == "off":
-        return Review(offered=tuple(found), changes=(), pins=pins)
-    gone = _gone(pins, found, whole)
-    renamed = _renamed(gone, [one for one in found if pins.get(one.section, one.key) is None])
+        return Review(offered=tuple(listed), changes=(), pins=pins)
+    missing = _gone(pins, listed, complete)
+    unpinned = [item for item in listed if pins.get(item.section, item.key) is None]
+    renamed = _renamed(missing, unpinned)
     offered: list[Found] = []
     changes: list[Change] = []
     fresh: list[tuple[PinnedSection, str, PinnedDefinition | None]] = []
-    for one in found:
-        pinned = pins.get(one.section, one.key)
-        before = pinned or renamed.get((one.section, one.key))
+    for definition in listed:
+        pinned = pins.get(definition.section, definition.key)
+        before = pinned or renamed.get((definition.section, definition.key))
         may_pin = pins.count + len(fresh) < MAX_PINNED
-        if pinned is not None and pinned.digest == one.digest:
-            offered.append(one)
+        if pinned is not None and pinned.digest == definition.digest:
+            offered.append(definition)
         elif before is None and pin == "first" and may_pin:
-            fresh.append((one.section, one.key, PinnedDefinition(one.digest, one.value)))
-            offered.append(one)
+            new = PinnedDefinition(definition.digest, definition.value)
+            fresh.append((definition.section, definition.key, new))
+            offered.append(definition)
         else:
-            changes.append(_change(one, before))
+            changes.append(_change(definition, before))
     changes += [
-        Change(section=section, key=key, before=one.value, after=None, digest=_gone_digest(one))
-        for (section, key), one in gone.items()
+        Change(section=section, key=key, before=old.value, after=None, digest=_gone_digest(old))
+        for (section, key), old in missing.items()
     ]
-    kept = pins.changed(fresh) if fresh else pins
-    return Review(offered=tuple(offered), changes=tuple(changes), pins=kept)
+    new_pins = pins.changed(fresh) if fresh else pins
+    return Review(offered=tuple(offered), changes=tuple(changes), pins=new_pins)
 
 
 def review_instructions(pin: Pin, pins: Pins, text: str) -> tuple[str, Change | None, Pins]:
@@ -109,13 +115,15 @@ def review_instructions(pin: Pin, pins: Pins, text: str) -> tuple[str, Change | 
     if pin == "off" or (pinned is None and not text):
         return text, None, pins
     value = {"instructions": text}
-    one = PinnedDefinition(digest_of(value), value)
+    definition = PinnedDefinition(digest_of(value), value)
     if pinned is None and pin == "first":
-        return text, None, pins.changed([("instructions", "", one)])
-    if pinned is not None and pinned.digest == one.digest:
+        return text, None, pins.changed([("instructions", "", definition)])
+    if pinned is not None and pinned.digest == definition.digest:
         return text, None, pins
     before = None if pinned is None else pinned.value
-    change = Change(section="instructions", key="", before=before, after=value, digest=one.digest)
+    change = Change(
+        section="instructions", key="", before=before, after=value, digest=definition.digest
+    )
     return "" if pinned is None else str(pinned.value["instructions"]), change, pins
 
 
@@ -155,17 +163,17 @@ def _lines(value: Mapping[str, Any] | None) -> list[str]:
     lines = json.dumps(value, indent=2, sort_keys=True).splitlines()
     if len(lines) <= MAX_DIFF_LINES:
         return lines
-    left = len(lines) - MAX_DIFF_LINES
-    return [*lines[:MAX_DIFF_LINES], f"… {left} more lines, digest {digest_of(value)}"]
+    remaining = len(lines) - MAX_DIFF_LINES
+    return [*lines[:MAX_DIFF_LINES], f"… {remaining} more lines, digest {digest_of(value)}"]
 
 
-def _change(one: Found, before: PinnedDefinition | None) -> Change:
+def _change(listed: Found, before: PinnedDefinition | None) -> Change:
     return Change(
-        section=one.section,
-        key=one.key,
+        section=listed.section,
+        key=listed.key,
         before=None if before is None else before.value,
-        after=one.value,
-        digest=one.digest,
+        after=listed.value,
+        digest=listed.digest,
     )
 
 
@@ -174,26 +182,26 @@ def _gone_digest(pinned: PinnedDefinition) -> str:
 
 
 def _gone(
-    pins: Pins, found: Collection[Found], whole: Collection[Section]
+    pins: Pins, listed: Collection[Found], complete: Collection[Section]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
-    present = {(one.section, one.key) for one in found}
+    present = {(definition.section, definition.key) for definition in listed}
     return {
-        (section, key): one
-        for section in whole
-        for key, one in pins.pinned.get(section, {}).items()
+        (section, key): definition
+        for section in complete
+        for key, definition in pins.pinned.get(section, {}).items()
         if (section, key) not in present
     }
 
 
 def _renamed(
-    gone: Mapping[tuple[Section, str], PinnedDefinition], new: Iterable[Found]
+    missing: Mapping[tuple[Section, str], PinnedDefinition], new: Iterable[Found]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
     """Return, for new definitions, those that are gone and whose content they have."""
     by_content: dict[str, list[PinnedDefinition]] = {}
-    if not gone:
+    if not missing:
         return {}
-    for (section, _), one in gone.items():
-        by_content.setdefault(_content(section, one.value), []).append(one)
+    for (section, _), definition in missing.items():
+        by_content.setdefault(_content(section, definition.value), []).append(definition)
     renamed = {}
     for candidate in new:
         if waiting := by_content.get(_content(candidate.section, candidate.value)):
@@ -203,8 +211,8 @@ def _renamed(
 
 def _content(section: Section, value: Mapping[str, Any]) -> str:
     words = _TOOL_WORDS if section == "tools" else _NAMES
-    kept = {member: one for member, one in value.items() if member not in words}
-    hints = kept.get("annotations")
+    compared = {member: item for member, item in value.items() if member not in words}
+    hints = compared.get("annotations")
     if isinstance(hints, Mapping):
-        kept["annotations"] = {name: one for name, one in hints.items() if name != "title"}
-    return digest_of({"section": section, "content": kept})
+        compared["annotations"] = {name: hint for name, hint in hints.items() if name != "title"}
+    return digest_of({"section": section, "content": compared})

@@ -52,22 +52,22 @@ def read_list(
     section: Section, items: Iterable[Any]
 ) -> tuple[tuple[Found, ...], tuple[LeftOut, ...]]:
     """Return the definitions of one list, and those that cannot be read, with the reasons."""
-    found: dict[str, Found] = {}
+    definitions: dict[str, Found] = {}
     left_out: list[LeftOut] = []
     for number, item in enumerate(items, 1):
         key = _key_of(section, item)
-        named = shown(key) if key is not None else f"number {number}"
+        shown_key = shown(key) if key is not None else f"number {number}"
         try:
-            one = _read(section, key, item)
+            definition = _read(section, key, item)
         except Unusable as problem:
-            left_out.append(LeftOut(section=section, key=named, reason=f"{problem}"))
+            left_out.append(LeftOut(section=section, key=shown_key, reason=f"{problem}"))
             continue
-        if one.key in found:
+        if definition.key in definitions:
             reason = "the server lists it twice; only the first one counts"
-            left_out.append(LeftOut(section=section, key=named, reason=reason))
+            left_out.append(LeftOut(section=section, key=shown_key, reason=reason))
         else:
-            found[one.key] = one
-    return tuple(found.values()), tuple(left_out)
+            definitions[definition.key] = definition
+    return tuple(definitions.values()), tuple(left_out)
 
 
 def _key_of(section: Section, item: Any) -> str | None:
@@ -82,7 +82,9 @@ def _read(section: Section, key: str | None, item: Any) -> Found:
         raise Unusable(f"its {KEYS[section]} has invisible characters or is too long")
     check_depth(item)
     value = {member: item[member] for member in MEMBERS[section] & item.keys()}
-    value = {member: one for member, one in value.items() if one is not None}
+    value = {
+        member: member_value for member, member_value in value.items() if member_value is not None
+    }
     for member, kind in _TYPES.items():
         if member in value and not isinstance(value[member], kind):
             raise Unusable(f"its {member} has the wrong type")
@@ -94,8 +96,12 @@ def _read(section: Section, key: str | None, item: Any) -> Found:
 
 
 def _lasting(value: Mapping[str, Any]) -> dict[str, Any]:
-    lasting = {member: one for member, one in value.items() if member not in _VOLATILE}
+    lasting = {member: item for member, item in value.items() if member not in _VOLATILE}
     if "lastModified" in lasting.get("annotations", {}):
-        kept = {name: one for name, one in value["annotations"].items() if name != "lastModified"}
-        lasting["annotations"] = kept
+        annotations = {
+            name: annotation
+            for name, annotation in value["annotations"].items()
+            if name != "lastModified"
+        }
+        lasting["annotations"] = annotations
     return lasting

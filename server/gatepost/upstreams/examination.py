@@ -58,10 +58,12 @@ async def examined(server: UpstreamServer, connection: UpstreamConnection) -> Ex
 
 
 def _introduced(description: ServerDescription) -> str:
-    named = f" as {shown(description.name)} {shown(description.version)}".rstrip()
+    shown_name = f" as {shown(description.name)} {shown(description.version)}".rstrip()
     declared = ", ".join(sorted(shown(name) for name in description.capabilities)) or "nothing"
     era = "without sessions" if description.era == "modern" else "with sessions"
-    return f"answers{named}, in revision {description.revision} ({era}); it declares {declared}"
+    return (
+        f"answers{shown_name}, in revision {description.revision} ({era}); it declares {declared}"
+    )
 
 
 async def _tools(connection: UpstreamConnection) -> int:
@@ -93,4 +95,4 @@ async def _listed(connection: UpstreamConnection, params: Mapping[str, Any]) -> 
 
 def shown(text: str) -> str:
     """Return a server's own text without what a terminal could obey."""
-    return "".join(one if one.isprintable() else "?" for one in text[:80])
+    return "".join(char if char.isprintable() else "?" for char in text[:80])

@@ -61,36 +61,38 @@ async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> Lis
     fails, the others count.
     """
     description = await connection.describe()
-    sections = [one for one, (needs, _, _) in LISTS.items() if needs in description.capabilities]
+    sections = [
+        section for section, (needs, _, _) in LISTS.items() if needs in description.capabilities
+    ]
     listing = _Listing(connection, server)
     results = await asyncio.gather(*(listing.section(section) for section in sections))
     by_section = dict(zip(sections, results, strict=True))
-    failed = frozenset(section for section, one in by_section.items() if one.failure)
-    failure = next((one.failure for one in results if one.failure), "")
+    failed = frozenset(section for section, listed in by_section.items() if listed.failure)
+    failure = next((result.failure for result in results if result.failure), "")
     if failed and len(failed) == len(sections):
         raise listing.first_failure or ConnectionFailure("invalid", failure)
     # Canonical JSON of megabytes takes seconds.
-    found, left_out = await asyncio.to_thread(_read, by_section)
+    definitions, left_out = await asyncio.to_thread(_read, by_section)
     return Listed(
         description=description,
-        found=found,
+        found=definitions,
         left_out=left_out,
-        whole=frozenset(one for one, kept in by_section.items() if kept.whole) - failed,
+        whole=frozenset(section for section, listed in by_section.items() if listed.whole) - failed,
         failed=failed,
         failure=failure,
-        ttl_ms=min((one.ttl_ms for one in results), default=DAY_MS),
+        ttl_ms=min((result.ttl_ms for result in results), default=DAY_MS),
     )
 
 
 def _read(sections: Mapping[Section, ListedSection]) -> tuple[tuple[Any, ...], tuple[LeftOut, ...]]:
-    found: list[Any] = []
+    definitions: list[Any] = []
     left_out: list[LeftOut] = []
-    for section, one in sections.items():
-        if not one.failure:
-            read, unreadable = read_list(section, one.items)
-            found += read
-            left_out += [*unreadable, *one.left_out]
-    return tuple(found), tuple(left_out)
+    for section, listed in sections.items():
+        if not listed.failure:
+            read, unreadable = read_list(section, listed.items)
+            definitions += read
+            left_out += [*unreadable, *listed.left_out]
+    return tuple(definitions), tuple(left_out)
 
 
 class _Listing:
@@ -113,7 +115,7 @@ class _Listing:
 
     async def _pages(self, section: Section, listed: ListedSection) -> None:
         _, method, member = LISTS[section]
-        seen: set[str] = set()
+        cursors: set[str] = set()
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             result = await self._page(method, cursor)
@@ -133,10 +135,10 @@ class _Listing:
                 return
             if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR:
                 raise self._invalid(f"answers {method} with an invalid cursor")
-            if cursor in seen:
+            if cursor in cursors:
                 _stop(section, listed, "the server gives the same page again")
                 return
-            seen.add(cursor)
+            cursors.add(cursor)
         _stop(section, listed, f"the list has more than {MAX_PAGES} pages")
 
     def _take(self, items: list[Any], listed: ListedSection) -> str | None:
@@ -168,8 +170,8 @@ class _Listing:
                     await exchange.respond(message.id, {"result": {}} if is_ping else _NOT_HERE)
         raise self._invalid(f"does not answer {method}")
 
-    def _invalid(self, what: str) -> ConnectionFailure:
-        return ConnectionFailure("invalid", f"The server {self._server.name} {what}.")
+    def _invalid(self, problem: str) -> ConnectionFailure:
+        return ConnectionFailure("invalid", f"The server {self._server.name} {problem}.")
 
 
 def _stop(section: Section, listed: ListedSection, reason: str) -> None:

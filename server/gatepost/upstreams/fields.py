@@ -60,7 +60,7 @@ def checked_description(description: str, field: str = "description") -> str:
     """Return *description* if it is short enough; raise InvalidField."""
     if len(description.encode("utf-8", "surrogatepass")) > MAX_DESCRIPTION:
         raise InvalidField(field, f"The {field} has more than {MAX_DESCRIPTION} bytes.")
-    if any(not one.isprintable() and one not in "\n\t" for one in description):
+    if any(not char.isprintable() and char not in "\n\t" for char in description):
         raise InvalidField(field, f"The {field} contains a character that cannot be printed.")
     return description
 
@@ -110,28 +110,28 @@ def checked_header_names(names: Mapping[str, object]) -> dict[str, str]:
     """Return lower-case name = name as written; raise InvalidField."""
     if len(names) > MAX_HEADERS:
         raise InvalidField("headers", f"There are more than {MAX_HEADERS} headers.")
-    found: dict[str, str] = {}
+    names_by_lower: dict[str, str] = {}
     for name in names:
         lower = checked_header(name)
-        if lower in found:
+        if lower in names_by_lower:
             raise InvalidField("headers", f"The header {name} is given twice.")
-        found[lower] = name
-    return found
+        names_by_lower[lower] = name
+    return names_by_lower
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return header values by lower-case names; raise InvalidField, which repeats no value."""
-    found = {lower: headers[name] for lower, name in checked_header_names(headers).items()}
-    for lower, value in found.items():
+    values = {lower: headers[name] for lower, name in checked_header_names(headers).items()}
+    for lower, value in values.items():
         if not HEADER_VALUE.fullmatch(value):
             raise InvalidField(
                 "headers",
                 f"The value of the header {lower} is empty, begins or ends with a space, or is "
                 "not printable ASCII.",
             )
-    if sum(len(name) + len(value) for name, value in found.items()) > MAX_HEADER_BYTES:
+    if sum(len(name) + len(value) for name, value in values.items()) > MAX_HEADER_BYTES:
         raise InvalidField("headers", f"The headers have more than {MAX_HEADER_BYTES} bytes.")
-    return found
+    return values
 
 
 def checked_api_key(key: str) -> str:

@@ -43,14 +43,17 @@ class ImportedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 def settings_of_file(file: UpstreamsFile) -> tuple[UpstreamSettings, ...]:
     """Return the tables of the servers of `[upstreams_file]`; raises ImportProblem."""
-    found = servers_of(read_document(Path(file.path)))
-    for one in found:
-        if one.values:
+    imported_servers = servers_of(read_document(Path(file.path)))
+    for imported in imported_servers:
+        if imported.values:
             raise ImportProblem(
-                f"the server {one.settings.name!r} has a secret as text: write a reference, such "
-                f"as ${{input:{next(iter(one.values)).lower()}}}"
+                f"the server {imported.settings.name!r} has a secret as text: write a reference, "
+                f"such as ${{input:{next(iter(imported.values)).lower()}}}"
             )
-    return tuple(msgspec.structs.replace(one.settings, tenants=file.tenants) for one in found)
+    return tuple(
+        msgspec.structs.replace(imported.settings, tenants=file.tenants)
+        for imported in imported_servers
+    )
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
@@ -72,10 +75,10 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 def without_comments(text: str) -> str:
     """Return JSON without `//` and `/* */` comments and without commas before a closing bracket."""
-    kept = re.sub(
+    uncommented = re.sub(
         r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', lambda m: m[1] or " ", text, flags=re.DOTALL
     )
-    return re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', lambda m: m[1] or "", kept)
+    return re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', lambda m: m[1] or "", uncommented)
 
 
 def servers_of(document: Mapping[str, Any]) -> tuple[ImportedServer, ...]:
@@ -110,9 +113,11 @@ def _server(name: str, entry: Any) -> ImportedServer:
     elif isinstance(entry.get("command"), str):
         imported.fields["command"] = imported.text(entry["command"], "command")
         arguments = entry.get("args", [])
-        if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
+        if not isinstance(arguments, list) or not all(
+            isinstance(argument, str) for argument in arguments
+        ):
             raise ImportProblem(f"`args` of the server {name!r} is not a list of texts")
-        imported.fields["args"] = tuple(imported.text(one, "args") for one in arguments)
+        imported.fields["args"] = tuple(imported.text(argument, "args") for argument in arguments)
         imported.environment(_strings(name, entry, "env"))
         imported.confinement(entry)
     else:
@@ -123,10 +128,12 @@ def _server(name: str, entry: Any) -> ImportedServer:
 
 
 def _strings(name: str, entry: Mapping[str, Any], member: str) -> dict[str, str]:
-    found = entry.get(member) or {}
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+    strings = entry.get(member) or {}
+    if not isinstance(strings, dict) or not all(
+        isinstance(string, str) for string in strings.values()
+    ):
         raise ImportProblem(f"`{member}` of the server {name!r} is not an object of texts")
-    return found
+    return strings
 
 
 class _ServerFields:
@@ -151,7 +158,7 @@ class _ServerFields:
         return value
 
     def headers(self, headers: Mapping[str, str]) -> None:
-        kept = {}
+        references = {}
         for name, value in headers.items():
             if name.lower() == "authorization":
                 bearer = BEARER.fullmatch(value)
@@ -167,28 +174,28 @@ class _ServerFields:
             except InvalidField as invalid:
                 message = f"the server {self.name!r} cannot be used: {invalid.message}"
                 raise ImportProblem(message) from None
-            kept[name] = self.reference(value, name)
-        if kept:
-            self.fields["headers"] = kept
+            references[name] = self.reference(value, name)
+        if references:
+            self.fields["headers"] = references
 
     def environment(self, variables: Mapping[str, str]) -> None:
-        kept = {}
+        env = {}
         for name, value in variables.items():
             placeholder = PLACEHOLDER.fullmatch(value)
             if placeholder is None and not looks_secret(name):
-                kept[name] = self.text(value, "env")
+                env[name] = self.text(value, "env")
             else:
-                kept[name] = self.reference(value, name, always_secret=True)
-        if kept:
-            self.fields["env"] = kept
+                env[name] = self.reference(value, name, always_secret=True)
+        if env:
+            self.fields["env"] = env
 
     def confinement(self, entry: Mapping[str, Any]) -> None:
         """Take up what the program may use: `reads`, `writes` and `network`, as in a table."""
         for member in ("reads", "writes"):
             paths = entry.get(member, [])
-            if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+            if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
                 raise ImportProblem(f"`{member}` of the server {self.name!r} is no list of texts")
-            self.fields[member] = tuple(self.text(one, member) for one in paths)
+            self.fields[member] = tuple(self.text(path, member) for path in paths)
         network = entry.get("network", False)
         if not isinstance(network, bool):
             raise ImportProblem(f"`network` of the server {self.name!r} is neither true nor false")
@@ -237,7 +244,7 @@ def servers_of_registry(document: Mapping[str, Any]) -> tuple[ImportedServer, ..
     """Return the remotes and packages of a server.json, remotes first; raises ImportProblem."""
     name = str(document["name"]).rpartition("/")[2]
     description = document.get("description")
-    found = []
+    servers = []
     for entry in (*_objects(document, "remotes"), *_objects(document, "packages")):
         imported = _ServerFields(name)
         if isinstance(description, str) and description:
@@ -250,10 +257,10 @@ def servers_of_registry(document: Mapping[str, Any]) -> tuple[ImportedServer, ..
             imported.headers(dict(_named(entry, "headers")))
         elif not _packaged(imported, entry):
             continue
-        found.append(imported.server())
-    if not found:
+        servers.append(imported.server())
+    if not servers:
         raise ImportProblem(f"{name!r} has no remote by Streamable HTTP and no stdio package")
-    return tuple(found)
+    return tuple(servers)
 
 
 def _packaged(imported: _ServerFields, entry: Mapping[str, Any]) -> bool:
@@ -261,8 +268,8 @@ def _packaged(imported: _ServerFields, entry: Mapping[str, Any]) -> bool:
     kind = entry.get("registryType", entry.get("registry_type", entry.get("registry_name")))
     identifier = entry.get("identifier", entry.get("name"))
     transport = entry.get("transport", {})
-    over = transport.get("type", "stdio") if isinstance(transport, dict) else "stdio"
-    if kind not in RUNNERS or not isinstance(identifier, str) or over != "stdio":
+    transport_type = transport.get("type", "stdio") if isinstance(transport, dict) else "stdio"
+    if kind not in RUNNERS or not isinstance(identifier, str) or transport_type != "stdio":
         return False
     version = entry.get("version")
     if isinstance(version, str) and version and kind != "oci":
@@ -271,22 +278,24 @@ def _packaged(imported: _ServerFields, entry: Mapping[str, Any]) -> bool:
         identifier = f"{identifier}:{version}"
     hint = entry.get("runtimeHint", entry.get("runtime_hint"))
     command, *before = RUNNERS[kind]
-    given = entry.get("packageArguments", entry.get("package_arguments", []))
-    own = [*_arguments(given if isinstance(given, list) else [])]
+    listed_arguments = entry.get("packageArguments", entry.get("package_arguments", []))
+    package_arguments = [
+        *_arguments(listed_arguments if isinstance(listed_arguments, list) else [])
+    ]
     imported.fields |= {
         "command": hint if isinstance(hint, str) and hint else command,
-        "args": (*before, identifier, *own),
+        "args": (*before, identifier, *package_arguments),
     }
     names = "environmentVariables" if "environmentVariables" in entry else "environment_variables"
     imported.environment(dict(_named(entry, names)))
     return True
 
 
-def _arguments(given: list[Any]) -> Iterator[str]:
-    for one in given:
-        if isinstance(one, dict):
-            name, value = one.get("name"), one.get("value", one.get("default"))
-            if one.get("type") == "named" and isinstance(name, str):
+def _arguments(entries: list[Any]) -> Iterator[str]:
+    for argument in entries:
+        if isinstance(argument, dict):
+            name, value = argument.get("name"), argument.get("value", argument.get("default"))
+            if argument.get("type") == "named" and isinstance(name, str):
                 yield name
             if isinstance(value, str):
                 yield value
@@ -299,11 +308,11 @@ def _named(entry: Mapping[str, Any], member: str) -> Iterator[tuple[str, str]]:
     So does a reference: the document is untrusted, and must not choose which of this machine's
     environment and files its server gets.
     """
-    for one in _objects(entry, member):
-        name, value = one.get("name"), one.get("value", one.get("default"))
+    for variable in _objects(entry, member):
+        name, value = variable.get("name"), variable.get("value", variable.get("default"))
         if not isinstance(name, str):
             continue
-        is_secret = one.get("isSecret") or one.get("is_secret")
+        is_secret = variable.get("isSecret") or variable.get("is_secret")
         if is_secret or not isinstance(value, str) or _refers(value):
             cleaned = re.sub(r"[^A-Za-z0-9_]", "_", name)
             bearer = name.lower() == "authorization"
@@ -316,10 +325,10 @@ def _refers(value: str) -> bool:
 
 
 def _objects(entry: Mapping[str, Any], member: str) -> Iterator[Mapping[str, Any]]:
-    found = entry.get(member)
-    for one in found if isinstance(found, list) else ():
-        if isinstance(one, dict):
-            yield one
+    items = entry.get(member)
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict):
+            yield item
 
 
 def as_toml(settings: UpstreamSettings, *, tenants: tuple[str, ...] = ()) -> str:
@@ -336,7 +345,7 @@ def as_toml(settings: UpstreamSettings, *, tenants: tuple[str, ...] = ()) -> str
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        inner = ", ".join(f"{_toml(name)} = {_toml(one)}" for name, one in value.items())
+        inner = ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items())
         return f"{{ {inner} }}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"

@@ -20,25 +20,29 @@ def without_secrets(listed: Listed, clean: RemoveSecrets) -> Listed:
 
     Digests stay those of the server's own words. A definition with a secret in a name is left out.
     """
-    found: list[Found] = []
+    definitions: list[Found] = []
     left_out = list(listed.left_out)
-    for one in listed.found:
-        text = "\n".join(_texts(one.value))
+    for definition in listed.found:
+        text = "\n".join(_texts(definition.value))
         if clean(text) == text:
-            found.append(one)
-        elif any(clean(name) != name for name in (one.key, *_names(one.value))):
-            left_out.append(LeftOut(section=one.section, key=clean(one.key), reason=REASON))
+            definitions.append(definition)
+        elif any(clean(name) != name for name in (definition.key, *_names(definition.value))):
+            left_out.append(
+                LeftOut(section=definition.section, key=clean(definition.key), reason=REASON)
+            )
         else:
-            found.append(msgspec.structs.replace(one, value=_cleaned(one.value, clean)))
+            definitions.append(
+                msgspec.structs.replace(definition, value=_cleaned(definition.value, clean))
+            )
     description = msgspec.structs.replace(
         listed.description, instructions=clean(listed.description.instructions)
     )
-    kept = [msgspec.structs.replace(one, key=clean(one.key)) for one in left_out]
+    cleaned_entries = [msgspec.structs.replace(entry, key=clean(entry.key)) for entry in left_out]
     return msgspec.structs.replace(
         listed,
         description=description,
-        found=tuple(found),
-        left_out=tuple(kept),
+        found=tuple(definitions),
+        left_out=tuple(cleaned_entries),
         failure=clean(listed.failure),
     )
 

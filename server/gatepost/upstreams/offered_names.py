@@ -34,8 +34,8 @@ def offered_name(server: str, tool: str) -> str:
     if fits and not _HASHED.search(tool):
         return plain
     head = f"{PREFIX}{_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
-    left = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
-    return f"{head}{_part(tool)[:left].rstrip('_')}_{_digest(server, tool)}"
+    room = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
+    return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
 
 
 def tool_prefix(server: str) -> str:

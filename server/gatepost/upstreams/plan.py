@@ -87,18 +87,18 @@ def planned_servers(
     before: Mapping[str, Planned],
 ) -> dict[str, Planned]:
     """Return the plan of a tenant, with the state of its previous plan."""
-    by_id = {one.id: one for one in servers}
+    by_id = {server.id: server for server in servers}
     plan = {
-        key: one
-        for key, one in before.items()
-        if one.principal is not None and by_id.get(one.server.id) == one.server
+        key: planned
+        for key, planned in before.items()
+        if planned.principal is not None and by_id.get(planned.server.id) == planned.server
     }
     for server in by_id.values():
         if server.catalogue != "shared":
             continue
-        known = before.get(catalogue_key(server.id, None))
-        is_kept = known is not None and known.server == server
-        planned = known if known is not None and is_kept else Planned(server, None)
+        shared = before.get(catalogue_key(server.id, None))
+        is_kept = shared is not None and shared.server == server
+        planned = shared if shared is not None and is_kept else Planned(server, None)
         catalogue = catalogues.get(server.id)
         if catalogue is not None and catalogue.fetched_at > planned.fetched_at:
             planned.take(catalogue)

@@ -91,9 +91,11 @@ class CatalogueRefresher(Wanted):
         plan = self._plans.setdefault(server.tenant, {})
         if key not in plan:
             plan[key] = Planned(server, principal)
-            persons = [one for one, planned in plan.items() if planned.principal is not None]
-            for one in persons[:-MAX_PERSONS]:
-                del plan[one]
+            persons = [
+                person_key for person_key, planned in plan.items() if planned.principal is not None
+            ]
+            for person_key in persons[:-MAX_PERSONS]:
+                del plan[person_key]
         self.used(server.tenant)
         self._turn.wake()
 
@@ -147,7 +149,7 @@ class CatalogueRefresher(Wanted):
     async def look(self) -> None:
         """Plan new catalogues, and start due fetches; raises StoreUnavailable."""
         now = self._clock()
-        for tenant in [one for one, at in self._used.items() if at + USED_S < now]:
+        for tenant in [tenant for tenant, at in self._used.items() if at + USED_S < now]:
             if tenant not in self._store.configured_tenants:
                 self._forget(tenant)
         while self._unplanned:
@@ -189,18 +191,20 @@ class CatalogueRefresher(Wanted):
         if tenant not in self._used or tenant in self._suspended():
             return
         await self._watch.track(tenant)
-        servers = [one for one in await self._store.servers(tenant) if one.status == "active"]
+        servers = [
+            server for server in await self._store.servers(tenant) if server.status == "active"
+        ]
         catalogues = {
-            one.id: await self._store.catalogues.get(tenant, one.id)
-            for one in servers
-            if one.catalogue == "shared"
+            server.id: await self._store.catalogues.get(tenant, server.id)
+            for server in servers
+            if server.catalogue == "shared"
         }
         before = self._plans.get(tenant, {})
         self._plans[tenant] = planned_servers(servers, catalogues, before)
         followed = {
-            one.id: one
-            for one in servers
-            if (catalogue := catalogues.get(one.id)) is not None and is_followed(catalogue)
+            server.id: server
+            for server in servers
+            if (catalogue := catalogues.get(server.id)) is not None and is_followed(catalogue)
         }
         self._follow_only(tenant, followed)
 
@@ -229,14 +233,14 @@ class CatalogueRefresher(Wanted):
 
     def _start(self, key: str, planned: Planned) -> None:
         tenant = planned.server.tenant
-        of_tenant = sum(one == tenant for one, _ in self._refreshing)
+        of_tenant = sum(refreshing_tenant == tenant for refreshing_tenant, _ in self._refreshing)
         if (tenant, key) in self._refreshing or (tenant, key) in self._tasks:
             return
         if len(self._refreshing) >= MAX_FETCHES or of_tenant >= MAX_TENANT_FETCHES:
             return
         task = asyncio.create_task(self._refreshed(key, planned))
         self._refreshing[tenant, key] = task
-        task.add_done_callback(lambda done: self._refreshed_once(key, planned, done))
+        task.add_done_callback(lambda task: self._refreshed_once(key, planned, task))
 
     def _refreshed_once(self, key: str, planned: Planned, task: "asyncio.Task[None]") -> None:
         self._refreshing.pop((planned.server.tenant, key), None)
@@ -266,10 +270,14 @@ class CatalogueRefresher(Wanted):
 
     async def _fetch_if_due(self, planned: Planned) -> None:
         server = planned.server
-        kept = await self._store.catalogues.get(server.tenant, server.id, planned.principal)
-        if kept is not None and kept.fetched_at > planned.fetched_at and not planned.is_announced:
-            planned.take(kept)
-            if not kept.failure and not planned.is_due(self._clock()):
+        stored = await self._store.catalogues.get(server.tenant, server.id, planned.principal)
+        if (
+            stored is not None
+            and stored.fetched_at > planned.fetched_at
+            and not planned.is_announced
+        ):
+            planned.take(stored)
+            if not stored.failure and not planned.is_due(self._clock()):
                 return  # another replica fetched it
         planned.is_announced = False
         catalogue = await self._fetch(planned)
@@ -283,15 +291,15 @@ class CatalogueRefresher(Wanted):
         if task is None or task.done():
             task = asyncio.create_task(self._fetched(planned, key[1]))
             self._tasks[key] = task
-            task.add_done_callback(lambda done: self._ended(key, done))
+            task.add_done_callback(lambda task: self._ended(key, task))
         return task
 
     async def _fetched(self, planned: Planned, key: str) -> Catalogue:
         catalogue = await self._update.run(planned.server, planned.principal)
-        known = self._plans.get(planned.server.tenant, {}).get(key)
+        current = self._plans.get(planned.server.tenant, {}).get(key)
         planned.take(catalogue)
-        if known is not None and known is not planned and known.server == planned.server:
-            known.take(catalogue)
+        if current is not None and current is not planned and current.server == planned.server:
+            current.take(catalogue)
         return catalogue
 
     def _ended(self, key: tuple[str, str], task: "asyncio.Task[Catalogue]") -> None:

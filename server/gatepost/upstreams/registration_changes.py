@@ -76,11 +76,11 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.description, str):
             checked_description(self.description)
         limits = {"icon": MAX_WORD, "category": MAX_WORD, "client_id": MAX_CLIENT_ID}
-        for field, most in limits.items():
+        for field, max_chars in limits.items():
             value = getattr(self, field)
-            if isinstance(value, str) and (len(value) > most or not value.isprintable()):
+            if isinstance(value, str) and (len(value) > max_chars or not value.isprintable()):
                 raise InvalidField(
-                    field, f"The field {field} has at most {most} printable characters."
+                    field, f"The field {field} has at most {max_chars} printable characters."
                 )
         self.references()
         return self
@@ -92,17 +92,17 @@ class AgentChanges(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.capabilities) > MAX_CAPABILITIES:
             message = f"An agent has at most {MAX_CAPABILITIES} capabilities."
             raise InvalidField("capabilities", message)
-        found = []
-        for one in self.capabilities:
-            reference = one.get("ref")
+        references = []
+        for capability in self.capabilities:
+            reference = capability.get("ref")
             if not isinstance(reference, str) or not CAPABILITY.fullmatch(reference):
                 raise InvalidField(
                     "capabilities",
                     'Each capability is an object such as {"ref": "mcp:ID"} or '
                     '{"ref": "pack:NAME"}. GET /v1/capabilities lists them.',
                 )
-            found.append(reference)
-        return tuple(dict.fromkeys(found))
+            references.append(reference)
+        return tuple(dict.fromkeys(references))
 
 
 def server_changes(body: Mapping[str, Any]) -> ServerChanges:
@@ -117,23 +117,25 @@ def server_changes(body: Mapping[str, Any]) -> ServerChanges:
     _known(body, ServerChanges)
     if body.get("transport_type", "http") != "http":
         raise InvalidField("transport_type", 'The only transport type is "http".')
-    found: ServerChanges = _converted(body, ServerChanges)
-    return found
+    changes: ServerChanges = _converted(body, ServerChanges)
+    return changes
 
 
 def agent_changes(body: Mapping[str, Any]) -> AgentChanges:
     """Return the changes in a JSON object; raises InvalidField."""
     _known(body, AgentChanges)
-    found: AgentChanges = _converted(body, AgentChanges)
-    return found
+    changes: AgentChanges = _converted(body, AgentChanges)
+    return changes
 
 
 def _known(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> None:
     fields = kind.__struct_fields__
     for name in body:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]}?" if near else f"The fields are: {_listed(fields)}."
+            matches = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+            hint = (
+                f"Did you mean {matches[0]}?" if matches else f"The fields are: {_listed(fields)}."
+            )
             raise InvalidField(_shown(name), f"There is no field {_shown(name)}. {hint}")
 
 
@@ -149,7 +151,7 @@ def _converted(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:
 
 
 def _shown(name: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in name[:60])
+    return "".join(char if char.isprintable() else "?" for char in name[:60])
 
 
 def _listed(fields: Iterable[str]) -> str:

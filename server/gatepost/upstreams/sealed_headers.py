@@ -55,12 +55,14 @@ class SealedHeaders:
         """Return what a connection to the server sends."""
         names = [API_KEY] if server.api_key_set else []
         values: dict[str, str] = {}
-        for name in (*names, *(header_key(one) for one in server.header_names)):
+        for name in (*names, *(header_key(header) for header in server.header_names)):
             secret = await self._secrets.value(server.tenant, sealed_name(server.id, name))
             if secret is not None:
                 values[name] = secret.value
         headers = {
-            one: values[header_key(one)] for one in server.header_names if header_key(one) in values
+            header: values[header_key(header)]
+            for header in server.header_names
+            if header_key(header) in values
         }
         return ServerSecrets(api_key=values.get(API_KEY), headers=headers)
 
@@ -82,7 +84,7 @@ def header_key(header: str) -> str:
 
 def names_of(server: UpstreamServer) -> frozenset[str]:
     """Return the parts of the inner names of all that a server has sealed."""
-    headers = frozenset(header_key(one) for one in server.header_names)
+    headers = frozenset(header_key(header) for header in server.header_names)
     return headers | {API_KEY} if server.api_key_set else headers
 
 

@@ -64,9 +64,9 @@ async def opened(sealed: SealedHeaders, server: UpstreamServer) -> dict[str, str
         ) from None
     except StoreUnavailable:
         raise CredentialUnavailable("The database does not answer.") from None
-    found = dict(secrets.headers) if isinstance(secrets.headers, Mapping) else {}
+    headers = dict(secrets.headers) if isinstance(secrets.headers, Mapping) else {}
     missing = server.api_key_set and not isinstance(secrets.api_key, str)
-    if missing or len(found) < len(server.header_names):
+    if missing or len(headers) < len(server.header_names):
         # A request without the credential would not be the one that the administrator meant.
         raise CredentialUnavailable(f"The API key or a header of {server.name!r} is gone.")
-    return found | (bearer(secrets.api_key) if isinstance(secrets.api_key, str) else {})
+    return headers | (bearer(secrets.api_key) if isinstance(secrets.api_key, str) else {})

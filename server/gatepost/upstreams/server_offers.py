@@ -91,10 +91,10 @@ def server_offers(server: UpstreamServer, catalogue: Catalogue, calls: OfferCall
 
 def is_chosen(key: str, patterns: Iterable[str]) -> bool:
     """Return whether patterns offer a tool; `!` excludes, and exclusions alone offer the rest."""
-    included = [one for one in patterns if not one.startswith("!")]
-    if any(fnmatchcase(key, one[1:]) for one in patterns if one.startswith("!")):
+    included = [pattern for pattern in patterns if not pattern.startswith("!")]
+    if any(fnmatchcase(key, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
         return False
-    return not included or any(fnmatchcase(key, one) for one in included)
+    return not included or any(fnmatchcase(key, pattern) for pattern in included)
 
 
 def scopes_of(server: UpstreamServer, key: str) -> frozenset[str]:
@@ -138,8 +138,8 @@ def place_of(server: UpstreamServer) -> str:
     """Return a digest of a registration and of where its server is: its URL, or its program."""
     program = server.program
     command = None if program is None else (program.command, program.args)
-    named = msgspec.json.encode((server.id, server.url, command))
-    return hashlib.sha256(named).hexdigest()[:16]
+    identity = msgspec.json.encode((server.id, server.url, command))
+    return hashlib.sha256(identity).hexdigest()[:16]
 
 
 class _ServerOfferBuilder:
@@ -197,7 +197,7 @@ class _ServerOfferBuilder:
 
     def _prompt(self, definition: Definition) -> Prompt:
         arguments = tuple(
-            msgspec.convert(one, PromptArgument) for one in definition.value["arguments"]
+            msgspec.convert(argument, PromptArgument) for argument in definition.value["arguments"]
         )
         offer = Prompt(
             name=offered_name(self._server.name, definition.key),
@@ -206,8 +206,10 @@ class _ServerOfferBuilder:
             invoke=self._calls.prompt(self._server, definition),
             **self._common(definition),
         )
-        own = self._completer(offer, definition, [one.name for one in arguments])
-        return msgspec.structs.replace(offer, completer=own)
+        prompt_completer = self._completer(
+            offer, definition, [argument.name for argument in arguments]
+        )
+        return msgspec.structs.replace(offer, completer=prompt_completer)
 
     def _resource(self, definition: Definition) -> ResourceOffer:
         if not is_uri(uri := definition.key):
@@ -236,17 +238,17 @@ class _ServerOfferBuilder:
             invoke=self._calls.template(self._server, definition),
             **self._common(definition),
         )
-        own = self._completer(offer, definition, template.names)
-        return msgspec.structs.replace(offer, completer=own)
+        template_completer = self._completer(offer, definition, template.names)
+        return msgspec.structs.replace(offer, completer=template_completer)
 
     def _completer(
         self, offer: Prompt | Template, definition: Definition, arguments: Iterable[str]
     ) -> Completer:
-        made = msgspec.structs.replace(completer(offer, arguments, {}), origin=offer.origin)
+        completing = msgspec.structs.replace(completer(offer, arguments, {}), origin=offer.origin)
         if not self._completes:
-            return made
+            return completing
         invoke = self._calls.completion(self._server, definition)
-        return msgspec.structs.replace(made, suggests=True, invoke=invoke)
+        return msgspec.structs.replace(completing, suggests=True, invoke=invoke)
 
 
 def _template_check(template: UriTemplate) -> Callable[[bytes], str]:

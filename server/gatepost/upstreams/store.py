@@ -78,9 +78,9 @@ class RegistrationChanged(Exception):
     """The registration was changed or deleted since it was read."""
 
 
-def too_many(what: str, most: int) -> TooManyRegistrations:
-    """Return the error of a tenant that has as many *what* as it may have."""
-    return TooManyRegistrations(f"there are {most} {what}, and there cannot be more")
+def too_many(subjects: str, limit: int) -> TooManyRegistrations:
+    """Return the error of a tenant that has as many *subjects* as it may have."""
+    return TooManyRegistrations(f"there are {limit} {subjects}, and there cannot be more")
 
 
 def configured_id(tenant: str, name: str) -> str:
@@ -117,14 +117,14 @@ class UpstreamStore:
     async def servers(self, tenant: str) -> list[UpstreamServer]:
         """Return the servers of a tenant: the configuration's, then the others by age."""
         entries = await self._entries(tenant, SERVERS).all()
-        kept = [_server(entry) for entry in entries]
-        return [*self._configured.servers(tenant), *sorted(kept, key=_age)]
+        stored = [_server(entry) for entry in entries]
+        return [*self._configured.servers(tenant), *sorted(stored, key=_age)]
 
     async def server(self, tenant: str, server_id: str) -> UpstreamServer | None:
         """Return one server of a tenant."""
-        for one in self._configured.servers(tenant):
-            if one.id == server_id:
-                return one
+        for server in self._configured.servers(tenant):
+            if server.id == server_id:
+                return server
         entry = await self._entries(tenant, SERVERS).get(server_id)
         return None if entry is None else _server(entry)
 
@@ -142,7 +142,7 @@ class UpstreamStore:
         entries = self._entries(tenant, SERVERS)
         if await entries.count() >= MAX_SERVERS:
             raise too_many("servers", MAX_SERVERS)
-        made = msgspec.structs.replace(
+        created = msgspec.structs.replace(
             _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
             id=str(uuid.uuid4()),
             source="api",
@@ -150,21 +150,21 @@ class UpstreamStore:
             updated_at=now,
             revision=1,
         )
-        await self._take(tenant, SERVER_NAMES, made.name, made.id)
+        await self._take(tenant, SERVER_NAMES, created.name, created.id)
         try:
-            await self.sealed.put(tenant, made.id, secrets)
-            await entries.put(made.id, _encode(made), now=now, revision=0)
+            await self.sealed.put(tenant, created.id, secrets)
+            await entries.put(created.id, _encode(created), now=now, revision=0)
         except ValueError:
-            await self.sealed.delete(tenant, made.id, names_of(made))
-            await self._entries(tenant, SERVER_NAMES).delete(made.name)
+            await self.sealed.delete(tenant, created.id, names_of(created))
+            await self._entries(tenant, SERVER_NAMES).delete(created.name)
             raise
         if await entries.count() > MAX_SERVERS:
             # Several were added at once. Each that finds too many is removed, so that never more
             # stay.
-            await self.delete(tenant, made.id)
+            await self.delete(tenant, created.id)
             raise too_many("servers", MAX_SERVERS)
         await self.counter.changed(tenant)
-        return made
+        return created
 
     async def replace(
         self, server: UpstreamServer, secrets: ServerSecrets = NO_SECRETS
@@ -185,23 +185,23 @@ class UpstreamStore:
             raise RegistrationChanged
         if _origin(before) != _origin(server) and _keeps_any(before, secrets):
             raise CredentialsBound
-        made = msgspec.structs.replace(
+        replaced = msgspec.structs.replace(
             _with(_kept(server, before), secrets),
             source="api",
             created_at=before.created_at,
             updated_at=now,
             revision=before.revision + 1,
         )
-        if made.name != before.name:
-            await self._take(tenant, SERVER_NAMES, made.name, made.id)
-        await self.sealed.put(tenant, made.id, secrets)
-        if not await entries.put(made.id, _encode(made), now=now, revision=entry.revision):
+        if replaced.name != before.name:
+            await self._take(tenant, SERVER_NAMES, replaced.name, replaced.id)
+        await self.sealed.put(tenant, replaced.id, secrets)
+        if not await entries.put(replaced.id, _encode(replaced), now=now, revision=entry.revision):
             raise RegistrationChanged
-        if made.name != before.name:
+        if replaced.name != before.name:
             await self._entries(tenant, SERVER_NAMES).delete(before.name)
-        await self.sealed.delete(tenant, made.id, names_of(before) - names_of(made))
+        await self.sealed.delete(tenant, replaced.id, names_of(before) - names_of(replaced))
         await self.counter.changed(tenant)
-        return made
+        return replaced
 
     async def delete(self, tenant: str, server_id: str) -> bool:
         """Delete a server with its catalogues, pins and secrets; return whether it was there."""
@@ -220,14 +220,14 @@ class UpstreamStore:
 
     async def agents(self, tenant: str) -> list[AgentRegistration]:
         """Return the agents of a tenant: the configuration's, then the others by age."""
-        kept = [_agent(entry) for entry in await self._entries(tenant, AGENTS).all()]
-        return [*self._configured.agents(tenant), *sorted(kept, key=_age)]
+        stored = [_agent(entry) for entry in await self._entries(tenant, AGENTS).all()]
+        return [*self._configured.agents(tenant), *sorted(stored, key=_age)]
 
     async def agent(self, tenant: str, agent_id: str) -> AgentRegistration | None:
         """Return one agent of a tenant."""
-        for one in self._configured.agents(tenant):
-            if one.id == agent_id:
-                return one
+        for agent in self._configured.agents(tenant):
+            if agent.id == agent_id:
+                return agent
         entry = await self._entries(tenant, AGENTS).get(agent_id)
         return None if entry is None else _agent(entry)
 
@@ -241,16 +241,16 @@ class UpstreamStore:
         entries = self._entries(tenant, AGENTS)
         if await entries.count() >= MAX_AGENTS:
             raise too_many("agents", MAX_AGENTS)
-        made = msgspec.structs.replace(
+        created = msgspec.structs.replace(
             agent, id=str(uuid.uuid4()), source="api", created_at=now, updated_at=now, revision=1
         )
-        await self._take_clients(made, ())
-        await entries.put(made.id, _encode(made), now=now, revision=0)
+        await self._take_clients(created, ())
+        await entries.put(created.id, _encode(created), now=now, revision=0)
         if await entries.count() > MAX_AGENTS:
-            await self.delete_agent(tenant, made.id)
+            await self.delete_agent(tenant, created.id)
             raise too_many("agents", MAX_AGENTS)
         await self.counter.changed(tenant)
-        return made
+        return created
 
     async def replace_agent(self, agent: AgentRegistration) -> AgentRegistration:
         """Change an agent that was read with this revision; raises as `replace` does."""
@@ -260,20 +260,20 @@ class UpstreamStore:
         before = None if entry is None else _agent(entry)
         if entry is None or before is None or before.revision != agent.revision:
             raise RegistrationChanged
-        made = msgspec.structs.replace(
+        replaced = msgspec.structs.replace(
             agent,
             source="api",
             created_at=before.created_at,
             updated_at=now,
             revision=before.revision + 1,
         )
-        await self._take_clients(made, before.client_ids)
-        if not await entries.put(made.id, _encode(made), now=now, revision=entry.revision):
+        await self._take_clients(replaced, before.client_ids)
+        if not await entries.put(replaced.id, _encode(replaced), now=now, revision=entry.revision):
             raise RegistrationChanged
-        for client_id in set(before.client_ids) - set(made.client_ids):
+        for client_id in set(before.client_ids) - set(replaced.client_ids):
             await self._entries(tenant, AGENT_CLIENTS).delete(client_id)
         await self.counter.changed(tenant)
-        return made
+        return replaced
 
     async def delete_agent(self, tenant: str, agent_id: str) -> bool:
         """Delete an agent; return whether it was there."""
@@ -287,15 +287,17 @@ class UpstreamStore:
         await self.counter.changed(tenant)
         return True
 
-    async def _take_clients(self, agent: AgentRegistration, had: tuple[str, ...]) -> None:
-        taken: list[str] = []
+    async def _take_clients(
+        self, agent: AgentRegistration, clients_before: tuple[str, ...]
+    ) -> None:
+        taken_ids: list[str] = []
         try:
             for client_id in dict.fromkeys(agent.client_ids):
-                if client_id not in had:
+                if client_id not in clients_before:
                     await self._take(agent.tenant, AGENT_CLIENTS, client_id, agent.id)
-                    taken.append(client_id)
+                    taken_ids.append(client_id)
         except NameTaken:
-            for client_id in taken:
+            for client_id in taken_ids:
                 await self._entries(agent.tenant, AGENT_CLIENTS).delete(client_id)
             raise
 
@@ -310,8 +312,8 @@ class UpstreamStore:
         entry = await entries.get(name)
         holder = "" if entry is None else entry.value.decode()
         if entry is not None and holder != owner:
-            known = await self._entries(tenant, registered).get(holder)
-            if known is not None or entry.updated_at + UNFINISHED_S > now:
+            holder_entry = await self._entries(tenant, registered).get(holder)
+            if holder_entry is not None or entry.updated_at + UNFINISHED_S > now:
                 raise NameTaken(name)
         revision = 0 if entry is None else entry.revision
         if not await entries.put(name, owner.encode(), now=now, revision=revision):
@@ -319,8 +321,8 @@ class UpstreamStore:
 
     def _is_configured(self, tenant: str, subject: str, name: str) -> bool:
         if subject == SERVER_NAMES:
-            return any(one.name == name for one in self._configured.servers(tenant))
-        return any(name in one.client_ids for one in self._configured.agents(tenant))
+            return any(server.name == name for server in self._configured.servers(tenant))
+        return any(name in agent.client_ids for agent in self._configured.agents(tenant))
 
     def _entries(self, tenant: str, subject: str) -> Entries:
         return self._records.of(tenant).entries(subject)
@@ -358,8 +360,8 @@ def _keeps_any(before: UpstreamServer, secrets: ServerSecrets) -> bool:
     return keeps_key or (bool(before.header_names) and secrets.headers is msgspec.UNSET)
 
 
-def _age(one: UpstreamServer | AgentRegistration) -> tuple[float, str]:
-    return one.created_at, one.id
+def _age(registration: UpstreamServer | AgentRegistration) -> tuple[float, str]:
+    return registration.created_at, registration.id
 
 
 def _server(entry: Entry) -> UpstreamServer:

@@ -105,19 +105,19 @@ class UpstreamSubscription:
         """Act on notifications until the stream ends; updates that come together are told once."""
         uris: set[str] = set()
         arrived = asyncio.Event()
-        telling = asyncio.create_task(self._tell(server, uris, arrived))
+        notifier = asyncio.create_task(self._tell(server, uris, arrived))
         try:
-            async for one in stream:
-                if one.method.endswith("/list_changed"):
+            async for notification in stream:
+                if notification.method.endswith("/list_changed"):
                     relisted(server)
-                elif one.method == "notifications/resources/updated":
-                    uri = one.params.get("uri")
+                elif notification.method == "notifications/resources/updated":
+                    uri = notification.params.get("uri")
                     if isinstance(uri, str) and is_uri(uri) and len(uris) < MAX_UPDATES:
                         uris.add(uri)
                         arrived.set()
         finally:
-            telling.cancel()
-            await asyncio.wait([telling])
+            notifier.cancel()
+            await asyncio.wait([notifier])
 
     async def _tell(self, server: UpstreamServer, uris: set[str], arrived: asyncio.Event) -> None:
         while True:
@@ -140,9 +140,9 @@ class UpstreamSubscription:
 
 def is_of(catalogue: Catalogue, uri: str) -> bool:
     """Return whether a server's catalogue has a resource, or a template that may have it."""
-    for one in catalogue.definitions:
-        if one.section == "resources" and one.key == uri:
+    for definition in catalogue.definitions:
+        if definition.section == "resources" and definition.key == uri:
             return True
-        if one.section == "templates" and uri.startswith(one.key.partition("{")[0]):
+        if definition.section == "templates" and uri.startswith(definition.key.partition("{")[0]):
             return True
     return False

@@ -87,21 +87,23 @@ class CatalogueUpdate:
         listed = await asyncio.to_thread(without_secrets, listed, partial(self._redacted, tenant))
         while True:
             pins, revision = await catalogues.pins(tenant, server.id)
-            made, kept = await asyncio.to_thread(assembled, server, listed, pins, before, now=began)
-            if kept is not pins:
+            catalogue, new_pins = await asyncio.to_thread(
+                assembled, server, listed, pins, before, now=began
+            )
+            if new_pins is not pins:
                 # Another fetch or an administrator may have changed the pins meanwhile.
-                if not await catalogues.put_pins(tenant, server.id, kept, revision):
+                if not await catalogues.put_pins(tenant, server.id, new_pins, revision):
                     continue
                 revision += 1
-            is_new = before is None or not same_content(before, made) or bool(before.failure)
-            await catalogues.put(tenant, made, principal, notify=is_new)
+            is_new = before is None or not same_content(before, catalogue) or bool(before.failure)
+            await catalogues.put(tenant, catalogue, principal, notify=is_new)
             if (await catalogues.pins(tenant, server.id))[1] == revision:
                 break
         if await self._store.server(tenant, server.id) is None:
             await catalogues.delete(tenant, server.id)  # deleted while this fetch ran
         else:
-            await self._tell(server, before, made)
-        return made
+            await self._tell(server, before, catalogue)
+        return catalogue
 
     async def _note(
         self, server: UpstreamServer, failure: ConnectionFailure, principal: Principal | None
@@ -151,4 +153,6 @@ def listing_view(server: UpstreamServer) -> UpstreamServer:
 def _section(catalogue: Catalogue | None, section: Section) -> tuple[object, ...]:
     if catalogue is None:
         return ()
-    return tuple(one for one in catalogue.definitions if one.section == section)
+    return tuple(
+        definition for definition in catalogue.definitions if definition.section == section
+    )

@@ -74,13 +74,13 @@ class UpstreamOffers:
         watch: ChangeWatch,
         calls: OfferCalls,
         *,
-        own: Iterable[Offer] = (),
+        gatepost_offers: Iterable[Offer] = (),
         in_use: Wanted | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the source; *own* are the configuration's offers, which no upstream replaces."""
+        """Make the source; no upstream replaces one of the *gatepost_offers*."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
-        self._own = tuple(own)
+        self._own = tuple(gatepost_offers)
         self._in_use = in_use or Wanted()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
@@ -89,30 +89,30 @@ class UpstreamOffers:
     def at_hand(self, caller: TenantContext) -> TenantOffers | None:
         """Implement `OfferSource`."""
         tenant = caller.tenant_id
-        kept = self._tenants.get(tenant)
-        if kept is None or kept.offers is None or self._is_outdated(kept):
+        snapshot = self._tenants.get(tenant)
+        if snapshot is None or snapshot.offers is None or self._is_outdated(snapshot):
             return None
         self._tenants.move_to_end(tenant)
         self._in_use.used(tenant)
-        if not kept.personal:
-            return kept.offers
-        own = self._callers.get((tenant, caller.principal_key))
-        if own is None or self._is_outdated(own):
+        if not snapshot.personal:
+            return snapshot.offers
+        snapshot_of_caller = self._callers.get((tenant, caller.principal_key))
+        if snapshot_of_caller is None or self._is_outdated(snapshot_of_caller):
             return None
         self._callers.move_to_end((tenant, caller.principal_key))
-        return own.offers
+        return snapshot_of_caller.offers
 
     async def load(self, caller: TenantContext) -> TenantOffers:
         """Implement `OfferSource`."""
         tenant = caller.tenant_id
-        kept = self._kept(self._tenants, tenant, MAX_TENANTS)
-        shared = await self._loaded(tenant, kept, None)
+        snapshot = self._kept(self._tenants, tenant, MAX_TENANTS)
+        shared = await self._loaded(tenant, snapshot, None)
         self._in_use.used(tenant)
-        if not kept.personal:
+        if not snapshot.personal:
             return shared
         key = (tenant, caller.principal_key)
-        own = self._kept(self._callers, key, MAX_CALLERS)
-        return await self._loaded(tenant, own, caller.principal_key)
+        snapshot_of_caller = self._kept(self._callers, key, MAX_CALLERS)
+        return await self._loaded(tenant, snapshot_of_caller, caller.principal_key)
 
     def outdate(self, tenant: str) -> None:
         """Read the offers of a tenant anew before they are used again."""
@@ -120,71 +120,75 @@ class UpstreamOffers:
 
     def left_out(self, tenant: str, server_id: str) -> tuple[LeftOut, ...]:
         """Return what of a server's catalogue is not offered, as far as this process knows."""
-        kept = self._tenants.get(tenant)
-        return () if kept is None else kept.left_out.get(server_id, ())
+        snapshot = self._tenants.get(tenant)
+        return () if snapshot is None else snapshot.left_out.get(server_id, ())
 
-    def _is_outdated(self, kept: _Snapshot) -> bool:
-        return kept.stale and kept.retry_at <= self._clock()
+    def _is_outdated(self, snapshot: _Snapshot) -> bool:
+        return snapshot.stale and snapshot.retry_at <= self._clock()
 
-    def _kept(self, kept: "OrderedDict[Key, _Snapshot]", key: Key, most: int) -> _Snapshot:
-        if key not in kept:
-            kept[key] = _Snapshot()
-            while len(kept) > most:
-                gone, _ = kept.popitem(last=False)
-                if isinstance(gone, str):
-                    self._watch.forget(gone)
-        kept.move_to_end(key)
-        return kept[key]
+    def _kept(self, snapshots: "OrderedDict[Key, _Snapshot]", key: Key, limit: int) -> _Snapshot:
+        if key not in snapshots:
+            snapshots[key] = _Snapshot()
+            while len(snapshots) > limit:
+                evicted, _ = snapshots.popitem(last=False)
+                if isinstance(evicted, str):
+                    self._watch.forget(evicted)
+        snapshots.move_to_end(key)
+        return snapshots[key]
 
     def _changed(self, tenant: str) -> None:
-        if (kept := self._tenants.get(tenant)) is not None:
-            kept.stale = True
-        for key, own in self._callers.items():
+        if (snapshot := self._tenants.get(tenant)) is not None:
+            snapshot.stale = True
+        for key, caller_snapshot in self._callers.items():
             if key[0] == tenant:
-                own.stale = True
+                caller_snapshot.stale = True
 
     async def _loaded(
-        self, tenant: str, kept: _Snapshot, principal: Principal | None
+        self, tenant: str, snapshot: _Snapshot, principal: Principal | None
     ) -> TenantOffers:
-        async with kept.lock:
+        async with snapshot.lock:
             now = self._clock()
-            if kept.offers is not None and (not kept.stale or kept.retry_at > now):
-                return kept.offers
+            if snapshot.offers is not None and (not snapshot.stale or snapshot.retry_at > now):
+                return snapshot.offers
             try:
                 await self._watch.track(tenant)
-                kept.stale = False  # a change from now on makes it stale again
-                await self._rebuild(tenant, kept, principal)
+                snapshot.stale = False  # a change from now on makes it stale again
+                await self._rebuild(tenant, snapshot, principal)
                 # The waiting callers must find it, even if it became outdated meanwhile.
-                kept.retry_at = self._clock() + AGAIN_S if kept.stale else 0.0
+                snapshot.retry_at = self._clock() + AGAIN_S if snapshot.stale else 0.0
             except StoreUnavailable:
-                kept.stale = True
-                if kept.offers is None:
+                snapshot.stale = True
+                if snapshot.offers is None:
                     raise
-                kept.retry_at = now + RETRY_S
-            return kept.offers if kept.offers is not None else NO_OFFERS
+                snapshot.retry_at = now + RETRY_S
+            return snapshot.offers if snapshot.offers is not None else NO_OFFERS
 
-    async def _rebuild(self, tenant: str, kept: _Snapshot, principal: Principal | None) -> None:
-        servers = [one for one in await self._store.servers(tenant) if one.status == "active"]
+    async def _rebuild(self, tenant: str, snapshot: _Snapshot, principal: Principal | None) -> None:
+        servers = [
+            server for server in await self._store.servers(tenant) if server.status == "active"
+        ]
         agents = await self._store.agents(tenant)
-        kept.personal = tuple(one for one in servers if one.catalogue == "person")
+        snapshot.personal = tuple(server for server in servers if server.catalogue == "person")
         catalogues: list[tuple[UpstreamServer, Catalogue]] = []
         for server in servers:
-            own = principal if server.catalogue == "person" else None
+            catalogue_owner = principal if server.catalogue == "person" else None
             if server.catalogue == "person" and principal is None:
                 continue
-            catalogue = await self._store.catalogues.get(tenant, server.id, own)
+            catalogue = await self._store.catalogues.get(tenant, server.id, catalogue_owner)
             if catalogue is not None:
                 catalogues.append((server, catalogue))
-            if catalogue is None or own is not None:
-                self._in_use.want(server, own)
+            if catalogue is None or catalogue_owner is not None:
+                self._in_use.want(server, catalogue_owner)
         # A caller's snapshot shares the offers of the servers that show all callers the same.
-        known = {**self._tenants[tenant].built} if tenant in self._tenants else {}
-        kept.built = await asyncio.to_thread(self._built, {**known, **kept.built}, catalogues)
-        built = [one for _, _, one in kept.built.values()]
+        built_before = {**self._tenants[tenant].built} if tenant in self._tenants else {}
+        snapshot.built = await asyncio.to_thread(
+            self._built, {**built_before, **snapshot.built}, catalogues
+        )
+        built = [offers_of_server for _, _, offers_of_server in snapshot.built.values()]
         offers, left_out = merged(built, self._own)
-        kept.left_out = left_out
-        ttl_ms = min((one.ttl_ms for _, one in catalogues), default=None)
-        made = TenantOffers(
+        snapshot.left_out = left_out
+        ttl_ms = min((catalogue.ttl_ms for _, catalogue in catalogues), default=None)
+        rebuilt = TenantOffers(
             offers,
             agents=_agents(agents),
             ttl_ms=ttl_ms,
@@ -196,18 +200,18 @@ class UpstreamOffers:
                 if catalogue.instructions
             ),
         )
-        if kept.offers is None or not _same(kept.offers, made):
-            kept.offers = made
+        if snapshot.offers is None or not _same(snapshot.offers, rebuilt):
+            snapshot.offers = rebuilt
 
     def _built(
         self,
-        known: Mapping[str, Built],
+        built_before: Mapping[str, Built],
         catalogues: Sequence[tuple[UpstreamServer, Catalogue]],
     ) -> dict[str, Built]:
         """Return the offers of each server; those that did not change stay the same objects."""
         built: dict[str, Built] = {}
         for server, catalogue in catalogues:
-            before = known.get(server.id)
+            before = built_before.get(server.id)
             if before is not None and before[0] == server and same_content(before[1], catalogue):
                 built[server.id] = before
             else:
@@ -217,7 +221,7 @@ class UpstreamOffers:
 
 
 def merged(
-    servers: Iterable[ServerOffers], own: Iterable[Offer]
+    servers: Iterable[ServerOffers], gatepost_offers: Iterable[Offer]
 ) -> tuple[tuple[Offer, ...], dict[str, tuple[LeftOut, ...]]]:
     """
     Return the offers of several servers together, and what of each is left out.
@@ -225,31 +229,35 @@ def merged(
     Names and URIs belong to the configuration first, then to the server that is registered
     longest. A template takes no URIs that could be another owner's.
     """
-    taken: dict[tuple[str, str], str] = {(one.kind, one.key): "Gatepost" for one in own}
-    templates = [("Gatepost", one) for one in own if isinstance(one, Template)]
-    documents = [("Gatepost", one) for one in own if isinstance(one, ResourceOffer)]
+    owners: dict[tuple[str, str], str] = {
+        (offer.kind, offer.key): "Gatepost" for offer in gatepost_offers
+    }
+    templates = [("Gatepost", offer) for offer in gatepost_offers if isinstance(offer, Template)]
+    documents = [
+        ("Gatepost", offer) for offer in gatepost_offers if isinstance(offer, ResourceOffer)
+    ]
     offers: list[Offer] = []
     left_out: dict[str, tuple[LeftOut, ...]] = {}
     names: set[str] = set()
-    for each in servers:
-        problems = list(each.left_out)
-        name = each.server.name
-        kept: list[Offer] = []
-        for offer in each.offers if name not in names else ():
-            owner = taken.get((offer.kind, offer.key)) or _owner(offer, name, templates)
+    for of_server in servers:
+        problems = list(of_server.left_out)
+        name = of_server.server.name
+        accepted: list[Offer] = []
+        for offer in of_server.offers if name not in names else ():
+            owner = owners.get((offer.kind, offer.key)) or _owner(offer, name, templates)
             if owner is not None:
                 problems.append(_left_out(offer, owner))
                 continue
-            taken[offer.kind, offer.key] = name
-            kept.append(offer)
+            owners[offer.kind, offer.key] = name
+            accepted.append(offer)
         if name in names:
             reason = "another server of this name is in the configuration"
             problems.append(LeftOut(section="tools", key="", reason=reason))
         names.add(name)
-        templates += [(name, one) for one in kept if isinstance(one, Template)]
-        documents += [(name, one) for one in kept if isinstance(one, ResourceOffer)]
-        offers += kept
-        left_out[each.server.id] = tuple(problems)
+        templates += [(name, offer) for offer in accepted if isinstance(offer, Template)]
+        documents += [(name, offer) for offer in accepted if isinstance(offer, ResourceOffer)]
+        offers += accepted
+        left_out[of_server.server.id] = tuple(problems)
     return tuple(offers), left_out
 
 
@@ -277,12 +285,12 @@ def _left_out(offer: Offer, owner: str) -> LeftOut:
 
 
 def _agents(agents: Iterable[AgentRegistration]) -> Mapping[str, Agent]:
-    found: dict[str, Agent] = {}
-    for one in agents:
-        for client_id in one.client_ids:
+    agents_by_client: dict[str, Agent] = {}
+    for agent in agents:
+        for client_id in agent.client_ids:
             # The configuration comes first.
-            found.setdefault(client_id, Agent(frozenset(one.capabilities), one.mode))
-    return found
+            agents_by_client.setdefault(client_id, Agent(frozenset(agent.capabilities), agent.mode))
+    return agents_by_client
 
 
 def _same(before: TenantOffers, after: TenantOffers) -> bool:
@@ -290,5 +298,5 @@ def _same(before: TenantOffers, after: TenantOffers) -> bool:
         return False
     if before.instructions != after.instructions:
         return False
-    identical = all(one is other for one, other in zip(before.offers, after.offers, strict=True))
+    identical = all(old is new for old, new in zip(before.offers, after.offers, strict=True))
     return identical and before.agents == after.agents

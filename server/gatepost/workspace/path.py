@@ -63,8 +63,8 @@ def is_repository(name: str) -> bool:
     HFS+ ignores characters that are not seen, Windows what follows a colon, dots and spaces at
     the end, and it has the short name `git~1` (CVE-2014-9390, CVE-2019-1352).
     """
-    seen = "".join(c for c in name.partition(":")[0] if unicodedata.category(c) != "Cf")
-    return bool(REPOSITORY.fullmatch(seen.rstrip(". ").casefold()))
+    visible = "".join(c for c in name.partition(":")[0] if unicodedata.category(c) != "Cf")
+    return bool(REPOSITORY.fullmatch(visible.rstrip(". ").casefold()))
 
 
 def folder_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:

@@ -47,14 +47,14 @@ def _empty(parent: int, name: str) -> tuple[WorkspaceUsage, list[str]]:
     moved: list[str] = []
     handle = os.open(name, DIRECTORY, dir_fd=parent)
     try:
-        for below in os.listdir(handle):
-            status = os.stat(below, dir_fd=handle, follow_symlinks=False)
+        for entry_name in os.listdir(handle):
+            status = os.stat(entry_name, dir_fd=handle, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 fresh = partial_name()
-                os.rename(below, fresh, src_dir_fd=handle, dst_dir_fd=parent)
+                os.rename(entry_name, fresh, src_dir_fd=handle, dst_dir_fd=parent)
                 moved.append(fresh)
                 continue
-            os.unlink(below, dir_fd=handle)
+            os.unlink(entry_name, dir_fd=handle)
             files += 1
             size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     finally:

@@ -50,10 +50,10 @@ class Walk:
         handle = root
         try:
             for name in parts[:-1]:
-                below = os.open(name, DIRECTORY, dir_fd=handle)
+                subfolder = os.open(name, DIRECTORY, dir_fd=handle)
                 if handle != root:
                     os.close(handle)
-                handle = below
+                handle = subfolder
             return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         finally:
             if handle != root:
@@ -72,10 +72,10 @@ class Kernel:
         handle = root
         try:
             while len(parts) > NAMES_AT_ONCE:
-                below = self._open(handle, parts[:NAMES_AT_ONCE], DIRECTORY)
+                subfolder = self._open(handle, parts[:NAMES_AT_ONCE], DIRECTORY)
                 if handle != root:
                     os.close(handle)
-                handle, parts = below, parts[NAMES_AT_ONCE:]
+                handle, parts = subfolder, parts[NAMES_AT_ONCE:]
             return self._open(handle, parts, flags)
         finally:
             if handle != root:
@@ -85,14 +85,14 @@ class Kernel:
         path = os.fsencode("/".join(parts) or ".")
         if b"\0" in path:
             raise ValueError("embedded null byte")  # C would read the path only up to the NUL
-        how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE)
+        open_how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE)
         for _ in range(ATTEMPTS):
             opened: int = self._call(
                 ctypes.c_long(OPENAT2),
                 ctypes.c_long(handle),
                 ctypes.c_char_p(path),
-                ctypes.c_char_p(how),
-                ctypes.c_size_t(len(how)),
+                ctypes.c_char_p(open_how),
+                ctypes.c_size_t(len(open_how)),
             )
             if opened >= 0:
                 return opened

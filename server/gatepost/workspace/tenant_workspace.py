@@ -69,13 +69,13 @@ class Workspaces:
 
     def of(self, tenant: str) -> "TenantWorkspace":
         """Return the workspace of one tenant; *tenant* is a validated tenant id."""
-        known = self._tenants.get(tenant)
-        if known is None:
+        workspace = self._tenants.get(tenant)
+        if workspace is None:
             home = Home(
                 self._root, tenant, self._quota, self._resolver, self._threads, self._running
             )
-            known = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
-        return known
+            workspace = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
+        return workspace
 
     def close(self) -> None:
         """Cancel running work, wait for it, and close the root."""
@@ -169,9 +169,9 @@ class Home:
             for name in names:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=handle)
-                below = self.resolver.open(handle, (name,), DIRECTORY)
+                subfolder = self.resolver.open(handle, (name,), DIRECTORY)
                 os.close(handle)
-                handle = below
+                handle = subfolder
         except OSError:
             os.close(handle)
             raise
@@ -185,7 +185,9 @@ class Home:
             os.close(handle)
         folders = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
         counts = [Tree(self.root, folder, self.resolver, "").count() for folder in folders]
-        return WorkspaceUsage(sum(one.bytes for one in counts), sum(one.files for one in counts))
+        return WorkspaceUsage(
+            sum(count.bytes for count in counts), sum(count.files for count in counts)
+        )
 
 
 def _discard_error(future: asyncio.Future[Any]) -> None:
@@ -269,15 +271,15 @@ class TenantWorkspace:
         """Return the first *limit* bytes of each readable file."""
 
         def read(stop: threading.Event) -> list[FileHead | None]:
-            found: list[FileHead | None] = []
+            heads: list[FileHead | None] = []
             for path in paths:
                 head = None
                 with contextlib.suppress(ToolFailure):
                     head = self._tree.read(self._parts(path), limit)
-                found.append(head)
+                heads.append(head)
                 if stop.is_set():
                     raise WorkAbandoned
-            return found
+            return heads
 
         return await self._home.run(read)
 
@@ -328,8 +330,8 @@ class TenantWorkspace:
 
     async def room(self) -> WorkspaceUsage:
         """Return the remaining quota of the tenant, negative if it is exceeded."""
-        kept, quota = await self.usage(), self._home.usage_file.quota
-        return WorkspaceUsage(quota.bytes - kept.bytes, quota.files - kept.files)
+        used, quota = await self.usage(), self._home.usage_file.quota
+        return WorkspaceUsage(quota.bytes - used.bytes, quota.files - used.files)
 
     async def place(self) -> Path:
         """Return the real path of the directory for a sandboxed program; create it if missing."""
@@ -342,17 +344,17 @@ class TenantWorkspace:
             raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
         return self._within((PRIVATE, self._home.tenant, name), "", ())
 
-    def folder(self, path: str, shown: str) -> "TenantWorkspace":
-        """Return a folder of the workspace as a workspace, shown as *shown*."""
-        return self._within((self._home.tenant,), shown, folder_of(path))
+    def folder(self, path: str, shown_path: str) -> "TenantWorkspace":
+        """Return a folder of the workspace as a workspace, shown as *shown_path*."""
+        return self._within((self._home.tenant,), shown_path, folder_of(path))
 
     async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
         """Run blocking work on data that can be recreated."""
         return await self._home.run(lambda stop: work(self._home.apart(), stop))
 
-    def _within(self, base: Parts, shown: str, folder: Parts) -> "TenantWorkspace":
+    def _within(self, base: Parts, shown_path: str, folder: Parts) -> "TenantWorkspace":
         home = self._home
-        tree = Tree(home.root, base, home.resolver, shown, folder=folder)
+        tree = Tree(home.root, base, home.resolver, shown_path, folder=folder)
         return TenantWorkspace(home.root, home.tenant, home=home, tree=tree)
 
     def _parts(self, path: str) -> Parts:

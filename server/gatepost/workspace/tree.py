@@ -49,20 +49,20 @@ class Tree:
     """
 
     def __init__(
-        self, root: int, base: Parts, resolver: Resolver, shown: str, *, folder: Parts = ()
+        self, root: int, base: Parts, resolver: Resolver, shown_path: str, *, folder: Parts = ()
     ) -> None:
         self._root = root
         self._base = (*base, *folder)
         self._uncounted = len(base)
         self._resolver = resolver
-        self.shown = shown
+        self.shown = shown_path
 
     def read(self, parts: Parts, limit: int) -> FileHead:
         """Return the first *limit* bytes of a plain file, and its size."""
         with self._explained(parts), self._file(parts) as file:
             data = bytearray()
-            while len(data) < limit and (more := os.read(file, min(limit - len(data), CHUNK))):
-                data += more
+            while len(data) < limit and (chunk := os.read(file, min(limit - len(data), CHUNK))):
+                data += chunk
             return FileHead(bytes(data), max(os.fstat(file).st_size, len(data)))
 
     def write(
@@ -140,8 +140,8 @@ class Tree:
                     raise ToolFailure("validation", message, field="recursive")
                 hidden = partial_name()
                 os.rename(parts[-1], hidden, src_dir_fd=folder, dst_dir_fd=folder)
-                gone = clear(folder, hidden)
-                delta.add(bytes=-gone.bytes, files=-gone.files)
+                removed = clear(folder, hidden)
+                delta.add(bytes=-removed.bytes, files=-removed.files)
                 os.fsync(folder)
                 return True
         except _Missing:
@@ -160,10 +160,10 @@ class Tree:
     def status(self, parts: Parts) -> Item:
         """Return the status of the path."""
         with self._explained(parts):
-            found = self._status(parts)
-            if found is None:
+            status = self._status(parts)
+            if status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            return _item(parts, found)
+            return _item(parts, status)
 
     def entries(
         self,
@@ -186,14 +186,16 @@ class Tree:
             folder = todo.popleft()
             try:
                 with self._explained(folder):
-                    below = self._entries(folder, hidden=hidden)
+                    folder_items = self._entries(folder, hidden=hidden)
             except ToolFailure:
                 if folder == parts and parts:
                     raise
                 continue  # nothing is written yet, or it was removed meanwhile
-            items += [one for one in below if one.type == "file" or not files_only]
+            items += [item for item in folder_items if item.type == "file" or not files_only]
             if recursive:
-                todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
+                todo += [
+                    tuple(item.path.split("/")) for item in folder_items if item.type == "folder"
+                ]
         is_cut = len(items) > limit
         return FolderListing(sorted(items[:limit], key=lambda item: item.path), is_cut)
 
@@ -221,15 +223,15 @@ class Tree:
         return WorkspaceUsage(size, files)
 
     def _entries(self, parts: Parts, *, hidden: bool) -> list[Item]:
-        found: list[Item] = []
+        items: list[Item] = []
         with self._folder(parts) as folder:
             for name in sorted(os.listdir(folder)):
                 path = (*parts, name)
                 if (name.startswith(".") and not hidden) or problem_of("/".join(path)) is not None:
                     continue
                 if (status := _look(name, folder)) is not None:
-                    found.append(_item(path, status))
-        return found
+                    items.append(_item(path, status))
+        return items
 
     @contextmanager
     def _folder(self, parts: Sequence[str]) -> Iterator[int]:
@@ -269,9 +271,9 @@ class Tree:
                 else:
                     delta.add(bytes=0, files=int(at >= self._uncounted))
                     os.fsync(handle)
-                below = self._resolver.open(handle, (name,), DIRECTORY)
+                subfolder = self._resolver.open(handle, (name,), DIRECTORY)
                 os.close(handle)
-                handle = below
+                handle = subfolder
             yield handle
         finally:
             os.close(handle)
@@ -304,7 +306,7 @@ class Tree:
         mode: int,
     ) -> int:
         temporary = partial_name()
-        done = False
+        is_replaced = False
         try:
             handle = os.open(temporary, MAKING, mode, dir_fd=folder)
             try:
@@ -321,10 +323,10 @@ class Tree:
                 raise WorkAbandoned
             # Renaming replaces a link instead of writing through it.
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            done = True
+            is_replaced = True
             return size
         finally:
-            if not done:
+            if not is_replaced:
                 clear(folder, temporary)
 
     def _show(self, parts: Parts) -> str:

@@ -119,10 +119,10 @@ class UsageFile:
             return WorkspaceUsage(delta.bytes, delta.files)
 
     def _read(self, handle: int) -> WorkspaceUsage | None:
-        found = WRITTEN_USAGE.fullmatch(os.pread(handle, 64, 0))
-        if found is None or self._counted_at is None:
+        match = WRITTEN_USAGE.fullmatch(os.pread(handle, 64, 0))
+        if match is None or self._counted_at is None:
             return None
-        return WorkspaceUsage(int(found[1]), int(found[2]))
+        return WorkspaceUsage(int(match[1]), int(match[2]))
 
     def _recount(self) -> WorkspaceUsage | None:
         if self._counted_at is not None and time.monotonic() < self._counted_at + RECOUNT_S:

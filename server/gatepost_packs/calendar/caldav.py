@@ -75,17 +75,19 @@ class CalDav:
     async def collections(self) -> list[Collection]:
         """Return the calendar at the URL, or those of the principal or home there."""
         at_url = await self._found(self._url, depth=0)
-        for found in at_url:
-            if found.is_calendar:
-                return [Collection(found.url, "")]
-        home = next((found.home for found in at_url if found.home), "")
+        for resource in at_url:
+            if resource.is_calendar:
+                return [Collection(resource.url, "")]
+        home = next((resource.home for resource in at_url if resource.home), "")
         if not home:
-            principal = next((found.principal for found in at_url if found.principal), "")
+            principal = next((resource.principal for resource in at_url if resource.principal), "")
             if principal:
                 at_principal = await self._found(principal, depth=0)
-                home = next((found.home for found in at_principal if found.home), "")
-        below = await self._found(home or self._url, depth=1)
-        calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
+                home = next((resource.home for resource in at_principal if resource.home), "")
+        members = await self._found(home or self._url, depth=1)
+        calendars = [
+            Collection(resource.url, resource.name) for resource in members if resource.is_calendar
+        ]
         if not calendars:
             raise ToolFailure("not_found", "there is no calendar at its URL or below it")
         return calendars[:MAX_CALENDARS]
@@ -137,8 +139,8 @@ class _CalDavResource:
 
     def __init__(self, base: str, response: Element) -> None:
         self.url = _joined(base, _href(response) or base)
-        kinds = {kind.tag for found in response.iter(f"{D}resourcetype") for kind in found}
-        holds = {one.get("name") for one in response.iter(f"{C}comp")}
+        kinds = {kind.tag for element in response.iter(f"{D}resourcetype") for kind in element}
+        holds = {element.get("name") for element in response.iter(f"{C}comp")}
         self.is_calendar = f"{C}calendar" in kinds and (not holds or "VEVENT" in holds)
         self.name = (response.findtext(f".//{D}displayname") or "").strip()
         self.name = self.name or _last(self.url)
@@ -147,8 +149,8 @@ class _CalDavResource:
 
     @staticmethod
     def _referred(base: str, response: Element, prop: str) -> str:
-        found = response.find(f".//{prop}")
-        href = _href(found) if found is not None else ""
+        element = response.find(f".//{prop}")
+        href = _href(element) if element is not None else ""
         return _joined(base, href) if href else ""
 
 
@@ -182,8 +184,8 @@ def basic(user: str, password: str) -> dict[str, str]:
     """Return the header with the credentials (RFC 7617), or none."""
     if not user:
         return {}
-    both = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return {"authorization": f"Basic {both}"}
+    credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"authorization": f"Basic {credentials}"}
 
 
 def _last(url: str) -> str:
@@ -204,5 +206,5 @@ def _href(element: Element) -> str:
     return (element.findtext(f"{D}href") or "").strip()
 
 
-def _utc(when: datetime) -> str:
-    return f"{when.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"

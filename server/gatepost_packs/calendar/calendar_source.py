@@ -39,24 +39,24 @@ class DocumentCache:
     304).
     """
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._most = max_bytes
         self._bytes = 0
         self._kept: OrderedDict[CacheKey, CachedDocument] = OrderedDict()
 
     def conditions(self, key: CacheKey) -> dict[str, str]:
         """Return the headers of a conditional request (RFC 9110 section 13.1)."""
-        kept = self._kept.get(key)
-        return dict(kept.validators) if kept is not None else {}
+        cached = self._kept.get(key)
+        return dict(cached.validators) if cached is not None else {}
 
     def take(self, key: CacheKey, reply: OutboundReply) -> OutboundReply:
         """Return *reply*, or the cached document if the reply says that it is unchanged."""
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= len(kept.body)
-        if reply.status == 304 and kept is not None:
-            self._keep(key, kept)
-            return OutboundReply(200, reply.headers, kept.body, False, reply.url)
+        cached = self._kept.pop(key, None)
+        if cached is not None:
+            self._bytes -= len(cached.body)
+        if reply.status == 304 and cached is not None:
+            self._keep(key, cached)
+            return OutboundReply(200, reply.headers, cached.body, False, reply.url)
         if reply.status == 200 and not reply.truncated:
             names = {"etag": "if-none-match", "last-modified": "if-modified-since"}
             validators = tuple(
@@ -66,11 +66,11 @@ class DocumentCache:
                 self._keep(key, CachedDocument(validators, reply.body))
         return reply
 
-    def _keep(self, key: CacheKey, kept: CachedDocument) -> None:
-        if len(kept.body) > self._most:
+    def _keep(self, key: CacheKey, document: CachedDocument) -> None:
+        if len(document.body) > self._most:
             return
-        self._kept[key] = kept
-        self._bytes += len(kept.body)
+        self._kept[key] = document
+        self._bytes += len(document.body)
         while self._bytes > self._most:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= len(oldest.body)
@@ -148,11 +148,11 @@ class CalendarSource:
         names = [path]
         if item.type == "folder":
             listing = await workspace.entries(path, limit=MAX_FILES)
-            names = [one.path for one in listing.items if one.path.lower().endswith(".ics")]
-        left, data = self._settings.max_bytes, []
+            names = [entry.path for entry in listing.items if entry.path.lower().endswith(".ics")]
+        remaining_bytes, data = self._settings.max_bytes, []
         for name in names:
-            data.append(await workspace.read(name, limit=max(left, 1)))
-            left -= len(data[-1])
+            data.append(await workspace.read(name, limit=max(remaining_bytes, 1)))
+            remaining_bytes -= len(data[-1])
         return data
 
     async def _from_caldav(
@@ -162,22 +162,24 @@ class CalendarSource:
         user, password = await self._signs_in(url)
         server = CalDav(self._ctx.http, url, user=user, password=password)
         collections = await server.collections()
-        chosen = [one for one in collections if one.answers_to(part)]
-        if not chosen or (part and not chosen[0].name):
-            raise self._no_part(part, [one.name for one in collections if one.name])
-        found, left = [], self._settings.max_bytes
-        for one in chosen:
-            data = await server.events(one.url, start, end, max(left, 1))
-            left -= sum(len(document) for document in data)
-            name = f"{self.name}/{one.name}" if one.name else self.name
-            found.append(CalendarDocuments(name, self.zone, data))
-        return found
+        matching = [collection for collection in collections if collection.answers_to(part)]
+        if not matching or (part and not matching[0].name):
+            raise self._no_part(
+                part, [collection.name for collection in collections if collection.name]
+            )
+        documents, remaining_bytes = [], self._settings.max_bytes
+        for collection in matching:
+            data = await server.events(collection.url, start, end, max(remaining_bytes, 1))
+            remaining_bytes -= sum(len(document) for document in data)
+            name = f"{self.name}/{collection.name}" if collection.name else self.name
+            documents.append(CalendarDocuments(name, self.zone, data))
+        return documents
 
     async def _signs_in(self, url: str) -> tuple[str, str]:
         """Return the credentials for *url*, which always come from the operator."""
         user, password = [
-            await self._ctx.secret(one, field="calendar", to=url, fixed=True)
-            for one in (self._calendar.user, self._calendar.password)
+            await self._ctx.secret(reference, field="calendar", to=url, fixed=True)
+            for reference in (self._calendar.user, self._calendar.password)
         ]
         return user, password
 

@@ -56,13 +56,13 @@ class CalendarSettings(PackSettings, frozen=True):
         """Yield problems with the values, beyond their types."""
         if not _is_zone(self.zone):
             yield _no_zone("zone", self.zone)
-        for setting, value, most in (
+        for setting, value, limit in (
             ("max_days", self.max_days, LONGEST_DAYS),
             ("max_bytes", self.max_bytes, LARGEST_BYTES),
             ("timeout_s", self.timeout_s, LONGEST_S),
         ):
-            if not 0 < value <= most:
-                yield SettingFault(setting, f"it must be more than 0 and at most {most:g}")
+            if not 0 < value <= limit:
+                yield SettingFault(setting, f"it must be more than 0 and at most {limit:g}")
         for name, calendar in self.calendars.items():
             if not ENTRY.fullmatch(name):
                 yield SettingFault(
@@ -75,11 +75,11 @@ class CalendarSettings(PackSettings, frozen=True):
 
 
 def _faults(calendar: Calendar) -> Iterator[SettingFault]:
-    given = [field for field in ("url", "path", "caldav") if getattr(calendar, field)]
-    if len(given) != 1:
+    locations = [field for field in ("url", "path", "caldav") if getattr(calendar, field)]
+    if len(locations) != 1:
         yield SettingFault(
-            given[1] if given else "url",
-            f"a calendar has one source, not {len(given)}",
+            locations[1] if locations else "url",
+            f"a calendar has one source, not {len(locations)}",
             "set one of url, path and caldav",
         )
     if calendar.zone and not _is_zone(calendar.zone):

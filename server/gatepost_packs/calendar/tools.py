@@ -43,16 +43,16 @@ def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
     try:
         if len(text.strip()) <= 10:
             day = date.fromisoformat(text.strip())
-            found = datetime.combine(day + timedelta(days=int(last)), time(), zone)
+            moment = datetime.combine(day + timedelta(days=int(last)), time(), zone)
         else:
-            found = datetime.fromisoformat(text.strip())
+            moment = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError):
         message = f"`{field}` should be an ISO 8601 date or time such as {EXAMPLE}."
         raise ToolFailure("validation", message, field=field) from None
-    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
         message = f"`{field}` should be between the years {FIRST_YEAR} and {LAST_YEAR}."
         raise ToolFailure("validation", message, field=field)
-    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
 
 pack = Pack("calendar")
@@ -141,23 +141,23 @@ async def calendar_read(
     sources, part = _chosen(ctx, settings, calendar)
     zone = ZoneInfo(sources[0].zone if len(sources) == 1 else settings.zone)
     begins, ends = window(start, end, zone, max_days=settings.max_days)
-    fetched = await asyncio.gather(*(_fetched(one, begins, ends, part) for one in sources))
+    fetched = await asyncio.gather(*(_fetched(source, begins, ends, part) for source in sources))
     await ctx.progress(1, 2, "The calendars are fetched.")
-    if all(isinstance(one, ToolFailure) for one in fetched):
-        raise next(one for one in fetched if isinstance(one, ToolFailure))
+    if all(isinstance(result, ToolFailure) for result in fetched):
+        raise next(result for result in fetched if isinstance(result, ToolFailure))
     gaps = [
-        Gap(calendar=source.name, reason=one.failure.message)
-        for source, one in zip(sources, fetched, strict=True)
-        if isinstance(one, ToolFailure)
+        Gap(calendar=source.name, reason=result.failure.message)
+        for source, result in zip(sources, fetched, strict=True)
+        if isinstance(result, ToolFailure)
     ]
-    documents = [one for found in fetched if isinstance(found, list) for one in found]
+    documents = [document for result in fetched if isinstance(result, list) for document in result]
     request = {
         "start": begins.isoformat(),
         "end": ends.isoformat(),
         "words": (query or "").casefold().split(),
         "limit": limit,
         "seconds": settings.timeout_s * WORK_SHARE,
-        "calendars": [_request_of(one) for one in documents],
+        "calendars": [_request_of(document) for document in documents],
     }
     read = await _read(request, settings.timeout_s)
     return _agenda(begins, ends, read, gaps)
@@ -169,9 +169,9 @@ def _chosen(
     """Return the tenant's calendars, or the one of that name and its selected part."""
     tenant = ctx.caller.tenant_id
     chosen_calendars = {
-        name: one
-        for name, one in settings.calendars.items()
-        if not one.tenants or tenant in one.tenants
+        name: calendar
+        for name, calendar in settings.calendars.items()
+        if not calendar.tenants or tenant in calendar.tenants
     }
     if not chosen_calendars:
         message = (
@@ -181,7 +181,8 @@ def _chosen(
         raise ToolFailure("not_found", message)
     if calendar is None:
         return [
-            CalendarSource(ctx, name, one, settings) for name, one in chosen_calendars.items()
+            CalendarSource(ctx, name, calendar, settings)
+            for name, calendar in chosen_calendars.items()
         ], ""
     name, _, part = calendar.partition("/")
     if name not in chosen_calendars:
@@ -210,7 +211,7 @@ def _request_of(documents: CalendarDocuments) -> dict[str, Any]:
     return {
         "name": documents.name,
         "zone": documents.zone,
-        "documents": [base64.b64encode(one).decode() for one in documents.data],
+        "documents": [base64.b64encode(content).decode() for content in documents.data],
     }
 
 
@@ -233,13 +234,13 @@ async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
 def _agenda(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
     unreadable, left_out = read["unreadable"], read["left_out"]
     if unreadable and not read["readable"] and not gaps:
-        named, reason = unreadable[0]["calendar"], unreadable[0]["reason"]
-        message = f"The calendar {named} cannot be read: {reason}."
+        calendar_name, reason = unreadable[0]["calendar"], unreadable[0]["reason"]
+        message = f"The calendar {calendar_name} cannot be read: {reason}."
         raise ToolFailure("validation", message)
-    gaps += [Gap(**one) for one in (*unreadable, *left_out)]
+    gaps += [Gap(**gap) for gap in (*unreadable, *left_out)]
     if len(gaps) > MAX_GAPS:
-        more = Gap(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
-        gaps = [*gaps[:MAX_GAPS], more]
+        summary = Gap(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
+        gaps = [*gaps[:MAX_GAPS], summary]
     return Agenda(
         start=begins.isoformat(),
         end=ends.isoformat(),

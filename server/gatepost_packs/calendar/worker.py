@@ -55,10 +55,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         # use, and a hostile one hides no other.
         share = reading.left_s / (len(request["calendars"]) - number)
         reading.read(calendar, share)
-    found = sorted(reading.found, key=lambda one: one[0])
+    events = sorted(reading.found, key=lambda item: item[0])
     return {
-        "events": [event for _, event in found[: request["limit"]]],
-        "total": len(found),
+        "events": [event for _, event in events[: request["limit"]]],
+        "total": len(events),
         "readable": reading.readable,
         "left_out": reading.left_out,
         "unreadable": reading.unreadable,
@@ -108,12 +108,12 @@ class CalendarReader:
         Return the document without plain events of other times, because parsing takes longest.
         """
         head, *blocks = text.split("\nBEGIN:VEVENT")
-        kept = [head]
+        parts = [head]
         for block in blocks:
-            event, ended, rest = block.partition("\nEND:VEVENT")
-            known = ended and not self._may_count(event.upper())
-            kept.append(rest.rstrip("\r\n") if known else f"\nBEGIN:VEVENT{block}")
-        return "".join(kept)
+            event, ended, remainder = block.partition("\nEND:VEVENT")
+            is_irrelevant = ended and not self._may_count(event.upper())
+            parts.append(remainder.rstrip("\r\n") if is_irrelevant else f"\nBEGIN:VEVENT{block}")
+        return "".join(parts)
 
     def _may_count(self, event: str) -> bool:
         if any(word in event for word in ("RRULE", "RDATE", "RECURRENCE-ID", "DURATION")):
@@ -141,25 +141,25 @@ class CalendarReader:
             self._leave_out(name, events[0], "it is not valid iCalendar")
 
     def _within_time(self, name: str, zone: ZoneInfo, series: Any) -> list[SortedEvent]:
-        most = min(SERIES_S, self.share_s / 2)  # half, so that there is always time left
-        signal.setitimer(signal.ITIMER_VIRTUAL, most)
+        limit_s = min(SERIES_S, self.share_s / 2)  # half, so that there is always time left
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
         try:
             return self._expanded(name, zone, series)
         finally:
-            left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            self.share_s -= most - left
-            self.left_s -= most - left
+            remaining_s, _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self.share_s -= limit_s - remaining_s
+            self.left_s -= limit_s - remaining_s
 
     def _expanded(self, name: str, zone: ZoneInfo, series: Any) -> list[SortedEvent]:
         query = recurring_ical_events.of(series)
-        between = query.between(self.start.astimezone(zone), self.end.astimezone(zone))
+        occurrences = query.between(self.start.astimezone(zone), self.end.astimezone(zone))
         recurring = any(event.get("RRULE") or event.get("RDATE") for event in series.walk("VEVENT"))
-        found = []
-        for occurrence in between:
+        events = []
+        for occurrence in occurrences:
             if _matches(occurrence, self.words):
-                shown = _shown(name, occurrence, recurring)
-                found.append((_order(occurrence, zone, shown), shown))
-        return found
+                event_fields = _shown(name, occurrence, recurring)
+                events.append((_order(occurrence, zone, event_fields), event_fields))
+        return events
 
     def _leave_out(self, name: str, event: Any, reason: str) -> None:
         entry = {"calendar": name, "summary": _cut(event, "SUMMARY", 200) or "", "reason": reason}
@@ -210,9 +210,9 @@ def _frequency_rank(series: Any) -> int:
 
 def _day(event: str, field: str) -> date | None:
     """Return the day of a date property if it is plain to see."""
-    _, found, after = event.partition(f"\n{field}")
+    _, separator, after = event.partition(f"\n{field}")
     value = after.partition("\n")[0].rpartition(":")[2][:8]
-    if not found or not value.isdigit():
+    if not separator or not value.isdigit():
         return None
     try:
         return datetime.strptime(value, "%Y%m%d").replace(tzinfo=UTC).date()
@@ -231,7 +231,7 @@ def _shown(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
     if end <= start and written[1] > written[0]:
         # The end is in the hour that the clocks skip, so it would be before the start.
         end = (start.astimezone(UTC) + (written[1] - written[0])).astimezone(end.tzinfo)
-    shown = {
+    fields = {
         "calendar": calendar,
         "summary": _cut(event, "SUMMARY", 200) or "",
         "start": start.isoformat(),
@@ -242,40 +242,40 @@ def _shown(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
         "uid": _cut(event, "UID", 200),
     }
     for field in ("STATUS", "LOCATION", "DESCRIPTION", "ORGANIZER", "URL"):
-        shown[field.lower()] = _cut(event, field, TEXT_CHARS)
-    if shown["status"]:
-        shown["status"] = shown["status"].lower()
-    return shown
+        fields[field.lower()] = _cut(event, field, TEXT_CHARS)
+    if fields["status"]:
+        fields["status"] = fields["status"].lower()
+    return fields
 
 
-def _real(when: Any) -> Any:
+def _real(moment: Any) -> Any:
     """
     Return a local time that the clocks skip as the time after the change (RFC 5545 section 3.3.5).
     """
-    if isinstance(when, datetime) and when.tzinfo is not None:
-        return when.astimezone(UTC).astimezone(when.tzinfo)
-    return when
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        return moment.astimezone(UTC).astimezone(moment.tzinfo)
+    return moment
 
 
 def _zone(event: Any, start: Any) -> str | None:
     if not isinstance(start, datetime) or start.tzinfo is None:
         return None
-    named = event["DTSTART"].params.get("TZID")
-    return str(named) if named else str(start.tzname() or "UTC")
+    zone_name = event["DTSTART"].params.get("TZID")
+    return str(zone_name) if zone_name else str(start.tzname() or "UTC")
 
 
-def _order(event: Any, zone: ZoneInfo, shown: dict[str, Any]) -> tuple[Any, ...]:
+def _order(event: Any, zone: ZoneInfo, fields: dict[str, Any]) -> tuple[Any, ...]:
     start = event["DTSTART"].dt
     if not isinstance(start, datetime):
         start = datetime.combine(start, time())
     if start.tzinfo is None:
         start = start.replace(tzinfo=zone)
-    return (start.timestamp(), not shown["all_day"], shown["calendar"], shown["summary"])
+    return (start.timestamp(), not fields["all_day"], fields["calendar"], fields["summary"])
 
 
-def _cut(event: Any, field: str, most: int) -> str | None:
+def _cut(event: Any, field: str, max_chars: int) -> str | None:
     value = event.get(field)
     if value is None:
         return None
     text = str(value[0] if isinstance(value, list) and value else value)
-    return text if len(text) <= most else f"{text[: most - 6]} [cut]"
+    return text if len(text) <= max_chars else f"{text[: max_chars - 6]} [cut]"

@@ -81,8 +81,10 @@ async def chat_send(
     """Send a message to a chat channel, as plain text."""
     settings = ctx.settings(ChatSettings)
     if channel not in settings.channels:
-        known = ", ".join(settings.channels) or "none; an administrator adds them in packs.chat"
-        text = f"There is no channel {channel!r}. There are: {known}."
+        channel_names = (
+            ", ".join(settings.channels) or "none; an administrator adds them in packs.chat"
+        )
+        text = f"There is no channel {channel!r}. There are: {channel_names}."
         raise ToolFailure("not_found", text, field="channel")
     if not message.strip():
         raise ToolFailure("validation", "`message` is empty.", field="message")
@@ -91,14 +93,14 @@ async def chat_send(
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
     results = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
-    delivered = [one for one in results if isinstance(one, Delivered)]
-    unsent = [one for one in results if isinstance(one, Unsent)]
-    if unsent and not delivered and not any(one.partly for one in unsent):
+    delivered = [result for result in results if isinstance(result, Delivered)]
+    unsent = [result for result in results if isinstance(result, Unsent)]
+    if unsent and not delivered and not any(result.partly for result in unsent):
         raise _failure(channel, unsent)
     return Sent(
         channel=channel,
         delivered=delivered,
-        failed=[Undelivered(service=one.service, reason=one.reason) for one in unsent],
+        failed=[Undelivered(service=result.service, reason=result.reason) for result in unsent],
     )
 
 
@@ -144,11 +146,10 @@ async def _send(
     return _refused(result, connections.failures)
 
 
-def _problem(result: dict[str, Any], most: int) -> Unsent:
+def _problem(result: dict[str, Any], max_messages: int) -> Unsent:
     if result["problem"] == "long":
-        reason = (
-            f"the message would become {result['of']} messages there, and at most {most} are sent"
-        )
+        count = f"{result['of']} messages there, and at most {max_messages} are sent"
+        reason = f"the message would become {count}"
         return Unsent("validation", result["service"], reason)
     reason = "Apprise cannot use the URL of the channel; an operator can correct it"
     return Unsent("denied", "the provider", reason)
@@ -186,10 +187,12 @@ def _reason_of(status: int | None) -> tuple[FailureKind, str]:
 
 
 def _failure(channel: str, unsent: list[Unsent]) -> ToolFailure:
-    reasons = "; ".join(f"{one.service}: {one.reason}" for one in unsent)
-    kinds = [one.kind for one in unsent]
+    reasons = "; ".join(f"{result.service}: {result.reason}" for result in unsent)
+    kinds = [result.kind for result in unsent]
     # Some kinds invite a retry, and a destination that did not answer may have the message.
     kind = "timeout" if "timeout" in kinds else kinds[0]
     field = "message" if kind == "validation" else None
-    what = "It is unknown whether the message was sent" if kind == "timeout" else "Nothing was sent"
-    return ToolFailure(kind, f"{what} to {channel}. {reasons}.", field=field)
+    effect = (
+        "It is unknown whether the message was sent" if kind == "timeout" else "Nothing was sent"
+    )
+    return ToolFailure(kind, f"{effect} to {channel}. {reasons}.", field=field)

@@ -101,12 +101,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     messages = messages_of(plugin, asset, request)
     if len(messages) > request["max_parts"]:
         return {"problem": "long", "service": service, "of": len(messages)}
-    sent = 0
+    parts_sent = 0
     for message in messages:
         if not delivered(plugin, message):
             break
-        sent += 1
-    return {"service": service, "parts": sent, "of": len(messages), "status": statuses.status}
+        parts_sent += 1
+    return {"service": service, "parts": parts_sent, "of": len(messages), "status": statuses.status}
 
 
 class StatusHandler(logging.Handler):
@@ -122,8 +122,8 @@ class StatusHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the last one."""
-        if found := STATUS.search(record.getMessage()):
-            self.status = int(found[1])
+        if match := STATUS.search(record.getMessage()):
+            self.status = int(match[1])
 
 
 def scheme_of(plugin: Any) -> str:
@@ -168,7 +168,7 @@ def delivered(plugin: Any, message: dict[str, Any]) -> bool:
 def use_connections(client: ConnectionClient, ca: str) -> None:
     """Make everything that connects use *client*, by host name, and trust *ca* as well."""
 
-    def named(host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
+    def resolve(host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
         name = host.decode() if isinstance(host, bytes) else str(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, int(port)))]
 
@@ -190,7 +190,7 @@ def use_connections(client: ConnectionClient, ca: str) -> None:
         return wrap(context, *arguments, **options)
 
     replaced: list[tuple[Any, str, Any]] = [
-        (socket, "getaddrinfo", named),
+        (socket, "getaddrinfo", resolve),
         (socket, "getfqdn", lambda name="": "localhost.localdomain"),  # not our host name
         (socket.socket, "connect", connect),
         (socket.socket, "connect_ex", connect_ex),

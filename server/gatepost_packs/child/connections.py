@@ -61,18 +61,20 @@ class WorkerConnections:
         with self._server_end:  # always closed, or the worker would wait
             while line := await loop.sock_recv(self._server_end, REQUEST_BYTES):
                 try:
-                    made = await self._connected(msgspec.json.decode(line, type=WantedConnection))
+                    connection = await self._connected(
+                        msgspec.json.decode(line, type=WantedConnection)
+                    )
                 except ToolFailure as failure:
                     self.failures.append(failure)
                     await loop.sock_sendall(self._server_end, b"-")
                     continue
-                with made:
-                    socket.send_fds(self._server_end, [b"+"], [made.fileno()])
+                with connection:
+                    socket.send_fds(self._server_end, [b"+"], [connection.fileno()])
 
     async def _connected(self, target: WantedConnection) -> socket.socket:
         host, port = target.host, target.port
-        named = f"[{host}]" if ":" in host else host
-        for address in await self._http.addresses(target.scheme, named, port):
+        url_host = f"[{host}]" if ":" in host else host
+        for address in await self._http.addresses(target.scheme, url_host, port):
             with contextlib.suppress(OSError, ProxyError, TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
                     return await self._reached(address, port)
@@ -88,24 +90,24 @@ class WorkerConnections:
         if tunnel.scheme != "http" or not tunnel.host:
             raise OSError("only http proxies can tunnel these connections")
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(tunnel.host, tunnel.port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(tunnel.host, tunnel.port, type=socket.SOCK_STREAM)
         with contextlib.ExitStack() as undoing:
-            made = undoing.enter_context(await _dialled(str(found[0][4][0]), tunnel.port))
+            connection = undoing.enter_context(await _dialled(str(addresses[0][4][0]), tunnel.port))
             await tunnel.negotiate(
                 address,
                 port,
-                write=partial(loop.sock_sendall, made),
-                read=partial(loop.sock_recv, made, 1),  # the next byte is the server's
+                write=partial(loop.sock_sendall, connection),
+                read=partial(loop.sock_recv, connection, 1),  # the next byte is the server's
             )
             undoing.pop_all()
-        return made
+        return connection
 
 
 async def _dialled(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.ExitStack() as undoing:
-        made = undoing.enter_context(socket.socket(family))
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, (address, port))
+        connection = undoing.enter_context(socket.socket(family))
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (address, port))
         undoing.pop_all()
-    return made
+    return connection

@@ -43,7 +43,7 @@ async def ask(
     """
     workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS_AT_ONCE))
     # Not the server's working directory: the key ring may be there.
-    path = [one for one in sys.path if one.startswith(os.sep) and one != os.getcwd()]
+    path = [entry for entry in sys.path if entry.startswith(os.sep) and entry != os.getcwd()]
     seconds = math.ceil(timeout_s) + 1
     program = Confined(
         argv=(sys.executable, "-I", "-X", "utf8", START_SCRIPT, str(worker), str(seconds)),
@@ -54,9 +54,11 @@ async def ask(
         handles=handles,
         runs=(*SYSTEM, INTERPRETER),
     )
-    given = msgspec.json.encode({"path": path, "request": request})
+    input_data = msgspec.json.encode({"path": path, "request": request})
     async with asyncio.timeout(timeout_s), workers:
-        ended = await run(program, timeout_s=timeout_s, most=MAX_ANSWER_BYTES, given=given)
+        ended = await run(
+            program, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES, input_data=input_data
+        )
     if ended.code != 0 or ended.cut[0]:
         raise WorkerFailed(f"exit code {ended.code}")
     try:

@@ -35,11 +35,11 @@ _concurrency: WeakKeyDictionary[asyncio.AbstractEventLoop, GitConcurrency] = Wea
 async def limit(tenant: str) -> AsyncIterator[None]:
     """Wait for the limit of the tenant, then that of all; ToolFailure after waiting too long."""
     concurrency = _concurrency.setdefault(asyncio.get_running_loop(), GitConcurrency())
-    own = concurrency.of(tenant)
+    tenant_limit = concurrency.of(tenant)
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WAIT_S):
-                await stack.enter_async_context(own)
+                await stack.enter_async_context(tenant_limit)
                 await stack.enter_async_context(concurrency.all)
         except TimeoutError:
             message = "Too many git commands run at once. Try again."

@@ -83,11 +83,11 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     root, home = await workspace.place(), await area.place()
     if not (home / "gitconfig").exists():
         await area.write_new("gitconfig", FIRST_SETTINGS)
-    for left in home.glob("run-*"):
+    for leftover in home.glob("run-*"):
         # Only a killed server leaves a lock, because no call takes that long.
         with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
-            if left.stat().st_mtime < time.time() - LEFTOVER_S:
-                shutil.rmtree(left, ignore_errors=True)
+            if leftover.stat().st_mtime < time.time() - LEFTOVER_S:
+                shutil.rmtree(leftover, ignore_errors=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     try:
         yield Ground(root, home, run)
@@ -159,21 +159,23 @@ class _Run:
         plan = self.plan
         repository.require_plain(self.ground.root, (*plan.folder, *(plan.target or ())))
         if not self.folder.is_dir():
-            shown = "/".join(("/workspace", *plan.folder))
-            raise ToolFailure("not_found", f"There is no folder {shown}.", field="args")
-        found = repository.configuration_at(self.folder)
+            shown_path = "/".join(("/workspace", *plan.folder))
+            raise ToolFailure("not_found", f"There is no folder {shown_path}.", field="args")
+        configuration = repository.configuration_at(self.folder)
         if self.made is not None and self.made.exists():
             if not self.made.is_dir():
-                shown = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
-                raise ToolFailure("validation", f"{shown} is a file, not a folder.", field="args")
+                shown_path = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
+                raise ToolFailure(
+                    "validation", f"{shown_path} is a file, not a folder.", field="args"
+                )
             self.kept, self.filled = True, any(list(self.made.iterdir()))
             if self.made != self.folder:
                 repository.configuration_at(self.made)
             if "--bare" in plan.argv:
                 repository.require_empty(self.made)
-        if found is None and not self._anywhere():
+        if configuration is None and not self._anywhere():
             raise repository.missing(self.ground.root, plan.folder)
-        return found
+        return configuration
 
     def _anywhere(self) -> bool:
         """Return whether it needs no repository."""
@@ -196,12 +198,12 @@ class _Run:
                 message = "There is no remote yet: remote add origin URL."
                 raise ToolFailure("not_found", message, field="args")
             return list(dict.fromkeys((*every, *configuration.others)))
-        found = configuration.remotes.get(plan.named, ())
-        if not found:
+        remote_urls = configuration.remotes.get(plan.named, ())
+        if not remote_urls:
             names = ", ".join(configuration.remotes) or "none yet"
             message = f"There is no remote {plan.named!r}. There are: {names}."
             raise ToolFailure("not_found", message, field="args")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(remote_urls))
 
     async def _quota(self) -> WorkspaceUsage:
         """
@@ -261,19 +263,19 @@ class _Run:
             run(
                 confined,
                 timeout_s=self.timeout_s,
-                most=self.ctx.settings(GitSettings).max_output_bytes,
+                max_bytes=self.ctx.settings(GitSettings).max_output_bytes,
                 on_stderr=progress.receive,
             )
         )
-        telling = asyncio.create_task(progress.report())
+        reporting = asyncio.create_task(progress.report())
         counting = asyncio.create_task(self._count())
         try:
             await asyncio.wait({running, counting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (running, telling, counting):
+            for task in (running, reporting, counting):
                 task.cancel()
             # The command is over only when the program and its children have ended.
-            await asyncio.gather(running, telling, counting, return_exceptions=True)
+            await asyncio.gather(running, reporting, counting, return_exceptions=True)
         if self.over:
             raise self._full()
         ended = running.result()
@@ -326,8 +328,8 @@ class _Run:
 
     def _shown(self, data: bytes, cut: bool) -> str:
         text = data.decode("utf-8", "ignore" if cut else "replace")
-        for real, shown in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
-            text = text.replace(str(real), shown)
+        for real, shown_path in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
+            text = text.replace(str(real), shown_path)
         if cut:
             text += (
                 f"\n[Cut: these are the first {len(data)} bytes. Ask for less: --max-count, "

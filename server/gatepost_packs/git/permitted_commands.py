@@ -262,8 +262,10 @@ def relative(
         return ArgumentsRefused(GIT_FOLDER)
     if absolute:
         if tuple(names[: len(folder)]) != folder:
-            shown = "/".join((ROOT, *folder))
-            return ArgumentsRefused(f"{text[:60]!r} is not in {shown}, where the command runs.")
+            shown_folder = "/".join((ROOT, *folder))
+            return ArgumentsRefused(
+                f"{text[:60]!r} is not in {shown_folder}, where the command runs."
+            )
         names = names[len(folder) :]
     # No deeper than the file tools go: they could neither list nor delete what git made there.
     if not pattern and names and (problem := path_problem("/".join((*folder, *names)))) is not None:
@@ -301,30 +303,30 @@ def reads_only(
     """Return whether a command only reads in this form."""
     if command != "branch":
         return rule.reads
-    given = {option.partition("=")[0] for option in options} - {"--format", "--sort"}
-    return given <= BRANCH_LISTING and (not operands or bool(given & LISTS))
+    option_names = {option.partition("=")[0] for option in options} - {"--format", "--sort"}
+    return option_names <= BRANCH_LISTING and (not operands or bool(option_names & LISTS))
 
 
 def configuration(
     options: Sequence[str], operands: Sequence[str]
 ) -> ArgumentsRefused | CheckedArguments:
     """Check `git config`: its settings never make git run or read something else."""
-    given = set(options)
-    if given & {"--list", "-l"}:
-        if operands or not given & {"--global", "--local"}:
+    option_names = set(options)
+    if option_names & {"--list", "-l"}:
+        if operands or not option_names & {"--global", "--local"}:
             return ArgumentsRefused("Write config --list --local, or config --list --global.")
         return CheckedArguments((), reads=True)
     if not operands:
         return ArgumentsRefused("git config needs a setting, for example user.name.")
     key = operands[0].lower()
-    writes = "--unset" in given or len(operands) > 1
-    known = key in MAY_SET or (not writes and MAY_READ.fullmatch(key))
-    if not known:
+    writes = "--unset" in option_names or len(operands) > 1
+    is_allowed = key in MAY_SET or (not writes and MAY_READ.fullmatch(key))
+    if not is_allowed:
         return ArgumentsRefused(
             f"The setting {operands[0][:60]!r} cannot be {'changed' if writes else 'read'} "
             f"here. Allowed are: {', '.join(sorted(MAY_SET))}."
         )
-    if len(operands) > (1 if given & {"--get", "--get-all", "--unset"} else 2):
+    if len(operands) > (1 if option_names & {"--get", "--get-all", "--unset"} else 2):
         return ArgumentsRefused(
             "git config takes a setting and one value; quote a value with spaces."
         )

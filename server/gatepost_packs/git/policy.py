@@ -60,35 +60,36 @@ def decide(args: Sequence[str]) -> ArgumentsRefused | GitPlan:
     if args and args[0] == "-C":
         if len(args) < 2 or _odd(args[1]) is not None:
             return ArgumentsRefused("-C must be followed by a folder of the workspace.")
-        found = relative(args[1], ())
-        if isinstance(found, ArgumentsRefused):
-            return found
-        folder, args = found, args[2:]
+        relative_path = relative(args[1], ())
+        if isinstance(relative_path, ArgumentsRefused):
+            return relative_path
+        folder, args = relative_path, args[2:]
     if not args:
         return ArgumentsRefused(f"Name a git command. Allowed are: {', '.join(RULES)}.")
-    command, rest = args[0], list(args[1:])
+    command, arguments = args[0], list(args[1:])
     rule = RULES.get(command)
     if rule is None:
-        shown = command[:40].encode("unicode_escape").decode()
+        shown_command = command[:40].encode("unicode_escape").decode()
         return ArgumentsRefused(
-            f"'{shown}' is not an allowed git command. Allowed are: {', '.join(RULES)}."
+            f"'{shown_command}' is not an allowed git command. Allowed are: {', '.join(RULES)}."
         )
-    if len(rest) > rule.most:
+    if len(arguments) > rule.most:
         return ArgumentsRefused(
-            f"Too many arguments for git {command}: {len(rest)}; at most {rule.most} are allowed."
+            f"Too many arguments for git {command}: {len(arguments)}; "
+            f"at most {rule.most} are allowed."
         )
     reading = _Reading(command, rule, folder)
-    problem = reading.read(rest)
+    problem = reading.read(arguments)
     return problem if problem is not None else reading.plan()
 
 
 def _odd(text: str, *, message: bool = False) -> str | None:
     """Return the problem with the characters of an argument."""
-    most = MAX_IN_MESSAGE if message else MAX_CHARACTERS
+    max_chars = MAX_IN_MESSAGE if message else MAX_CHARACTERS
     if not text:
         return "is empty"
-    if len(text) > most:
-        return f"is longer than {most} characters"
+    if len(text) > max_chars:
+        return f"is longer than {max_chars} characters"
     for character in text:
         if message and character in "\n\t":
             continue
@@ -118,9 +119,9 @@ class _Reading:
             "own": lambda text: text,
         }
 
-    def read(self, rest: list[str]) -> ArgumentsRefused | None:
+    def read(self, arguments: list[str]) -> ArgumentsRefused | None:
         """Sort options, operands and paths; return the first refusal."""
-        todo = rest[::-1]
+        todo = arguments[::-1]
         while todo:
             argument = todo.pop()
             problem: ArgumentsRefused | None = None
@@ -221,20 +222,20 @@ class _Reading:
         return self._unknown(argument)
 
     def _unknown(self, name: str) -> ArgumentsRefused:
-        if (odd := _odd(name)) is not None:
-            return ArgumentsRefused(f"An argument {odd}.")
-        shown, rule = name[:60], self.rule
-        known = sorted({*rule.flags, *rule.values, *rule.optional, *rule.message})
+        if (problem := _odd(name)) is not None:
+            return ArgumentsRefused(f"An argument {problem}.")
+        shown_name, rule = name[:60], self.rule
+        allowed_options = sorted({*rule.flags, *rule.values, *rule.optional, *rule.message})
         return ArgumentsRefused(
-            f"`{shown}` is not an allowed option of git {self.command}. Write options in full "
-            f"and separately. Allowed are: {' '.join(known)}"
+            f"`{shown_name}` is not an allowed option of git {self.command}. Write options in full "
+            f"and separately. Allowed are: {' '.join(allowed_options)}"
         )
 
     def _message(self, name: str, text: str | None, todo: list[str]) -> ArgumentsRefused | None:
         if text is None:
             text = todo.pop() if todo else ""
-        if (odd := _odd(text, message=True)) is not None:
-            return ArgumentsRefused(f"The message {odd}.")
+        if (problem := _odd(text, message=True)) is not None:
+            return ArgumentsRefused(f"The message {problem}.")
         self.options += ["-a", "-m", text] if name == "-am" else ["-m", text]
         return None
 
@@ -243,34 +244,34 @@ class _Reading:
     ) -> ArgumentsRefused | None:
         if value is None:
             value = todo.pop() if todo else ""
-        if (odd := _odd(value)) is not None:
-            return ArgumentsRefused(f"The value of `{name}` {odd}.")
+        if (problem := _odd(value)) is not None:
+            return ArgumentsRefused(f"The value of `{name}` {problem}.")
         if not pattern.fullmatch(value):
             return ArgumentsRefused(f"{value[:60]!r} is not a valid value of `{name}`.")
         self.options += [f"{name}={value}"] if name.startswith("--") else [name, value]
         return None
 
     def _operand(self, argument: str) -> ArgumentsRefused | None:
-        if (odd := _odd(argument)) is not None:
-            return ArgumentsRefused(f"An argument {odd}.")
+        if (problem := _odd(argument)) is not None:
+            return ArgumentsRefused(f"An argument {problem}.")
         rule, at = self.rule, len(self.operands)
         if not rule.kinds or at >= rule.operands:
             return ArgumentsRefused(
                 f"git {self.command} takes no argument like {argument[:60]!r} here."
             )
-        judged = self.judge[rule.kinds[min(at, len(rule.kinds) - 1)]](argument)
-        if isinstance(judged, ArgumentsRefused):
-            return judged
-        self.operands.append(judged)
+        judgement = self.judge[rule.kinds[min(at, len(rule.kinds) - 1)]](argument)
+        if isinstance(judgement, ArgumentsRefused):
+            return judgement
+        self.operands.append(judgement)
         return None
 
     def _add_path(self, argument: str, paths: list[str]) -> ArgumentsRefused | None:
-        if (odd := _odd(argument)) is not None:
-            return ArgumentsRefused(f"An argument {odd}.")
-        judged = self._path(argument)
-        if isinstance(judged, ArgumentsRefused):
-            return judged
-        paths.append(judged)
+        if (problem := _odd(argument)) is not None:
+            return ArgumentsRefused(f"An argument {problem}.")
+        judgement = self._path(argument)
+        if isinstance(judgement, ArgumentsRefused):
+            return judgement
+        paths.append(judgement)
         return None
 
     def _path(self, text: str) -> ArgumentsRefused | str:
@@ -309,5 +310,5 @@ class _Reading:
         return text
 
     def _folder(self, text: str) -> ArgumentsRefused | str:
-        judged = relative(text, self.folder)
-        return judged if isinstance(judged, ArgumentsRefused) else text
+        judgement = relative(text, self.folder)
+        return judgement if isinstance(judgement, ArgumentsRefused) else text

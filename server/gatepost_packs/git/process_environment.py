@@ -201,7 +201,7 @@ def _quoted(path: str) -> str:
 
 def pinned(addresses: Sequence[str]) -> str:
     """Return addresses in the form of curl's `--resolve`."""
-    return ",".join(f"[{one}]" if ":" in one else one for one in addresses)
+    return ",".join(f"[{address}]" if ":" in address else address for address in addresses)
 
 
 GIT_SINCE = (2, 38)
@@ -211,9 +211,9 @@ VERSION = re.compile(r"git version (\d{1,3})\.(\d{1,4})")
 
 def problems(settings: GitSettings, network: Network) -> Iterator[Problem]:
     """Yield problems that would otherwise show at the first use, or weaken the sandbox."""
-    found = git_version()
-    if found is None or found < GIT_SINCE:
-        state = "it is not installed" if found is None else f"it is {found[0]}.{found[1]}"
+    version = git_version()
+    if version is None or version < GIT_SINCE:
+        state = "it is not installed" if version is None else f"it is {version[0]}.{version[1]}"
         yield Problem(
             "config.E070",
             f"the pack git needs git 2.38 or newer, and {state}",

@@ -36,14 +36,14 @@ class GitProgress:
         lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
         self._rest = lines.pop()[-UNFINISHED_BYTES:]
         for line in lines:
-            found = LINE.match(line)
-            if found is None:
+            match = LINE.match(line)
+            if match is None:
                 continue
-            at = 100.0 * STAGES.index(found["stage"]) + float(found["percent"] or 0)
+            at = 100.0 * STAGES.index(match["stage"]) + float(match["percent"] or 0)
             # The number only grows, as MCP requires, although git starts to count again for each
             # remote.
             if at > self._reached:
-                self._reached, self._message = at, found[0].strip()
+                self._reached, self._message = at, match[0].strip()
                 self._news.set()
 
     async def report(self) -> None:
@@ -56,10 +56,10 @@ class GitProgress:
 
 def without(text: str) -> str:
     """Return *text* without the progress lines."""
-    kept = []
+    lines = []
     for line in text.split("\n"):
         last = [part for part in line.split("\r") if part.strip()][-1:]
         if last and LINE.fullmatch(last[0].strip()):
             continue
-        kept.append(last[0].rstrip() if last else "")
-    return "\n".join(kept)
+        lines.append(last[0].rstrip() if last else "")
+    return "\n".join(lines)

@@ -52,12 +52,14 @@ class RemoteAccess(msgspec.Struct, frozen=True):
 
 async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Ground) -> RemoteAccess:
     """Resolve and check *remotes*; ToolFailure if one of them may not be reached."""
-    found = {
-        (one.scheme, one.host, one.port): await ctx.http.addresses(one.scheme, one.host, one.port)
-        for one in remotes
+    addresses_by_remote = {
+        (remote.scheme, remote.host, remote.port): await ctx.http.addresses(
+            remote.scheme, remote.host, remote.port
+        )
+        for remote in remotes
     }
     # Several values of one setting would need several numbers; curl takes them only one by one.
-    web = {key: addresses for key, addresses in found.items() if key[0] != "ssh"}
+    web = {key: addresses for key, addresses in addresses_by_remote.items() if key[0] != "ssh"}
     settings: dict[str, str] = {}
     if len(web) > 1:
         hosts = ", ".join(sorted(host for _, host, _ in web))
@@ -73,7 +75,7 @@ async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Grou
     reads: tuple[str, ...] = (settings["http.sslCAInfo"],) if "http.sslCAInfo" in settings else ()
     speaks = {
         host: (addresses[0], port)
-        for (scheme, host, port), addresses in found.items()
+        for (scheme, host, port), addresses in addresses_by_remote.items()
         if scheme == "ssh"
     }
     if speaks:
@@ -81,9 +83,9 @@ async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Grou
         env["GIT_SSH_COMMAND"] = _ssh(ctx, speaks, key.path, ground)
         reads = (*reads, key.path)
     return RemoteAccess(
-        ":".join(sorted({scheme for scheme, _, _ in found})),
+        ":".join(sorted({scheme for scheme, _, _ in addresses_by_remote})),
         settings,
-        tuple(sorted({port for _, _, port in found})),
+        tuple(sorted({port for _, _, port in addresses_by_remote})),
         env,
         reads,
         secret,
@@ -91,14 +93,14 @@ async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Grou
 
 
 def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: Ground) -> str:
-    known = ground.run / "known_hosts"
-    known.write_text("\n".join([*ctx.settings(SshSettings).lines, ""]))
+    known_hosts_file = ground.run / "known_hosts"
+    known_hosts_file.write_text("\n".join([*ctx.settings(SshSettings).lines, ""]))
     configuration = ground.run / "ssh_config"
     aliases = {
         host: (address, host if port == USUAL_PORTS["ssh"] else f"[{host}]:{port}")
         for host, (address, port) in hosts.items()
     }
-    configuration.write_text(ssh_configuration(aliases, key=key, known_hosts=str(known)))
+    configuration.write_text(ssh_configuration(aliases, key=key, known_hosts=str(known_hosts_file)))
     return ssh_command(configuration)
 
 

@@ -53,8 +53,8 @@ def require_plain(root: Path, parts: tuple[str, ...]) -> None:
     for name in parts:
         path /= name
         if path.is_symlink():
-            shown = f"/workspace/{path.relative_to(root)}"
-            raise ToolFailure("validation", f"{shown} is a link, not a folder.", field="args")
+            shown_path = f"/workspace/{path.relative_to(root)}"
+            raise ToolFailure("validation", f"{shown_path} is a link, not a folder.", field="args")
 
 
 def _text(path: Path) -> str:
@@ -98,21 +98,23 @@ def _unusable(reason: str) -> ToolFailure:
 
 def missing(root: Path, folder: tuple[str, ...]) -> ToolFailure:
     """Return the failure for a missing repository."""
-    shown = "/".join(("/workspace", *folder))
-    found = []
+    shown_folder = "/".join(("/workspace", *folder))
+    repositories = []
     if root.is_dir():
-        found = sorted(
+        repositories = sorted(
             entry.name
             for entry in list(os.scandir(root))
             if entry.is_dir(follow_symlinks=False) and os.path.isdir(f"{entry.path}/{GIT}")
         )[:MAX_SHOWN]
     hint = (
-        f'To work in one of {", ".join(found)}, begin with its folder: ["-C", "{found[0]}", '
-        '"status"].'
-        if found
+        f"To work in one of {', '.join(repositories)}, begin with its folder: "
+        f'["-C", "{repositories[0]}", "status"].'
+        if repositories
         else 'Create one with ["init"] or clone one; ["-C", "folder", "status"] works in a folder.'
     )
-    return ToolFailure("not_found", f"There is no git repository in {shown}. {hint}", field="args")
+    return ToolFailure(
+        "not_found", f"There is no git repository in {shown_folder}. {hint}", field="args"
+    )
 
 
 def require_empty(folder: Path) -> None:

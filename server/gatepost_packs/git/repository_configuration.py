@@ -58,24 +58,24 @@ def configuration_of(text: str) -> Configuration:
     file (`include.path`) or an address (`url.….insteadOf`).
     """
     remotes: dict[str, list[RemoteUrl]] = {}
-    others: list[RemoteUrl] = []
+    other_urls: list[RemoteUrl] = []
     for section, sub, key, value in _entries(text):
         name = f"{section}.{key}"
         if section == "remote" and sub is not None and key in OF_REMOTES:
-            found = remotes.setdefault(_named(sub), [])
+            section_urls = remotes.setdefault(_named(sub), [])
             if key in ("url", "pushurl"):
-                found.append(_remote(value))
+                section_urls.append(_remote(value))
         elif section == "branch" and sub is not None and key in OF_BRANCHES:
             # A dot is the repository itself, for a branch that follows another one here.
             if key.endswith("remote") and value != "." and not NAME.fullmatch(value):
-                others.append(_remote(value))
+                other_urls.append(_remote(value))
         elif sub is not None or name not in KNOWN_KEYS:
             raise UnusableConfiguration(f"it sets {name}")
         elif name in REQUIRED_VALUES and value not in REQUIRED_VALUES[name]:
             raise UnusableConfiguration(
                 f"{name} is not {' or '.join(sorted(REQUIRED_VALUES[name]))}"
             )
-    return Configuration({name: tuple(urls) for name, urls in remotes.items()}, tuple(others))
+    return Configuration({name: tuple(urls) for name, urls in remotes.items()}, tuple(other_urls))
 
 
 def _entries(text: str) -> Iterator[tuple[str, str | None, str, str]]:
@@ -99,7 +99,7 @@ def _named(name: str) -> str:
 
 
 def _remote(url: str) -> RemoteUrl:
-    found = remote_of(url) if UNQUOTED.fullmatch(url) else None
-    if found is None:
+    remote = remote_of(url) if UNQUOTED.fullmatch(url) else None
+    if remote is None:
         raise UnusableConfiguration("a remote's URL is neither an https:// nor an SSH URL")
-    return found
+    return remote

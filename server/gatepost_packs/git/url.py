@@ -53,10 +53,10 @@ def problem_of(url: str) -> str:
 
 def remote_of(url: str) -> RemoteUrl | None:
     """Return the remote that *url* names; None if it is not allowed."""
-    found = WEB.fullmatch(url) or SSH.fullmatch(url) or SCP_URL.fullmatch(url)
-    if found is None or ".." in found["host"] or ".." in found["path"].split("/"):
+    match = WEB.fullmatch(url) or SSH.fullmatch(url) or SCP_URL.fullmatch(url)
+    if match is None or ".." in match["host"] or ".." in match["path"].split("/"):
         return None
-    parts = found.groupdict()
+    parts = match.groupdict()
     scheme = cast("Scheme", parts.get("scheme") or "ssh")
     port = int(parts.get("port") or USUAL_PORTS[scheme])
-    return RemoteUrl(url, scheme, found["host"].lower(), port) if port < 65_536 else None
+    return RemoteUrl(url, scheme, match["host"].lower(), port) if port < 65_536 else None

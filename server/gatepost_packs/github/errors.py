@@ -26,8 +26,8 @@ class FieldError(msgspec.Struct, frozen=True):
     message: str | None = None
 
     def __str__(self) -> str:
-        what = self.message or self.code.replace("_", " ") or "wrong"
-        return f"`{self.field}`: {what}" if self.field else what
+        problem = self.message or self.code.replace("_", " ") or "wrong"
+        return f"`{self.field}`: {problem}" if self.field else problem
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

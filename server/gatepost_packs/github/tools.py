@@ -98,9 +98,9 @@ async def github_list_issues(
     List the issues of a GitHub repository, newest first. Pull requests are left out, so a page may
     hold fewer than `limit` issues; `next_page` says whether there are more.
     """
-    if odd := [label for label in labels if "," in label]:
+    if invalid := [label for label in labels if "," in label]:
         # GitHub separates labels by commas, and has no way to escape one.
-        message = f"The label {odd[0]!r} holds a comma, which GitHub uses to separate labels."
+        message = f"The label {invalid[0]!r} holds a comma, which GitHub uses to separate labels."
         raise ToolFailure("validation", message, field="labels")
     params = {"state": state, "labels": ",".join(labels) or None, "per_page": limit, "page": page}
     reply = await _sent(ctx, "GET", repo, params=params)
@@ -111,10 +111,10 @@ async def github_list_issues(
         received = msgspec.json.decode(reply.body, type=list[Received])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise unread(wrote=False) from None
-    more = NEXT_PAGE.search(reply.headers.get("link", ""))
+    next_link = NEXT_PAGE.search(reply.headers.get("link", ""))
     return Issues(
-        issues=[_issue(one) for one in received if one.pull_request is msgspec.UNSET],
-        next_page=int(more[1]) if more else None,
+        issues=[_issue(issue) for issue in received if issue.pull_request is msgspec.UNSET],
+        next_page=int(next_link[1]) if next_link else None,
     )
 
 
@@ -175,13 +175,13 @@ async def _sent(ctx: CallContext, method: str, repo: str, **carried: Any) -> Out
     return reply
 
 
-def _issue(one: Received) -> Issue:
-    names = [label if isinstance(label, str) else label.name for label in one.labels]
+def _issue(received: Received) -> Issue:
+    names = [label if isinstance(label, str) else label.name for label in received.labels]
     return Issue(
-        number=one.number,
-        title=one.title,
-        state=one.state,
+        number=received.number,
+        title=received.title,
+        state=received.state,
         labels=[name for name in names if name],
-        url=one.html_url,
-        updated=one.updated_at,
+        url=received.html_url,
+        updated=received.updated_at,
     )

@@ -39,17 +39,17 @@ def flattened(values: Mapping[str, Any] | None, field: str) -> dict[str, Any]:
     ToolFailure for a value that this notation cannot express, and for a token, which has its own
     argument.
     """
-    found: dict[str, Any] = {}
+    values_by_name: dict[str, Any] = {}
     for name, value in _leaves(values or {}, field):
         if field == "params" and name.lower() in CREDENTIALS:
             raise credential(name, field)
-        found.setdefault(name, []).append(value)
-    return {name: many if len(many) > 1 else many[0] for name, many in found.items()}
+        values_by_name.setdefault(name, []).append(value)
+    return {name: items if len(items) > 1 else items[0] for name, items in values_by_name.items()}
 
 
 def uploads_of(files: Sequence[FormFile] | None) -> list[Upload]:
     """Return the files with their bytes; ToolFailure if one is not base64."""
-    found: list[Upload] = []
+    uploads: list[Upload] = []
     for at, file in enumerate(files or ()):
         try:
             # Many tools write base64 with line breaks.
@@ -59,8 +59,8 @@ def uploads_of(files: Sequence[FormFile] | None) -> list[Upload]:
             message = f"`{field}` is not base64 (RFC 4648, with `+`, `/` and `=`)."
             raise ToolFailure("validation", message, field=field) from None
         kind = file.get("content_type", "application/octet-stream")
-        found.append(Upload(file.get("name", "file"), file["filename"], data, kind))
-    return found
+        uploads.append(Upload(file.get("name", "file"), file["filename"], data, kind))
+    return uploads
 
 
 def _leaves(
@@ -73,11 +73,11 @@ def _leaves(
         if isinstance(value, Mapping):
             yield from _leaves(value, field, key, depth + 1)
         elif isinstance(value, list):
-            for one in value:
-                if isinstance(one, Mapping | list):
+            for item in value:
+                if isinstance(item, Mapping | list):
                     message = f"`{field}.{name}` holds lists within lists; send it as `json_body`."
                     raise ToolFailure("validation", message, field=f"{field}.{name}")
-                yield key if key.endswith("[]") else f"{key}[]", _query_value(one)
+                yield key if key.endswith("[]") else f"{key}[]", _query_value(item)
         elif value is not None:
             yield key, value
 
@@ -114,7 +114,7 @@ def shown(reply: OutboundReply, *, text: bool, data: bool) -> GitlabResponse:
         headers={
             name: value for name, value in reply.headers.items() if name not in HIDDEN_HEADERS
         },
-        text=_text(kind, reply.body, whole=not reply.truncated) if text else None,
+        text=_text(kind, reply.body, is_whole=not reply.truncated) if text else None,
         json=None if reply.truncated else _value(kind, reply.body),
         truncated=reply.truncated,
     )
@@ -139,16 +139,16 @@ def _is_shallow(value: Any, depth: int = 0) -> bool:
     if depth > MAX_ANSWER_DEPTH:
         return False
     if isinstance(value, dict):
-        return all(_is_shallow(one, depth + 1) for one in value.values())
-    return not isinstance(value, list) or all(_is_shallow(one, depth + 1) for one in value)
+        return all(_is_shallow(item, depth + 1) for item in value.values())
+    return not isinstance(value, list) or all(_is_shallow(item, depth + 1) for item in value)
 
 
-def _text(kind: str, body: bytes, *, whole: bool) -> str | None:
+def _text(kind: str, body: bytes, *, is_whole: bool) -> str | None:
     """Return the body as text, cut between two characters; None if it is not text."""
     _, _, encoding = kind.lower().partition("charset=")
     charset = CHARSETS.get(encoding.split(";")[0].strip(' "'), "utf-8")
     try:
-        text = codecs.getincrementaldecoder(charset)().decode(body, final=whole)
+        text = codecs.getincrementaldecoder(charset)().decode(body, final=is_whole)
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
@@ -265,12 +265,12 @@ def _body(json_body: Any, form: Mapping[str, Any] | None, files: list[FormFile] 
 
 
 def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    given = {name.lower(): value for name, value in (headers or {}).items()}
-    if taken := CREDENTIAL_HEADERS & given.keys():
-        name = sorted(taken)[0]
+    given_headers = {name.lower(): value for name, value in (headers or {}).items()}
+    if reserved := CREDENTIAL_HEADERS & given_headers.keys():
+        name = sorted(reserved)[0]
         message = f"`headers` must not hold {name}: pass the token as `token`."
         raise ToolFailure("validation", message, field="headers")
-    return {"accept": "application/json, */*;q=0.5"} | given
+    return {"accept": "application/json, */*;q=0.5"} | given_headers
 
 
 def _credential(token: str) -> dict[str, str]:

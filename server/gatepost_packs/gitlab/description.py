@@ -54,23 +54,23 @@ class Cache:
 
     def get(self, tenant: str, url: str) -> CachedDescription | None:
         """Return the entry unless it is too old."""
-        kept = self._kept.get((tenant, url))
-        if kept is not None and self._clock() - kept.fetched_at >= CACHED_S:
+        cached = self._kept.get((tenant, url))
+        if cached is not None and self._clock() - cached.fetched_at >= CACHED_S:
             del self._kept[tenant, url]
             return None
-        return kept
+        return cached
 
     def put(self, tenant: str, url: str, data: bytes) -> CachedDescription:
         """Store it, and drop the least recently used entries beyond the limit."""
         self._kept.pop((tenant, url), None)
-        kept = self._kept[tenant, url] = CachedDescription(data, self._clock())
+        cached = self._kept[tenant, url] = CachedDescription(data, self._clock())
         while len(self._kept) > 1 and sum(map(_weight, self._kept.values())) > CACHE_BYTES:
             self._kept.popitem(last=False)
-        return kept
+        return cached
 
 
-def _weight(kept: CachedDescription) -> int:
-    return len(kept.data) + (kept.document.weight if kept.document is not None else 0)
+def _weight(cached: CachedDescription) -> int:
+    return len(cached.data) + (cached.document.weight if cached.document is not None else 0)
 
 
 CACHE = Cache()
@@ -214,18 +214,18 @@ async def _kept(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
     # The schema shows the built-in default; the operator's default takes precedence.
     source = ctx.settings(GitlabSettings).spec_url if url == SPEC_URL else url
     tenant = ctx.caller.tenant_id
-    kept = None if refresh else CACHE.get(tenant, source)
-    if kept is None:
-        found = await store.fetched(ctx, source, most=MAX_BYTES)
-        kept = CACHE.put(tenant, source, found.data)
-    return kept
+    cached = None if refresh else CACHE.get(tenant, source)
+    if cached is None:
+        fetched = await store.fetched(ctx, source, max_bytes=MAX_BYTES)
+        cached = CACHE.put(tenant, source, fetched.data)
+    return cached
 
 
 async def _document(ctx: CallContext, url: str, refresh: bool) -> ApiDescription:
-    kept = await _kept(ctx, url, refresh)
-    if kept.document is None:
-        kept.document = await store.read(kept.data, field="spec_url")
-    return kept.document
+    cached = await _kept(ctx, url, refresh)
+    if cached.document is None:
+        cached.document = await store.read(cached.data, field="spec_url")
+    return cached.document
 
 
 def _border(data: bytes, at: int) -> int:

@@ -94,10 +94,10 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
     record, document = await store.found(ctx, name)
     operation = await described(document, path, method, api=name)
     call_target = _target(record, document, operation)
-    given = OperationInput(
+    operation_input = OperationInput(
         path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
     )
-    target, options = _request_of(operation, given, record)
+    target, options = _request_of(operation, operation_input, record)
     url = call_target.base + target
     auth = await credential.headers(ctx, record.credential, url=url, home=call_target.home)
     options["headers"] = {**options.get("headers", {}), **auth}
@@ -116,36 +116,43 @@ def _target(record: store.ApiRecord, document: Any, operation: Operation) -> Cal
         if record.base_url:
             # An override of the base URL applies to every operation.
             return CallTarget(home, home)
-        own = operation_base(operation.source.get("servers"), spec_url=record.spec_url or home)
+        server_base = operation_base(
+            operation.source.get("servers"), spec_url=record.spec_url or home
+        )
     except NoServerUrl as error:
         raise ToolFailure("validation", str(error), field="name") from None
-    return CallTarget(own or home, home)
+    return CallTarget(server_base or home, home)
 
 
 def _request_of(
-    operation: Operation, given: OperationInput, record: store.ApiRecord
+    operation: Operation, operation_input: OperationInput, record: store.ApiRecord
 ) -> tuple[str, Sending]:
     try:
-        headers = request_headers(operation, given)
-        own = record.credential
-        if (own.sealed or own.reference) and own.header.lower() in headers:
-            message = f"The header {own.header} carries the API's credential and cannot be given."
+        headers = request_headers(operation, operation_input)
+        stored = record.credential
+        if (stored.sealed or stored.reference) and stored.header.lower() in headers:
+            message = (
+                f"The header {stored.header} carries the API's credential and cannot be given."
+            )
             raise Misuse(message, "headers")
-        options = request_body(operation, given, headers.get("content-type"))
-        target = request_target(operation, given)
+        options = request_body(operation, operation_input, headers.get("content-type"))
+        target = request_target(operation, operation_input)
     except Misuse as misuse:
         raise ToolFailure("validation", str(misuse), field=misuse.field) from None
     options["headers"] = {"accept": ACCEPT, **headers, **options.get("headers", {})}
     return target, options
 
 
-def _answered(reply: OutboundReply, most: int) -> ApiResponse:
-    shown = shown_body(
-        reply.body, reply.headers.get("content-type", ""), truncated=reply.truncated, most=most
+def _answered(reply: OutboundReply, max_bytes: int) -> ApiResponse:
+    body = shown_body(
+        reply.body,
+        reply.headers.get("content-type", ""),
+        truncated=reply.truncated,
+        max_bytes=max_bytes,
     )
     return ApiResponse(
         status=reply.status,
         headers=shown_headers(reply.headers),
-        body=shown.body,
-        truncated=shown.cut,
+        body=body.body,
+        truncated=body.cut,
     )

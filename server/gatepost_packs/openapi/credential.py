@@ -49,11 +49,11 @@ async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Cr
     if text is None:
         return Credential(header=header)
     match = SCHEME.fullmatch(text)
-    scheme, named = match.groups() if match else ("", text)
+    scheme, reference = match.groups() if match else ("", text)
     literals = ctx.settings(OpenapiSettings).literals
-    value = _checked(await ctx.secret(named, field=FIELD, literals=literals, to=home))
-    if named.startswith(REFERENCE_PREFIX):
-        return Credential(header=header, scheme=scheme, reference=named)
+    value = _checked(await ctx.secret(reference, field=FIELD, literals=literals, to=home))
+    if reference.startswith(REFERENCE_PREFIX):
+        return Credential(header=header, scheme=scheme, reference=reference)
     if len(value) < MIN_CHARACTERS:
         # Redaction removes it from every answer to the tenant: `true` would spoil them all.
         message = (

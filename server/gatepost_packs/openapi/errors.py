@@ -26,17 +26,17 @@ WORDS = ("message", "detail", "error_description", "error", "title", "errors", "
 """Members that hold an API's message (RFC 9457 has `detail` and `title`), the best first."""
 
 
-def refusal_of(reply: OutboundReply, what: str) -> ToolFailure:
-    """Return the failure for a response other than 2xx; *what* names the operation."""
+def refusal_of(reply: OutboundReply, subject: str) -> ToolFailure:
+    """Return the failure for a response other than 2xx; *subject* names the operation."""
     status = reply.status
     kind: FailureKind = FAILURE_KINDS.get(status, "validation")
     if status >= 500:
         kind = "upstream_unavailable"
     if 300 <= status < 400:
-        message = f"{what} answered {status}: it has moved, and only reads follow redirects."
+        message = f"{subject} answered {status}: it has moved, and only reads follow redirects."
         return ToolFailure("not_found", message)
     text, field = _message_of(reply.body)
-    message = f"{what} answered {status}" + (f": {text}" if text else ".")
+    message = f"{subject} answered {status}" + (f": {text}" if text else ".")
     wait = retry_after(reply.headers) if kind in ("rate_limit", "upstream_unavailable") else None
     return ToolFailure(
         kind, message, field=field if kind == "validation" else None, retry_after=wait
@@ -62,9 +62,9 @@ def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
     if depth > 3:
         return "", None
     if isinstance(value, list):
-        found = [_sentence(one, depth + 1) for one in value[:5]]
-        fields = [field for _, field in found if field]
-        return " ".join(text for text, _ in found if text), fields[0] if fields else None
+        sentences = [_sentence(item, depth + 1) for item in value[:5]]
+        fields = [field for _, field in sentences if field]
+        return " ".join(text for text, _ in sentences if text), fields[0] if fields else None
     if not isinstance(value, dict):
         return "", None
     field = _field(value)
@@ -72,9 +72,9 @@ def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
         if word in value:
             sentence, inner = _sentence(value[word], depth + 1)
             if sentence:
-                named = field or inner
-                prefix = f"{named}: " if field and depth and field not in sentence else ""
-                return f"{prefix}{sentence}", named
+                error_field = field or inner
+                prefix = f"{error_field}: " if field and depth and field not in sentence else ""
+                return f"{prefix}{sentence}", error_field
     return "", field
 
 

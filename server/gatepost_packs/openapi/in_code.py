@@ -38,8 +38,8 @@ def pack_of_description(
 def pack_of_app(name: str, app: Any, options: Mapping[str, Any]) -> Pack:
     """Make a pack as `Pack.from_fastapi` does."""
     document = described(_encoded(app.openapi()))
-    made = _checked(name, "the app", {**options, "base_url": IN_PROCESS})
-    pack = pack_of(name, made, document, partial(InProcessOperation, app))
+    checked_options = _checked(name, "the app", {**options, "base_url": IN_PROCESS})
+    pack = pack_of(name, checked_options, document, partial(InProcessOperation, app))
 
     async def app_lifespan() -> AsyncIterator[None]:
         async with app.router.lifespan_context(app):
@@ -64,8 +64,8 @@ class InProcessOperation(Offered):
             await self._app(scope, receive, send)
 
         uploads = [
-            (one.name, (one.filename, one.data, one.content_type))
-            for one in options.get("uploads", ())
+            (upload.name, (upload.filename, upload.data, upload.content_type))
+            for upload in options.get("uploads", ())
         ]
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport) as client:
@@ -87,12 +87,12 @@ class InProcessOperation(Offered):
             if not self._is_reached_by(request.url.path):
                 raise self._misled()
             reply = await client.send(request)
-        most = options.get("max_bytes", len(reply.content))
+        max_bytes = options.get("max_bytes", len(reply.content))
         return OutboundReply(
             status=reply.status_code,
             headers={field.lower(): value for field, value in reply.headers.items()},
-            body=reply.content[:most],
-            truncated=len(reply.content) > most,
+            body=reply.content[:max_bytes],
+            truncated=len(reply.content) > max_bytes,
             url=url,
         )
 
@@ -103,21 +103,26 @@ class InProcessOperation(Offered):
         ASGI paths are decoded, so a value with `/` could reach another route, without its scope.
         """
         template, method = self.operation.entry.path, self.operation.entry.method
-        if not any(one.target == "path" for one in self.arguments.listed):
+        if not any(argument.target == "path" for argument in self.arguments.listed):
             return True
         if self._pattern is None:
             # The app describes the operations of another app, which is mounted in it.
             return path.count("/") == template.count("/") and "\\" not in path
         scope = {"type": "http", "method": method, "path": path, "headers": []}
         scope["root_path"] = getattr(self._app, "root_path", "")
-        taken = next(
-            (one for one in _routes(self._app) if one.matches(scope)[0] is Match.FULL), None
+        route = next(
+            (
+                candidate
+                for candidate in _routes(self._app)
+                if candidate.matches(scope)[0] is Match.FULL
+            ),
+            None,
         )
         # Routes of one pattern count as one place, because no value leads from one to the other.
-        return taken is not None and _pattern(taken) == self._pattern
+        return route is not None and _pattern(route) == self._pattern
 
     def _misled(self) -> ToolFailure:
-        names = [one.name for one in self.arguments.listed if one.target == "path"]
+        names = [argument.name for argument in self.arguments.listed if argument.target == "path"]
         unknown = ", ".join(f"`{name}`" for name in names)
         operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
         message = f"With this value of {unknown} the path is not one of {operation_name}."
@@ -127,21 +132,21 @@ class InProcessOperation(Offered):
 def _routes(app: Any) -> Iterable[Any]:
     """Return the routes; newer versions keep an included router as one, and list those in it."""
     flat = getattr(import_module("fastapi.routing"), "iter_route_contexts", iter)
-    found: Iterable[Any] = flat(app.routes)
-    return found
+    routes: Iterable[Any] = flat(app.routes)
+    return routes
 
 
 def _own_pattern(app: Any, operation: Operation) -> str | None:
     """Return the pattern of the route that serves an operation; None if the app has none."""
     entry = operation.entry
-    own = [
-        _pattern(one)
-        for one in _routes(app)
-        if getattr(one, "path_format", None) == entry.path
-        and entry.method in (getattr(one, "methods", None) or ())
-        and getattr(one, "include_in_schema", False)
+    patterns = [
+        _pattern(route)
+        for route in _routes(app)
+        if getattr(route, "path_format", None) == entry.path
+        and entry.method in (getattr(route, "methods", None) or ())
+        and getattr(route, "include_in_schema", False)
     ]
-    return own[-1] if own else None
+    return patterns[-1] if patterns else None
 
 
 def _pattern(route: Any) -> str | None:

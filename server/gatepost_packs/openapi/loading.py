@@ -105,16 +105,16 @@ async def _document(
     ctx: CallContext, url: str | None, content: str | None
 ) -> tuple[ApiDescription, str]:
     """Return the description, and the base URL for its relative servers."""
-    most = ctx.settings(OpenapiSettings).document_bytes
+    max_bytes = ctx.settings(OpenapiSettings).document_bytes
     if url is not None:
         await ctx.progress(0, 3, "Fetching the description")
-        found = await store.fetched(ctx, url, most=most)
+        fetched = await store.fetched(ctx, url, max_bytes=max_bytes)
         field = "spec_url"
     else:
-        found = store.FetchedDescription(_encoded(content or "", most), "")
+        fetched = store.FetchedDescription(_encoded(content or "", max_bytes), "")
         field = "spec_content"
     await ctx.progress(1, 3, "Reading the description")
-    return await store.read(found.data, field=field), found.url
+    return await store.read(fetched.data, field=field), fetched.url
 
 
 def _check_name(name: str) -> None:
@@ -152,13 +152,13 @@ def _home(document: ApiDescription, override: str, spec_url: str) -> str:
         raise ToolFailure("validation", str(error), field="base_url_override") from None
 
 
-def _encoded(text: str, most: int) -> bytes:
+def _encoded(text: str, max_bytes: int) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
         message = f"`spec_content` is not valid text: half a character at position {error.start}."
         raise ToolFailure("validation", message, field="spec_content") from None
-    if len(data) > most:
-        message = f"The specification has {len(data)} bytes; at most {most} are allowed."
+    if len(data) > max_bytes:
+        message = f"The specification has {len(data)} bytes; at most {max_bytes} are allowed."
         raise ToolFailure("validation", message, field="spec_content")
     return data

@@ -53,9 +53,9 @@ def _unknown(document: ApiDescription, path: str, method: str, api: str, shows: 
     if methods:
         message += f" That path has {', '.join(methods)}."
         return ToolFailure("not_found", message, field="method")
-    near = _near(document.entries, path)
-    if near:
-        message += f" Similar paths are: {', '.join(near)}. Pass them with their placeholders."
+    similar = _near(document.entries, path)
+    if similar:
+        message += f" Similar paths are: {', '.join(similar)}. Pass them with their placeholders."
     message += f" {shows} lists all."
     return ToolFailure("not_found", message, field="path")
 
@@ -81,9 +81,9 @@ def _alike(path: str, templates: list[str]) -> list[str]:
             ):
                 ranked.append((rank, template))
     # Compare by set of letters first, so that few templates are compared in full.
-    likely = [template for _, template in sorted(ranked, reverse=True)[:MAX_LIKE]]
+    candidates = [template for _, template in sorted(ranked, reverse=True)[:MAX_LIKE]]
     return difflib.get_close_matches(
-        path[:LONGEST], likely, n=SHOWN_SUGGESTIONS, cutoff=MIN_SIMILARITY
+        path[:LONGEST], candidates, n=SHOWN_SUGGESTIONS, cutoff=MIN_SIMILARITY
     )
 
 

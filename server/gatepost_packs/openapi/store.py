@@ -46,8 +46,8 @@ class ApiStore:
     The most recently used descriptions of all tenants, by tenant; tenants do not share entries.
     """
 
-    def __init__(self, most: int = CACHED_BYTES) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
+        self._most = max_bytes
         self._weight = 0
         self._open: OrderedDict[tuple[str, str], ApiDescription] = OrderedDict()
 
@@ -80,8 +80,8 @@ async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
     await documents.put(record.document, packed, now=time.time(), revision=0)
     for _ in range(TRIES):
         before = await records.get(record.name)
-        most = ctx.settings(OpenapiSettings).apis_per_tenant
-        if before is None and await records.count() >= most:
+        limit = ctx.settings(OpenapiSettings).apis_per_tenant
+        if before is None and await records.count() >= limit:
             break
         revision = before.revision if before is not None else 0
         encoded = msgspec.msgpack.encode(record)
@@ -96,7 +96,7 @@ async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
     if before is None:
         names = ", ".join(sorted(entry.key for entry in await records.all()))
         message = (
-            f"There are {most} APIs already, the most that are allowed. Replace one of: {names}."
+            f"There are {limit} APIs already, the most that are allowed. Replace one of: {names}."
         )
         raise ToolFailure("denied", message, field="name")
     message = f"Other calls are loading the API {record.name!r}. Try again."
@@ -166,14 +166,14 @@ class FetchedDescription(NamedTuple):
     url: str
 
 
-async def fetched(ctx: CallContext, url: str, *, most: int) -> FetchedDescription:
+async def fetched(ctx: CallContext, url: str, *, max_bytes: int) -> FetchedDescription:
     """Return the bytes of a description; ToolFailure if there are none, or too many."""
     reply = await ctx.http.send(
         "GET",
         url,
         headers={"Accept": ACCEPT},
         timeout_s=FETCH_S,
-        max_bytes=most,
+        max_bytes=max_bytes,
         redirects=REDIRECTS,
     )
     if reply.status != 200:
@@ -182,7 +182,7 @@ async def fetched(ctx: CallContext, url: str, *, most: int) -> FetchedDescriptio
             raise ToolFailure("upstream_unavailable", message)
         raise ToolFailure("validation", message, field="spec_url")
     if reply.truncated:
-        message = f"The description at {url[:500]} is larger than the {most} bytes allowed."
+        message = f"The description at {url[:500]} is larger than the {max_bytes} bytes allowed."
         raise ToolFailure("validation", message, field="spec_url")
     return FetchedDescription(reply.body, reply.url)
 

@@ -104,12 +104,12 @@ def pack_of(
         try:
             operation = read_operation(document, entry)
             servers = None if api.base_url else operation.source.get("servers")
-            own = operation_base(servers, spec_url=spec_url or home)
+            server_base = operation_base(servers, spec_url=spec_url or home)
         except Unresolvable as error:
             raise ValueError(
                 f"{entry.method} {entry.path} has a reference without a target: {error}"
             ) from None
-        offered = (make or Offered)(api, operation, own or home, home)
+        offered = (make or Offered)(api, operation, server_base or home, home)
         _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
         filters = "tags, paths and methods" if document.entries else "any filter"
@@ -126,7 +126,7 @@ def _is_fixed(api: Api, home: str) -> bool:
 def _is_selected(entry: OperationSummary, api: Api) -> bool:
     return (
         (not api.tags or bool(set(api.tags) & set(entry.tags)))
-        and (not api.paths or any(fnmatchcase(entry.path, one) for one in api.paths))
+        and (not api.paths or any(fnmatchcase(entry.path, pattern) for pattern in api.paths))
         and (not api.methods or entry.method.lower() in api.methods)
     )
 
@@ -159,12 +159,12 @@ def _add(pack: Pack, name: str, offered: "Offered") -> None:
 
 def _description(operation: Operation) -> str:
     entry = operation.entry
-    given = operation.source.get("description")
-    description = given.strip() if isinstance(given, str) else ""
+    written = operation.source.get("description")
+    description = written.strip() if isinstance(written, str) else ""
     # The title is the summary already; place and method are added to a short description.
-    kept = [description] if len(description) > len(entry.summary) else [entry.summary, description]
-    kept = [text for text in kept if text]
-    return "\n\n".join([*kept, f"({entry.method} {entry.path})"])[:LONGEST]
+    texts = [description] if len(description) > len(entry.summary) else [entry.summary, description]
+    texts = [text for text in texts if text]
+    return "\n\n".join([*texts, f"({entry.method} {entry.path})"])[:LONGEST]
 
 
 class Offered:
@@ -191,11 +191,11 @@ class Offered:
     async def invoke(self, ctx: CallContext, arguments: Mapping[str, Any]) -> Outcome:
         """Call the operation with arguments that match the schema; ToolFailure on errors."""
         entry = self.operation.entry
-        given = self.arguments.given(arguments)
+        operation_input = self.arguments.given(arguments)
         try:
-            target = request_target(self.operation, given)
-            options = request_body(self.operation, given, self.arguments.media_type)
-            headers = request_headers(self.operation, given)
+            target = request_target(self.operation, operation_input)
+            options = request_body(self.operation, operation_input, self.arguments.media_type)
+            headers = request_headers(self.operation, operation_input)
         except Misuse as misuse:
             raise ToolFailure("validation", str(misuse)) from None
         url = self._base + target
@@ -233,20 +233,20 @@ class Offered:
             data = base64.b64encode(reply.body).decode()
             image = {"type": "image", "data": data, "mimeType": kind.partition(";")[0]}
             return Outcome((image,))
-        shown = shown_body(reply.body, kind, truncated=reply.truncated, most=SHOWN_BYTES)
+        body = shown_body(reply.body, kind, truncated=reply.truncated, max_bytes=SHOWN_BYTES)
         if self._validator is not None:
-            self._hold(reply, shown.body, cut=shown.cut)
-        if isinstance(shown.body, str):
-            text = shown.body
-        elif shown.body is None:
+            self._hold(reply, body.body, cut=body.cut)
+        if isinstance(body.body, str):
+            text = body.body
+        elif body.body is None:
             text = f"Done ({reply.status})."
         else:
-            text = msgspec.json.encode(shown.body).decode()
+            text = msgspec.json.encode(body.body).decode()
         blocks = [{"type": "text", "text": text}]
-        if shown.cut:
+        if body.cut:
             blocks.append({"type": "text", "text": "[The response was cut. Ask for less.]"})
-        is_whole = isinstance(shown.body, dict)
-        return Outcome(tuple(blocks), shown.body if is_whole else msgspec.UNSET)
+        is_whole = isinstance(body.body, dict)
+        return Outcome(tuple(blocks), body.body if is_whole else msgspec.UNSET)
 
     def _hold(self, reply: OutboundReply, body: Any, *, cut: bool) -> None:
         """
@@ -255,13 +255,13 @@ class Offered:
         if isinstance(body, dict) and self._validator.is_valid(body):
             return
         operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
-        why = (
+        reason = (
             ("a response longer than is read")
             if cut
             else "not the answer that it is described with"
         )
         text = msgspec.json.encode(body).decode()[:LONGEST]
-        message = f"{operation_name} was done ({reply.status}), with {why}: {text}"
+        message = f"{operation_name} was done ({reply.status}), with {reason}: {text}"
         raise ToolFailure("internal", message)
 
 

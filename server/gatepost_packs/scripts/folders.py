@@ -82,17 +82,17 @@ class ScriptFolders:
         """Return all scripts by name, without those that cannot be read."""
         names: set[str] = set()
         cut = False
-        most = self._settings.max_scripts
+        limit = self._settings.max_scripts
         if self._settings.folder:
             of_workspace = await asyncio.to_thread(self._names)
-            cut = len(of_workspace) > most
-            names.update(sorted(of_workspace)[:most])
+            cut = len(of_workspace) > limit
+            names.update(sorted(of_workspace)[:limit])
         if self._settings.workspace_folder:
             of_tenant = await self._of_tenant()
-            cut = cut or len(of_tenant) > most
-            names.update(sorted(of_tenant)[:most])
-        found = [script for name in sorted(names) if (script := await self._found(name))]
-        return FoundScripts(tuple(found), cut)
+            cut = cut or len(of_tenant) > limit
+            names.update(sorted(of_tenant)[:limit])
+        scripts = [script for name in sorted(names) if (script := await self._found(name))]
+        return FoundScripts(tuple(scripts), cut)
 
     def allowed_by(self, script: Script) -> str | None:
         """Return the setting that lets a script run without an approval, if one does."""
@@ -112,10 +112,10 @@ class ScriptFolders:
             return None
 
     async def _of_tenant(self) -> list[str]:
-        folder, most = self._settings.workspace_folder, self._settings.max_scripts
+        folder, limit = self._settings.workspace_folder, self._settings.max_scripts
         try:
             # The folder may have other files; beyond the limit, some files are not read.
-            listing = await self._workspace.entries(folder, limit=10 * most)
+            listing = await self._workspace.entries(folder, limit=10 * limit)
         except ToolFailure as missing:
             if missing.failure.kind != "not_found":
                 raise

@@ -83,9 +83,9 @@ def _function(tokens: Iterator[re.Match[str]]) -> Iterator[ScriptFunction]:
             pieces = ""
         elif token.lastgroup != "comment":
             pieces += " " if piece == "\n" else piece
-    shown = [" ".join(one.split())[:MAX_PARAMETER] for one in [*parameters, pieces]]
+    shortened = [" ".join(parameter.split())[:MAX_PARAMETER] for parameter in [*parameters, pieces]]
     if name and not name.startswith("_"):
-        yield ScriptFunction(name, tuple(filter(None, shown)))
+        yield ScriptFunction(name, tuple(filter(None, shortened)))
 
 
 def _depth_change(token: re.Match[str]) -> int:

@@ -121,7 +121,7 @@ class ScriptProcess:
 
     async def run(self, work: ScriptWork) -> ScriptResult:
         """Send the work and serve the script until it has its value; raise Ended."""
-        telling = asyncio.create_task(self._tell_always())
+        reporting = asyncio.create_task(self._tell_always())
         clock = asyncio.timeout(self._settings.timeout_s)
         try:
             async with clock:
@@ -133,7 +133,7 @@ class ScriptProcess:
         except ScriptFailed as ended:
             raise ScriptFailed(ended.reason, ended.message, self.printed) from None
         finally:
-            telling.cancel()
+            reporting.cancel()
         return ScriptResult(value, self.printed)
 
     @property
@@ -199,8 +199,8 @@ class ScriptProcess:
         began = loop.time()
         while True:
             await asyncio.sleep(PROGRESS_S)
-            so_far = f"{self._calls} calls of tools, {self._printed_bytes} bytes printed"
-            await self._host.tell(loop.time() - began, so_far)
+            summary = f"{self._calls} calls of tools, {self._printed_bytes} bytes printed"
+            await self._host.tell(loop.time() - began, summary)
 
 
 async def perform(
@@ -264,9 +264,13 @@ def end_of(code: int) -> str:
 def depth_of(value: Any) -> int:
     """Return the nesting depth of a JSON value, without recursion."""
     depth, level = 0, [value]
-    while holders := [one for one in level if isinstance(one, dict | list)]:
+    while holders := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
-        level = [i for one in holders for i in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            i
+            for holder in holders
+            for i in (holder.values() if isinstance(holder, dict) else holder)
+        ]
     return depth
 
 
@@ -295,11 +299,11 @@ class ScriptQueue:
     async def _take(self, tenant: str, settings: ScriptsSettings, *, may_wait: bool) -> None:
         # The waiting run does not go ahead of others of its tenant; a tenant at its limit delays no
         # other tenant.
-        ahead = sum(one == tenant for one, _, _ in self._waiting)
-        if not ahead and self._is_free(tenant, settings):
+        waiting_of_tenant = sum(waiting_tenant == tenant for waiting_tenant, _, _ in self._waiting)
+        if not waiting_of_tenant and self._is_free(tenant, settings):
             self.running[tenant] += 1
             return
-        if not may_wait or ahead >= settings.queue_per_tenant:
+        if not may_wait or waiting_of_tenant >= settings.queue_per_tenant:
             message = (
                 "Too many scripts are running (packs.scripts.workers_per_tenant, "
                 "queue_per_tenant). Try again shortly."

@@ -82,9 +82,9 @@ class ScriptsSettings(PackSettings, frozen=True, kw_only=True):
                 hint = "set folder, or bind the name to its content: name@sha256:…"
                 message = f"{entry!r} means a file of `folder`, which is not set"
                 yield SettingFault(f"allow[{at}]", message, hint)
-        for name, least, most in NUMBERS:
-            if not least <= getattr(self, name) <= most:
-                yield SettingFault(name, f"it must be from {least:g} to {most:g}")
+        for name, minimum, maximum in NUMBERS:
+            if not minimum <= getattr(self, name) <= maximum:
+                yield SettingFault(name, f"it must be from {minimum:g} to {maximum:g}")
         if self.workers_per_tenant >= self.workers:
             yield SettingFault(
                 "workers_per_tenant",

@@ -94,23 +94,23 @@ class Reloaded(BaseModel):
 async def script_list(ctx: CallContext) -> ScriptList:
     """List available scripts: name, functions, description, and whether they may run."""
     settings = ctx.settings(ScriptsSettings)
-    found = await ScriptFolders(settings, ctx.workspace).all()
+    found_scripts = await ScriptFolders(settings, ctx.workspace).all()
     listed = []
-    for script in found.scripts:
+    for script in found_scripts.scripts:
         outline = outline_of(script.content.decode(errors="replace"))
         listed.append(
             ListedScript(
                 name=script.name,
                 description=outline.description,
                 functions=[
-                    RunnableFunction(name=one.name, parameters=list(one.parameters))
-                    for one in outline.functions
+                    RunnableFunction(name=function.name, parameters=list(function.parameters))
+                    for function in outline.functions
                 ],
                 approved=await may_run(ctx, settings, script),
                 source="server" if script.place == "server" else "workspace",
             )
         )
-    return ScriptList(scripts=listed, truncated=found.cut)
+    return ScriptList(scripts=listed, truncated=found_scripts.cut)
 
 
 @pack.tool(
@@ -199,10 +199,12 @@ async def script_reload(ctx: CallContext) -> Reloaded:
     for an administrator's approval before it can run.
     """
     settings = ctx.settings(ScriptsSettings)
-    found = await ScriptFolders(settings, ctx.workspace).all()
-    unapproved = [one for one in found.scripts if not await may_run(ctx, settings, one)]
+    found_scripts = await ScriptFolders(settings, ctx.workspace).all()
+    unapproved = [
+        script for script in found_scripts.scripts if not await may_run(ctx, settings, script)
+    ]
     await _submit(ctx, settings, *unapproved)
-    turned = await ScriptCatalog(ctx.entries(ScriptCatalog.SUBJECT)).take(found.scripts)
+    turned = await ScriptCatalog(ctx.entries(ScriptCatalog.SUBJECT)).take(found_scripts.scripts)
     return Reloaded(
         new=turned.new,
         changed=turned.changed,
@@ -232,7 +234,9 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
 
 
 async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
-    await ScriptApprovals.of(ctx).request(scripts, caller=ctx.caller, most=settings.max_pending)
+    await ScriptApprovals.of(ctx).request(
+        scripts, caller=ctx.caller, max_waiting=settings.max_pending
+    )
 
 
 async def _run(
@@ -259,8 +263,8 @@ async def _run(
             sources.add(outcome.untrusted)
         return _shown_outcome(outcome)
 
-    async def tell(seconds: float, so_far: str) -> None:
-        await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {so_far}")
+    async def tell(seconds: float, summary: str) -> None:
+        await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {summary}")
 
     work = ScriptWork(file=script.file, code=code, function=function, args=args or [])
     try:
@@ -279,9 +283,9 @@ def _label(sources: set[str]) -> str | None:
 
 
 def _without(function: str | None, script: Script, code: str) -> ToolFailure:
-    names = [one.name for one in outline_of(code).functions]
-    have = f"It has: {', '.join(names)}." if names else "It has none."
-    message = f"Script '{script.file}' has no function '{function}'. {have}"
+    names = [listed.name for listed in outline_of(code).functions]
+    listing = f"It has: {', '.join(names)}." if names else "It has none."
+    message = f"Script '{script.file}' has no function '{function}'. {listing}"
     return ToolFailure("not_found", message, field="function")
 
 
@@ -299,8 +303,8 @@ def _answer(value: Any, printed: str) -> Outcome:
     """
     Return the value as text (JSON unless it is a string), then the printed text; both as data, too.
     """
-    shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    blocks = [{"type": "text", "text": shown}]
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    blocks = [{"type": "text", "text": text}]
     if printed:
         blocks.append({"type": "text", "text": f"Printed:\n{printed}"})
     return Outcome(tuple(blocks), {"value": value, "printed": printed})

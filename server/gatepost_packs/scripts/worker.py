@@ -68,7 +68,7 @@ class Worker:
         dialect.enable_f_strings = True
         dialect.enable_load = False
         library = starlark.LibraryExtension
-        have = starlark.Globals.extended_by(
+        extended_globals = starlark.Globals.extended_by(
             [library.Json, library.StructType, library.Map, library.Filter, library.Partial]
         )
         options = starlark.EvalOptions(check_cancelled=self._is_over, max_callstack_size=MAX_STACK)
@@ -76,7 +76,7 @@ class Worker:
         for name in HOST_FUNCTIONS:
             module.add_callable(name, getattr(self, name))
         parsed = starlark.parse(work["file"], work["code"], dialect)
-        result = starlark.eval_with(options, module, parsed, have)
+        result = starlark.eval_with(options, module, parsed, extended_globals)
         if work["function"] is None:
             return result.value
         if not self._has(module, work["function"]):
@@ -185,13 +185,13 @@ def mapped_bytes() -> int | None:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def lower(kind: int, most: int, last: int | None = None) -> None:
+def lower(kind: int, value: int, last: int | None = None) -> None:
     """Lower a resource limit, the hard limit to *last*; never raise one."""
     hard = resource.getrlimit(kind)[1]
     limit = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-    last = min(most if last is None else last, limit)
+    last = min(value if last is None else last, limit)
     try:
-        resource.setrlimit(kind, (min(most, last), last))
+        resource.setrlimit(kind, (min(value, last), last))
     except (ValueError, OSError):
         # macOS knows some limits and refuses to set them.
         if sys.platform != "darwin":

@@ -49,12 +49,12 @@ class SshSettings(PackSettings, frozen=True, kw_only=True):
 
 
 def _is_key(line: str) -> bool:
-    found = LINE.fullmatch(line)
-    if found is None:
+    match = LINE.fullmatch(line)
+    if match is None:
         return False
     try:
-        key = base64.b64decode(found["key"], validate=True)
+        key = base64.b64decode(match["key"], validate=True)
     except binascii.Error:
         return False
-    name = found["type"].encode()
+    name = match["type"].encode()
     return key.startswith(len(name).to_bytes(4, "big") + name)

@@ -90,27 +90,27 @@ class VaultCatalog:
 
     async def _refresh(self) -> IndexState:
         scanned_at = time.time()
-        known = await self._index(Index.known)
+        known_files = await self._index(Index.known)
         listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
         files = [item for item in listing.items if item.type == "file"]
-        changed = await self._index(lambda index: index.behind(known, files))
-        done = 0
+        changed = await self._index(lambda index: index.behind(known_files, files))
+        read_count = 0
         for batch in _batches(changed):
-            found = await self._read(batch, scanned_at)
-            if not await self._index(partial(Index.put, known=known, found=found)):
+            indexed = await self._read(batch, scanned_at)
+            if not await self._index(partial(Index.put, known_files=known_files, files=indexed)):
                 break
-            done += len(batch)
+            read_count += len(batch)
             if len(changed) > BATCH_FILES:
-                await self._ctx.progress(done, len(changed), "Reading the notes")
-        return IndexState(len(changed) - done, listing.cut)
+                await self._ctx.progress(read_count, len(changed), "Reading the notes")
+        return IndexState(len(changed) - read_count, listing.cut)
 
     async def _read(self, batch: Sequence[Item], scanned_at: float) -> list[IndexedFile]:
         notes = [item.path for item in batch if is_note(item.path)]
         heads = await self.space.heads(notes, limit=MAX_NOTE_BYTES)
-        found = dict(zip(notes, heads, strict=True))
+        heads_by_note = dict(zip(notes, heads, strict=True))
 
         def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
-            return [_known(item, found.get(item.path), scanned_at) for item in batch]
+            return [_known(item, heads_by_note.get(item.path), scanned_at) for item in batch]
 
         return await self.space.apart(parsed)
 

@@ -50,14 +50,14 @@ def split(text: str) -> FrontMatter:
     closing = CLOSING.search(text, opening.end(), opening.end() + MAX_BYTES) if opening else None
     if opening is None or closing is None:
         return FrontMatter(None, "", "", text)
-    inside = text[opening.end() : closing.start()]
+    front_matter = text[opening.end() : closing.start()]
     try:
-        values = values_of(inside)
+        values = values_of(front_matter)
     except FrontMatterError as error:
         return FrontMatter(
-            None, inside, "", text, f"The front matter {error}, so it is shown as text."
+            None, front_matter, "", text, f"The front matter {error}, so it is shown as text."
         )
-    return FrontMatter(values, inside, text[: closing.end()], text[closing.end() :])
+    return FrontMatter(values, front_matter, text[: closing.end()], text[closing.end() :])
 
 
 def values_of(text: str) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
     if len(msgspec.json.encode(changes)) > MAX_CHANGED_BYTES:
         raise FrontMatterError(f"would have more than {MAX_BYTES} bytes")
     before = dict(old.values or {})
-    gone = {name for name, value in changes.items() if value is None}
-    properties = _writable({k: v for k, v in {**before, **changes}.items() if k not in gone})
+    removed = {name for name, value in changes.items() if value is None}
+    properties = _writable({k: v for k, v in {**before, **changes}.items() if k not in removed})
     line = "\r\n" if "\r\n" in old.raw else "\n"
     text = _in_place(old.yaml, before, changes)
     if text is None or _reread(text) != properties:
@@ -96,10 +96,10 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
             raise FrontMatterError("holds a value that YAML cannot express")
     if not properties and not text.strip():
         return ""
-    whole = LINE_BREAK.sub(line, f"---\n{text}---\n")
-    if len(whole.encode()) > MAX_BYTES:
+    block = LINE_BREAK.sub(line, f"---\n{text}---\n")
+    if len(block.encode()) > MAX_BYTES:
         raise FrontMatterError(f"would have more than {MAX_BYTES} bytes")
-    return whole
+    return block
 
 
 class Dumper(yaml.SafeDumper):

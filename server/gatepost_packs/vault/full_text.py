@@ -57,11 +57,13 @@ def query_of(text: str) -> Query:
         )
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
-    without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MAX_QUERY_WORDS])
+    exclusions = "".join(
+        f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MAX_QUERY_WORDS]
+    )
     phrases = [*dict.fromkeys(phrases)][:MAX_QUERY_WORDS]
     return Query(
-        f"({' AND '.join(phrases)}){without}",
-        f"({' OR '.join(phrases)}){without}",
+        f"({' AND '.join(phrases)}){exclusions}",
+        f"({' OR '.join(phrases)}){exclusions}",
     )
 
 
@@ -109,15 +111,15 @@ def excerpts(expression: str, bodies: Iterable[str]) -> Iterator[str]:
         for body in bodies:
             rows.execute("DELETE FROM parts")
             rows.executemany("INSERT INTO parts VALUES (?)", ((part,) for part in _parts(body)))
-            found = rows.execute(SNIPPET, (expression,)).fetchone()
-            yield found[0] if found is not None else _beginning(body)
+            row = rows.execute(SNIPPET, (expression,)).fetchone()
+            yield row[0] if row is not None else _beginning(body)
 
 
 def _parts(body: str) -> Iterator[str]:
     """Split the text into pieces that end between words if possible."""
-    at, most = 0, min(len(body), SEARCHED_CHARACTERS)
-    while at < most:
-        end = min(at + PART_CHARACTERS, most)
+    at, limit = 0, min(len(body), SEARCHED_CHARACTERS)
+    while at < limit:
+        end = min(at + PART_CHARACTERS, limit)
         if end < len(body):
             end = max(body.rfind(" ", at + 1, end), body.rfind("\n", at + 1, end), -1)
             end = end if end > 0 else at + PART_CHARACTERS

@@ -110,10 +110,10 @@ class Index:
     locks do not work. A damaged or foreign file is removed.
     """
 
-    def __init__(self, folder: Path, stop: threading.Event, most_bytes: int) -> None:
+    def __init__(self, folder: Path, stop: threading.Event, max_bytes: int) -> None:
         self._file = folder / FILE
         self._stop = stop
-        self._pages = max(most_bytes // PAGE_BYTES, 16)
+        self._pages = max(max_bytes // PAGE_BYTES, 16)
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
@@ -141,28 +141,28 @@ class Index:
             }
         )
 
-    def behind(self, known: KnownFiles, items: Sequence[Item]) -> list[Item]:
+    def behind(self, known_files: KnownFiles, items: Sequence[Item]) -> list[Item]:
         """
         Remove deleted files; return the new and changed ones.
 
-        *known* must be older than the listing *items*, so that files which another process has
-        found since do not count as deleted.
+        *known_files* must be older than the listing *items*, so that files which another process
+        has found since do not count as deleted.
         """
-        changed = [item for item in items if known.get(item.path, (0, ""))[1] != _stamp(item)]
+        changed = [item for item in items if known_files.get(item.path, (0, ""))[1] != _stamp(item)]
         present = {item.path for item in items}
-        gone = [number for path, (number, _) in known.items() if path not in present]
-        if gone:
-            self._drop(lambda rows: _forget(rows, gone))
+        forgotten = [number for path, (number, _) in known_files.items() if path not in present]
+        if forgotten:
+            self._drop(lambda rows: _forget(rows, forgotten))
         return changed
 
-    def put(self, known: KnownFiles, found: Sequence[IndexedFile]) -> bool:
+    def put(self, known_files: KnownFiles, files: Sequence[IndexedFile]) -> bool:
         """Store the contents of these files; return False if there is no room."""
-        before = [known[one.item.path][0] for one in found if one.item.path in known]
+        before = [known_files[file.item.path][0] for file in files if file.item.path in known_files]
         # In a transaction of its own: if there is no space for the new contents, the old ones must
         # not be found either.
         self._drop(lambda rows: _forget(rows, before))
         try:
-            self.write(lambda rows: _keep(rows, found))
+            self.write(lambda rows: _keep(rows, files))
         except Full:
             return False
         return True
@@ -237,26 +237,26 @@ def _make(rows: sqlite3.Connection) -> None:
     rows.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _keep(rows: sqlite3.Connection, found: Sequence[IndexedFile]) -> None:
-    for one in found:
-        path, note, changed = one.item.path, one.note, one.item.stamp[-1]
+def _keep(rows: sqlite3.Connection, files: Sequence[IndexedFile]) -> None:
+    for file in files:
+        path, note, changed = file.item.path, file.note, file.item.stamp[-1]
         newer = rows.execute("SELECT id, changed FROM files WHERE path = ?", (path,)).fetchone()
         if newer is not None:
             if newer[1] > changed:
                 continue  # another process has read the file after this one
             _forget(rows, [newer[0]])
         title = "" if note is None else note.title
-        stamp = _stamp(one.item) if one.is_stable else ""
+        stamp = _stamp(file.item) if file.is_stable else ""
         number = rows.execute(
             "INSERT INTO files (path, stamp, changed, name, is_note, title, modified) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (path, stamp, changed, name_of(path), is_note(path), title, one.item.modified),
+            (path, stamp, changed, name_of(path), is_note(path), title, file.item.modified),
         ).lastrowid
         if note is not None:
-            _keep_note(rows, number, one, note)
+            _keep_note(rows, number, file, note)
 
 
-def _keep_note(rows: sqlite3.Connection, number: int | None, one: IndexedFile, note: Note) -> None:
+def _keep_note(rows: sqlite3.Connection, number: int | None, file: IndexedFile, note: Note) -> None:
     rows.executemany(
         "INSERT INTO tags VALUES (?, ?, ?)", [(number, tag.casefold(), tag) for tag in note.tags]
     )
@@ -267,7 +267,7 @@ def _keep_note(rows: sqlite3.Connection, number: int | None, one: IndexedFile, n
         "INSERT INTO links VALUES (?, ?, ?, ?)",
         {(number, name_of(link.target), link.target, link.relative) for link in note.links},
     )
-    names = " ".join([*note.aliases, one.item.path])
+    names = " ".join([*note.aliases, file.item.path])
     rows.execute(
         "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
         (

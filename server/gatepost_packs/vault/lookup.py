@@ -63,8 +63,8 @@ def named(rows: Rows, target: str) -> list[str]:
     """Return the notes of that name, the best match first, or else those with that alias."""
     key = key_of(target.strip("/"))
     paths = [path for (path,) in rows.execute(BY_NAME, (name_of(key), MAX_FITTING))]
-    found = chosen(key, filter(is_note, paths))
-    return found or [path for (path,) in rows.execute(BY_ALIAS, (key, MAX_FITTING))]
+    matches = chosen(key, filter(is_note, paths))
+    return matches or [path for (path,) in rows.execute(BY_ALIAS, (key, MAX_FITTING))]
 
 
 def similar(rows: Rows, target: str) -> list[str]:
@@ -84,8 +84,8 @@ def similar(rows: Rows, target: str) -> list[str]:
         letters.set_seq1(other)
         return letters.quick_ratio()
 
-    near = heapq.nlargest(MAX_NEAR, names, key=shared)
-    return difflib.get_close_matches(name, near, n=3, cutoff=0.6)
+    candidates = heapq.nlargest(MAX_NEAR, names, key=shared)
+    return difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
 
 
 class LinkResolver:
@@ -104,10 +104,10 @@ class LinkResolver:
         """Return the file that a link in a note means; None if there is none."""
         files = self._files(name_of(target))
         if relative or target.startswith(("./", "../")):
-            near = relative_target(source, target)
-            found = None if near is None else _at(key_of(near), files)
-            if found is not None:
-                return found
+            relative_path = relative_target(source, target)
+            target_path = None if relative_path is None else _at(key_of(relative_path), files)
+            if target_path is not None:
+                return target_path
             target = target.lstrip("./") if target.startswith(".") else target
         key = key_of(target.lstrip("/"))
         return _at(key, files) or next((p for k, p in files if k.endswith(f"/{key}")), None)
@@ -121,7 +121,7 @@ class LinkResolver:
 
 
 def _at(key: str, files: Iterable[tuple[str, str]]) -> str | None:
-    return next((path for other, path in files if other == key), None)
+    return next((path for file_key, path in files if file_key == key), None)
 
 
 def links_of(
@@ -136,14 +136,14 @@ def links_of(
 
 def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
     """Return path and title of each note that links to this file, and whether there may be more."""
-    found: dict[str, str] = {}
+    titles: dict[str, str] = {}
     resolver = LinkResolver(rows)
     linking = rows.execute(LINKING, (name_of(path), MAX_FITTING + 1)).fetchall()
     for source, title, target, relative in linking[:MAX_FITTING]:
         found_target = resolver.target_of(source, target, relative=bool(relative))
         if source != path and found_target == path:
-            found[source] = title
-    return list(found.items()), len(linking) > MAX_FITTING
+            titles[source] = title
+    return list(titles.items()), len(linking) > MAX_FITTING
 
 
 def tags_of(rows: Rows, path: str) -> list[str]:
@@ -156,12 +156,12 @@ def tags_of(rows: Rows, path: str) -> list[str]:
 
 def searched(rows: Rows, query: Query, tag: str | None, limit: int) -> tuple[list[FoundNote], bool]:
     """Return the best notes for a query, and whether all its words are in them."""
-    within, values = _tagged(tag, "words.rowid")
-    statement = f"{SEARCH}{within} ORDER BY rank LIMIT ?"
+    condition, values = _tagged(tag, "words.rowid")
+    statement = f"{SEARCH}{condition} ORDER BY rank LIMIT ?"
     for every, expression in ((True, query.all), (False, query.any)):
-        found = rows.execute(statement, (expression, *values, limit)).fetchall()
-        if found or query.all == query.any:
-            return _hits(rows, query, found), every
+        hits = rows.execute(statement, (expression, *values, limit)).fetchall()
+        if hits or query.all == query.any:
+            return _hits(rows, query, hits), every
     return [], True
 
 
@@ -172,11 +172,11 @@ def listed(
     start = "".join(f"{name}/" for name in folder)
     # Paths that begin with `a/` sort between `a/` and `a0`, because `0` follows `/`.
     end = f"{start[:-1]}0" if start else "\U0010ffff"
-    within, tagged = _tagged(tag, "id")
+    condition, tagged = _tagged(tag, "id")
     values: list[Any] = [start, end, *tagged]
-    total = rows.execute(f"SELECT count(*) {NOTES_BELOW}{within}", values).fetchone()[0]
+    total = rows.execute(f"SELECT count(*) {NOTES_BELOW}{condition}", values).fetchone()[0]
     page = rows.execute(
-        f"SELECT path, title, modified {NOTES_BELOW}{within} ORDER BY path LIMIT ? OFFSET ?",
+        f"SELECT path, title, modified {NOTES_BELOW}{condition} ORDER BY path LIMIT ? OFFSET ?",
         (*values, limit, offset),
     ).fetchall()
     return [
@@ -192,11 +192,11 @@ def _tagged(tag: str | None, column: str) -> tuple[str, tuple[str, ...]]:
     return f" AND {column} IN ({TAGGED})", (key, f"{key}/", f"{key}0")
 
 
-def _hits(rows: Rows, query: Query, found: list[tuple[int, str, str, float]]) -> list[FoundNote]:
-    bodies = (rows.execute(BODY, (number,)).fetchone()[0] for number, *_ in found)
+def _hits(rows: Rows, query: Query, hits: list[tuple[int, str, str, float]]) -> list[FoundNote]:
+    bodies = (rows.execute(BODY, (number,)).fetchone()[0] for number, *_ in hits)
     # A part of a note need not hold all words of the query.
-    shown = excerpts(query.any, bodies)
+    snippets = excerpts(query.any, bodies)
     return [
         FoundNote(path, title, unspaced(snippet).strip(), round(-rank, 3))
-        for (_, path, title, rank), snippet in zip(found, shown, strict=True)
+        for (_, path, title, rank), snippet in zip(hits, snippets, strict=True)
     ]

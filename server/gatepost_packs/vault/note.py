@@ -87,23 +87,23 @@ def section(body: str, heading: str) -> str | None:
     Return the text below a heading, up to the next heading of its level; None if it is missing.
     """
     title = heading.rpartition("#")[2].strip().casefold()
-    found: list[str] = []
+    section_lines: list[str] = []
     level = 0
     lines = body.split("\n")
-    for line, seen in zip(lines, _prose(body)[0], strict=True):
-        depth, text = _heading(seen)
+    for line, prose_line in zip(lines, _prose(body)[0], strict=True):
+        depth, text = _heading(prose_line)
         if level and 0 < depth <= level:
             break
         if depth and not level and text.casefold() == title:
             level = depth
         if level:
-            found.append(line)
-    return "\n".join(found) if level else None
+            section_lines.append(line)
+    return "\n".join(section_lines) if level else None
 
 
 def _prose(body: str) -> tuple[list[str], str]:
     """Return the lines without code, and the text of the first heading of level 1."""
-    kept: list[str] = []
+    prose: list[str] = []
     title = fence = ""
     blank, listed = True, False
     for line in body.split("\n"):
@@ -111,21 +111,21 @@ def _prose(body: str) -> tuple[list[str], str]:
             closed = FENCE_END.fullmatch(line.rstrip("\r"))
             if closed and closed[1].startswith(fence):
                 fence = ""
-            kept.append("")
+            prose.append("")
             continue
         opened = FENCE_START.match(line)
         if opened and not (opened[1][0] == "`" and "`" in opened[2]):
             fence, blank = opened[1], False
-            kept.append("")
+            prose.append("")
             continue
         listed = bool(LIST_ITEM.match(line)) or (listed and (not line.strip() or line[0] in " \t"))
         is_code = blank and not listed and bool(INDENTED.match(line))
-        kept.append("" if is_code else line)
+        prose.append("" if is_code else line)
         blank = is_code or not line.strip()
         if not title and not is_code:
             depth, text = _heading(line)
             title = text if depth == 1 else ""
-    return kept, title
+    return prose, title
 
 
 def _heading(line: str) -> tuple[int, str]:
@@ -158,15 +158,15 @@ def _without_ticks(text: str) -> str:
         following[at] = closing.get(length)
         closing[length] = at
     parts: list[str] = []
-    done = at = 0
+    position = at = 0
     while at < len(runs):
         end = following[at]
         if end is None:
             at += 1
             continue
-        parts += [text[done : runs[at][0]], " "]
-        done, at = runs[end][1], end + 1
-    return "".join([*parts, text[done:]])
+        parts += [text[position : runs[at][0]], " "]
+        position, at = runs[end][1], end + 1
+    return "".join([*parts, text[position:]])
 
 
 def _tags(prose: str) -> Iterator[str]:
@@ -181,18 +181,18 @@ def _listed(values: Mapping[str, Any], *names: str) -> list[str]:
     Return the values of a name in the front matter: a list, or one text with commas (tags: or
     blanks).
     """
-    found: list[str] = []
+    found_names: list[str] = []
     for name in names:
         value = values.get(name)
         if isinstance(value, str):
             pattern = r"[,\s]+" if name.startswith("tag") else r","
-            found += re.split(pattern, value)
+            found_names += re.split(pattern, value)
         elif isinstance(value, list):
-            found += [str(one) for one in value if isinstance(one, str | int)]
+            found_names += [str(item) for item in value if isinstance(item, str | int)]
         elif isinstance(value, int) and not isinstance(value, bool):
-            found.append(str(value))
-    shown = (_line(one).lstrip("#").strip("/") for one in found)
-    return [one for one in shown if one][:MAX_TAGS]
+            found_names.append(str(value))
+    lines = (_line(name).lstrip("#").strip("/") for name in found_names)
+    return [line for line in lines if line][:MAX_TAGS]
 
 
 def _distinct(tags: list[str]) -> tuple[str, ...]:
@@ -203,8 +203,8 @@ def _distinct(tags: list[str]) -> tuple[str, ...]:
 
 
 def _links(prose: str) -> tuple[NoteLink, ...]:
-    found = [*_wiki_links(prose), *_markdown_links(prose)]
-    return tuple(link for _, link in sorted(dict.fromkeys(found), key=lambda one: one[0]))[
+    links = [*_wiki_links(prose), *_markdown_links(prose)]
+    return tuple(link for _, link in sorted(dict.fromkeys(links), key=lambda item: item[0]))[
         :MAX_LINKS
     ]
 
@@ -235,13 +235,13 @@ def _found(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield what `pattern.finditer` yields, in steps: one search lets no other thread run."""
     start = 0
     while start < len(text):
-        end, behind = start + STEP, start
+        end, last_end = start + STEP, start
         for match in pattern.finditer(text, start, end + LONGEST):
             if match.start() >= end:
                 break
             yield match
-            behind = match.end()
-        start = max(end, behind)
+            last_end = match.end()
+        start = max(end, last_end)
 
 
 def _embeds(prose: str, at: int) -> bool:

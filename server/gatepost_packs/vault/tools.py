@@ -127,23 +127,23 @@ async def vault_read(
     Read a note of the Obsidian vault: its front matter, text, tags, links, and what links to it.
     """
     catalog = VaultCatalog(ctx)
-    found, heading, remarks = await _found(catalog, path)
-    head = await catalog.space.head(found, limit=MAX_NOTE_BYTES)
-    item = await catalog.space.stat(found)
-    note, part = await catalog.space.apart(lambda folder, stop: _parsed(found, head, heading))
-    (links, (back, more)), state = await catalog.ask(
+    note_path, heading, remarks = await _found(catalog, path)
+    head = await catalog.space.head(note_path, limit=MAX_NOTE_BYTES)
+    item = await catalog.space.stat(note_path)
+    note, part = await catalog.space.apart(lambda folder, stop: _parsed(note_path, head, heading))
+    (links, (backlinks, has_more)), state = await catalog.ask(
         lambda rows: (
-            lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),
-            lookup.backlinks(rows, found),
+            lookup.links_of(rows, note_path, note.links[:SHOWN_LINKS]),
+            lookup.backlinks(rows, note_path),
         )
     )
     content, truncated = _shown(note.matter.body if part is None else part, head, remarks)
     if heading and part is None:
         remarks.append(f"The note has no heading {heading!r}; all of it is shown.")
-    if more or len(note.links) > SHOWN_LINKS:
+    if has_more or len(note.links) > SHOWN_LINKS:
         remarks.append(f"Only {SHOWN_LINKS} links are listed.")
     return Noted(
-        path=f"{VAULT_PREFIX}{found}",
+        path=f"{VAULT_PREFIX}{note_path}",
         title=note.title,
         front_matter=None if note.matter.values is None else dict(note.matter.values),
         content=content,
@@ -159,7 +159,8 @@ async def vault_read(
             for link, leads in links
         ],
         backlinks=[
-            NoteReference(path=f"{VAULT_PREFIX}{source}", title=title) for source, title in back
+            NoteReference(path=f"{VAULT_PREFIX}{source}", title=title)
+            for source, title in backlinks
         ],
         modified=_time(item.modified),
         truncated=truncated,
@@ -229,12 +230,12 @@ async def vault_list(
     return VaultListing(
         notes=[
             VaultEntry(
-                path=f"{VAULT_PREFIX}{one.path}",
-                title=one.title,
-                tags=one.tags,
-                modified=_time(one.modified),
+                path=f"{VAULT_PREFIX}{note.path}",
+                title=note.title,
+                tags=note.tags,
+                modified=_time(note.modified),
             )
-            for one in notes
+            for note in notes
         ],
         total=total,
         remarks=[*filter(None, (state.remark,))],
@@ -273,12 +274,12 @@ async def vault_search(
     return Hits(
         hits=[
             VaultHit(
-                path=f"{VAULT_PREFIX}{one.path}",
-                title=one.title,
-                snippet=one.snippet,
-                score=one.score,
+                path=f"{VAULT_PREFIX}{hit.path}",
+                title=hit.title,
+                snippet=hit.snippet,
+                score=hit.score,
             )
-            for one in hits
+            for hit in hits
         ],
         matched="all words" if every else "some words",
         remarks=[*filter(None, (state.remark,))],
@@ -291,22 +292,22 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
     if exact is not None and "/" in target:
         return exact, heading, []
     target = target.removeprefix(VAULT_PREFIX)
-    found, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
+    matches, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
     if exact is not None:
-        found = [exact, *(other for other in found if other != exact)]
-    if not found:
-        near, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
-        hint = f" Similar names are: {', '.join(near)}." if near else ""
+        matches = [exact, *(other for other in matches if other != exact)]
+    if not matches:
+        similar, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
+        hint = f" Similar names are: {', '.join(similar)}." if similar else ""
         message = f"There is no note {target!r} in the vault.{hint} vault_search finds notes."
         raise ToolFailure("not_found", message, field="path")
     remarks = []
-    if len(found) > 1:
-        others = ", ".join(f"{VAULT_PREFIX}{other}" for other in found[1:6])
+    if len(matches) > 1:
+        other_paths = ", ".join(f"{VAULT_PREFIX}{other}" for other in matches[1:6])
         remarks.append(
-            f"{len(found)} notes are called {target!r}; this is the one with the shortest path. "
-            f"Others: {others}."
+            f"{len(matches)} notes are called {target!r}; this is the one with the shortest path. "
+            f"Others: {other_paths}."
         )
-    return found[0], heading, remarks
+    return matches[0], heading, remarks
 
 
 async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple[str, str]]:
@@ -315,8 +316,8 @@ async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple
 
     ToolFailure if it is not a path.
     """
-    for meant in dict.fromkeys(((path, ""), note_and_heading(path))):
-        placed = _placed(meant[0])
+    for target in dict.fromkeys(((path, ""), note_and_heading(path))):
+        placed = _placed(target[0])
         try:
             item = await catalog.space.stat(placed)
         except ToolFailure as missing:
@@ -324,7 +325,7 @@ async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple
                 raise
         else:
             if item.type == "file":
-                return item.path, meant
+                return item.path, target
     return None, note_and_heading(path)
 
 

@@ -27,11 +27,11 @@ class NoteChange:
             gap = "" if not matter.body or matter.body.endswith("\n") else "\n"
             body = f"{matter.body}{gap}{self._content}"
         else:
-            brought = split(self._content)
-            if brought.problem is not None:
-                self.remarks.append(brought.problem)
-            if brought.values is not None or matter.problem is not None:
-                matter, body = brought, brought.body
+            parsed = split(self._content)
+            if parsed.problem is not None:
+                self.remarks.append(parsed.problem)
+            if parsed.values is not None or matter.problem is not None:
+                matter, body = parsed, parsed.body
         raw = matter.raw
         if self._values:
             try:
@@ -68,6 +68,6 @@ def content_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
 def place_of(path: str, settings: SettingsLookup) -> str:
     """Return the path within the workspace of the note that a call of `vault_write` names."""
     inner = path.removeprefix(VAULT_PREFIX)
-    named = inner if is_note(inner) else inner + SUFFIX
+    file_name = inner if is_note(inner) else inner + SUFFIX
     folder = settings(VaultSettings).folder
-    return named if folder == "." else f"{folder}/{named}"
+    return file_name if folder == "." else f"{folder}/{file_name}"

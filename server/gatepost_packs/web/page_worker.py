@@ -58,11 +58,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     *request* has the page's `source` and `url`, and `markdown`: false for plain text.
     """
-    page = Page(request, around=False)
+    page = Page(request, with_surroundings=False)
     if len(page.text) < LITTLE:
         # All text is in elements that usually surround the content. Too much text is better than
         # none.
-        everything = Page(request, around=True)
+        everything = Page(request, with_surroundings=True)
         page = everything if len(everything.text) > 2 * len(page.text) else page
     return {"title": page.title, "text": page.text[:CHARACTERS], "cut": page.cut}
 
@@ -70,18 +70,20 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 class Page:
     """A page as it is shown; content *around* the main content only if wanted."""
 
-    def __init__(self, request: dict[str, Any], *, around: bool) -> None:
+    def __init__(self, request: dict[str, Any], *, with_surroundings: bool) -> None:
         document = turbohtml.parse(request["source"], positions=False)
         self._link_characters = 0
         self._base = self._url = request["url"]
         if base := document.select_one("base[href]"):
             self._base = self._absolute(base.attr("href") or "", ("http", "https")) or self._url
         self.title = _title(document)
-        document.remove(HIDDEN_ELEMENTS if around else f"{HIDDEN_ELEMENTS}, {SURROUNDING_ELEMENTS}")
+        document.remove(
+            HIDDEN_ELEMENTS if with_surroundings else f"{HIDDEN_ELEMENTS}, {SURROUNDING_ELEMENTS}"
+        )
         for element in document.select("[style]"):
             if INVISIBLE.search(element.attr("style") or ""):
                 element.decompose()
-        part = document if around else _main(document)
+        part = document if with_surroundings else _main(document)
         part.strip_tags(NESTED_MARKS)
         self._resolve(part)
         _flatten_layout(part)
@@ -125,7 +127,7 @@ class Page:
             return ""
         # A long base before each of many short links would multiply the page.
         self._link_characters += len(target)
-        return re.sub(r"[\s()<>]", lambda found: f"%{ord(found[0]):02X}", target)
+        return re.sub(r"[\s()<>]", lambda match: f"%{ord(match[0]):02X}", target)
 
 
 def _title(document: Document) -> str:
@@ -141,10 +143,10 @@ def _main(document: Document) -> Document | Element:
     Return the longest `main`, else the `article` with most of the text, else the whole page.
     """
     total = len(document.text)
-    for selector, least in (("main, [role=main i]", LITTLE), ("article", total // 2 + 1)):
+    for selector, min_chars in (("main, [role=main i]", LITTLE), ("article", total // 2 + 1)):
         candidates = document.select(selector)[:CANDIDATES]
-        longest = max(candidates, key=lambda one: len(one.text), default=None)
-        if longest is not None and len(longest.text.strip()) >= least:
+        longest = max(candidates, key=lambda element: len(element.text), default=None)
+        if longest is not None and len(longest.text.strip()) >= min_chars:
             return longest
     return document
 

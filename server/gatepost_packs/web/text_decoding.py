@@ -38,13 +38,13 @@ def kind_of(reply: OutboundReply) -> Literal["html", "text"]:
         return "html"
     elif TEXT.fullmatch(declared) and not _binary(beginning):
         return "text"
-    what = DOCUMENTS.get(declared) or (
+    kind_text = DOCUMENTS.get(declared) or (
         f"{declared[:100]!r}" if declared else "bytes that are not text"
     )
     raise ToolFailure(
         "validation",
-        f"The address leads to {what}, and web_fetch reads only HTML pages and plain text. Look "
-        "for a page with the same content.",
+        f"The address leads to {kind_text}, and web_fetch reads only HTML pages and plain text. "
+        "Look for a page with the same content.",
         field="url",
     )
 
@@ -57,9 +57,9 @@ def decoded(body: bytes, content_type: str, *, html: bool) -> str:
     (Encoding standard, "decode"), else it is UTF-8 if valid, else windows-1252.
     """
     labels = CHARSET.findall(content_type[:500])[:1]
-    if html and (found := META.search(body[:4096])):
-        labels.append(found[1].decode())
-    declared = [known for label in labels if (known := webencodings.lookup(label))]
+    if html and (match := META.search(body[:4096])):
+        labels.append(match[1].decode())
+    declared = [encoding for label in labels if (encoding := webencodings.lookup(label))]
     text, _ = webencodings.decode(body, declared[0] if declared else _undeclared(body))
     return str(text)
 

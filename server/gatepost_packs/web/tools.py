@@ -125,20 +125,20 @@ def _worker_of(tenant: str) -> asyncio.Lock:
     return _workers.setdefault(tenant, asyncio.Lock())
 
 
-def _part(page: HtmlPage, url: str, offset: int, max_chars: int, most: int) -> WebPage:
+def _part(page: HtmlPage, url: str, offset: int, max_chars: int, max_bytes: int) -> WebPage:
     if offset and offset >= len(page.text):
         message = f"The page's text ends at {len(page.text)}; `offset` {offset} is beyond it."
         raise ToolFailure("validation", message, field="offset")
     end = offset + max_chars
-    text, more = page.text[offset:end], len(page.text) > end
-    if page.cut and not more:
-        text += f"\n\n[Cut: only the first {most} bytes of the page were read.]"
+    text, has_more = page.text[offset:end], len(page.text) > end
+    if page.cut and not has_more:
+        text += f"\n\n[Cut: only the first {max_bytes} bytes of the page were read.]"
     return WebPage(
         title=page.title,
         url=url,
         text=text,
-        truncated=more or page.cut,
-        next_offset=end if more else None,
+        truncated=has_more or page.cut,
+        next_offset=end if has_more else None,
     )
 
 
@@ -220,8 +220,8 @@ def _below(host: str, domains: tuple[str, ...]) -> bool:
 async def _rules(ctx: CallContext, settings: WebSettings, origin: str) -> str | None:
     """Return a site's robots.txt; None while it cannot be fetched (RFC 9309 section 2.3.1)."""
     key = (ctx.caller.tenant_id, origin)
-    known, rules = robots_cache.get(key)
-    if known:
+    is_cached, rules = robots_cache.get(key)
+    if is_cached:
         return rules
     reply = await ctx.http.send(
         "GET",

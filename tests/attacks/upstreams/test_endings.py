@@ -241,7 +241,7 @@ def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> N
     suspend(scene, ["acme"])
     erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
     scene.gate.run(erasure.run(lambda line: None))
-    remaining = scene.gate.run(erasure.found())
+    remaining = scene.gate.run(erasure.inventory())
     assert remaining.is_nothing, remaining
     suspend(scene, [])
 

@@ -221,7 +221,7 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
 ) -> None:
     """No further stream may show that the call is alive."""
     pair = await opened(decisions)
-    pair.one.streams.most = 0
+    pair.one.streams.max_streams = 0
     live = quiet(pair)
     await live.over()
 

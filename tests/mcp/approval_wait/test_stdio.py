@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import META, STDIO_CONFIG, StdioClient, answered_text, stdio_process
 from tests.support.commands import ended
+from tests.support.connections import STDIO_CONFIG, StdioClient, answered_text, stdio_process
+from tests.support.endpoint import META
 from tests.support.measuring import eventually
 
 WITHIN_S = 30

@@ -155,7 +155,7 @@ async def test_s_21_without_room_for_a_stream_the_client_is_not_asked(
     replicas: EndpointPair,
 ) -> None:
     """The call says so instead of waiting."""
-    replicas.one.streams.most_per_caller = 0
+    replicas.one.streams.max_per_caller = 0
     body = message("tools/call", {"name": "ask_name", "arguments": {}})
 
     result = (await replicas.one.within(replicas.session, body)).json["result"]

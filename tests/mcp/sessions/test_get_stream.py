@@ -255,7 +255,7 @@ async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: Endpoin
 @pytest.mark.requirement("S-21")
 async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: EndpointPair) -> None:
     """429 and when to try again; another caller is not affected, and a closed one makes room."""
-    replicas.one.streams.most_per_caller = 2
+    replicas.one.streams.max_per_caller = 2
     streams: list[OpenExchange] = []
     for _ in range(2):
         await replicas.open()

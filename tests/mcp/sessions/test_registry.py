@@ -159,7 +159,7 @@ async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatc
     assert len(two.here) == 10
     followers = vars(two.shared_store.of("acme"))["_followers"]
     assert len(followers) == 10
-    await two.here.aclose()
+    two.here.close()
     assert followers == {}
 
 

@@ -11,7 +11,7 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.support.client import STDIO_CONFIG, STDIO_TOOLS
+from tests.support.connections import STDIO_CONFIG, STDIO_TOOLS
 from tests.support.processes import Process, python_environment
 from tests.support.programs import command, environment
 

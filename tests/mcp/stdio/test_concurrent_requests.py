@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gatepost.mcp.stdio import MAX_AT_ONCE
-from tests.support.client import META, WITHIN_S, StdioClient, answered_text, stdio_process
+from tests.support.connections import WITHIN_S, StdioClient, answered_text, stdio_process
+from tests.support.endpoint import META
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P1")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import (
-    META,
+from tests.support.commands import run
+from tests.support.connections import (
     STDIO_CONFIG,
     WITHIN_S,
     StdioClient,
     answered_text,
     stdio_process,
 )
-from tests.support.commands import run
+from tests.support.endpoint import META
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 

@@ -34,7 +34,7 @@ def test_news_are_asked_for_by_what_the_server_called_the_last() -> None:
 
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     """And what is larger than all the room is not kept."""
-    cache = DocumentCache(most_bytes=10)
+    cache = DocumentCache(max_bytes=10)
     for tenant in ("one", "two"):
         cache.take(key(tenant), reply(200, b"12345", etag='"1"'))
     cache.take(key("one"), reply(304))

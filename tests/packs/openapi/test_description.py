@@ -92,7 +92,7 @@ def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) 
 @given(st.binary(max_size=60), st.sampled_from(["", "application/json", "text/plain"]))
 def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
     """As JSON, whatever bytes they are."""
-    json.dumps(shown_body(data, content_type, truncated=False, most=40).body)
+    json.dumps(shown_body(data, content_type, truncated=False, max_bytes=40).body)
 
 
 def operation(written: dict[str, Any], path: str = "/a/{id}", version: str = "3.0.0") -> Any:
@@ -232,7 +232,7 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
 def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
     """Python's punycode keeps a processor busy for minutes with one answer."""
     data = b"-a9a9+AGE-\\x41"
-    body = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+    body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
 
     assert body.body == data.decode()
 
@@ -240,6 +240,6 @@ def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
 def test_text_is_read_by_the_character_set_it_names() -> None:
     """Of those that the web knows."""
     for charset, data in {"latin1": b"\xfc", "Shift_JIS": "語".encode("cp932")}.items():
-        body = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+        body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
 
         assert body.body in ("ü", "語")

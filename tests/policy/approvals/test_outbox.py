@@ -229,7 +229,7 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
-    await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
     [waits] = await replica.service.waiting(ACME)
 
     await replica.service.approve(ACME, waits.id, ADMIN)
@@ -251,7 +251,7 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
     approvals = ScriptApprovals(records.of(ACME).entries(SUBJECT), clock=deployment.clock)
 
     async def submitted() -> str:
-        await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
+        await approvals.request([SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
         [waits] = await services[0].waiting(ACME)
         return waits.id
 

@@ -7,8 +7,14 @@ import pytest
 
 from gatepost import Pack
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
-from gatepost.policy.approvals.policies import ApprovalNeed, Plan, caller_variables, variables_of
+from gatepost.policy.approvals.conditions import (
+    BadCondition,
+    Condition,
+    ConditionVariables,
+    caller_variables,
+    variables_of,
+)
+from gatepost.policy.approvals.policies import ApprovalNeed, Plan
 from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.tools.api import CallContext, Tool
 from tests.support.endpoint import a_caller

@@ -16,7 +16,7 @@ async def test_what_waits_comes_by_pages() -> None:
         if number == 3:
             scripts = ScriptApprovals(deployment.records.of(ACME).entries(SUBJECT))
             await scripts.request(
-                [Script("s.sh", b"1", "workspace")], caller=a_caller(subject="erin"), most=9
+                [Script("s.sh", b"1", "workspace")], caller=a_caller(subject="erin"), max_waiting=9
             )
     every = await service.waiting(ACME)
     ids, position = [], None

@@ -42,7 +42,7 @@ async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
     assert [name for name in names if name.startswith(("IdempotencyStage.", "RunningCalls."))] == []
     assert (
         sum(
-            name.startswith(("LimitStage.", "CallLimits.", "LocalCounters.", "Buckets."))
+            name.startswith(("LimitStage.", "LocalLimits.", "leave", "LocalCounters.", "Buckets."))
             for name in names
         )
         <= 4

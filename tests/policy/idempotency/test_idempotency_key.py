@@ -1,15 +1,15 @@
 """How a call names its idempotency key, in either era, and what is no key."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.idempotency_key import BadKey, idempotency_key_of
-from tests.http.conftest import HOST, Front, ask
+from tests.support.connections import HOST, RecordedEdge, ask, recorded
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 from tests.support.measuring import each
+
+__all__ = ["recorded"]  # a fixture
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
 META_KEY = "io.gatepost/idempotency-key"
@@ -143,26 +143,19 @@ async def test_a_key_that_came_twice_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [KEY, ID])
-async def test_retry_keys_pass_the_edge(front: Front, name: bytes) -> None:
+async def test_retry_keys_pass_the_edge(recorded: RecordedEdge, name: bytes) -> None:
     """`X-Octopus-Correlation-Id` looks like a header that says who calls, and is none."""
-    await ask(front.edge, headers=(HOST, (name, b"episode-xyz789")))
+    await ask(recorded.edge, headers=(HOST, (name, b"episode-xyz789")))
 
-    assert (name, b"episode-xyz789") in front.inner.scopes[0]["headers"]
+    assert (name, b"episode-xyz789") in recorded.inner.scopes[0]["headers"]
 
 
-async def test_web_pages_may_send_retry_keys(front: Front) -> None:
+async def test_web_pages_may_send_retry_keys(recorded: RecordedEdge) -> None:
     """A preflight names both."""
     page = (b"origin", b"https://app.example.com")
     headers = (HOST, page, (b"access-control-request-method", b"POST"))
-    answer = await ask(front.edge, method="OPTIONS", headers=headers)
+    answer = await ask(recorded.edge, method="OPTIONS", headers=headers)
     allowed = str(answer.headers.get("access-control-allow-headers")).lower()
 
     assert "idempotency-key" in allowed
     assert "x-octopus-correlation-id" in allowed
-
-
-@pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    front = Front()
-    yield front
-    await front.log.aclose()

@@ -6,8 +6,9 @@ from collections.abc import Hashable
 
 import pytest
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
+from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.rules import ANY
+from gatepost.storage.rate_limits import ConcurrencyCounter
 
 WITHIN_S = 10
 
@@ -17,7 +18,7 @@ class AdmissionFloor:
 
     def __init__(self, most: int, **settings: float) -> None:
         self.calls: defaultdict[Hashable, ConcurrencyCounter] = defaultdict(
-            lambda: ConcurrencyCounter("tenant", ANY)
+            lambda: ConcurrencyCounter(ANY)
         )
         self.queue = AdmissionQueue(self.calls)
         self.queue.most = most

@@ -59,5 +59,7 @@ LIMIT_CLASSES = (
     "LocalCounters.",
     "AdmissionQueue.",
     "AdmittedCall.",
+    "LocalLimits.",
     "Bucket",
+    "leave",
 )

@@ -22,7 +22,7 @@ def test_dev_has_productions_limits(tmp_path: Path) -> None:
         given_settings(None, environ, "http://127.0.0.1:8000/mcp")
         for environ in ({}, named, {"GATEPOST_LIMITS__BURST": "many"})
     )
-    limit_settings = dev_config(8000, tools=(), state=tmp_path, given=changed.config).limits
+    limit_settings = dev_config(8000, tools=(), state=tmp_path, user_config=changed.config).limits
 
     assert dev_config(8000, tools=(), state=tmp_path).limits == LimitsSettings()
     assert usual.config is not None

@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.policy.limits import local_counters
-from gatepost.policy.limits.admission_queue import ConcurrencyCounter
-from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
-from gatepost.storage.rate_limits import ROUNDING_ERROR, Bucket, Buckets
+from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
@@ -66,7 +64,7 @@ async def test_a_dropped_bucket_no_longer_counts_for_its_caller() -> None:
     """A kept reference to it beside a new bucket would let twice as many calls pass."""
     process = LimitedProcess(LimitRules(caller=bucket(2, rate=1.0)))
     counts = process.limits.counters
-    counts.buckets = Buckets(most=2, forgetting=counts.call_limits.clear)
+    counts.buckets = Buckets(max_buckets=2, forgetting=counts.call_limits.clear)
     assert await process.call() == "seen"
     process.now = 100
     assert [await process.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
@@ -80,7 +78,7 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
     """What is kept for all callers of a tenant must not outlive the bucket that others find."""
     process = LimitedProcess(LimitRules(caller=bucket(5), tenant=bucket(50)))
     counts = process.limits.counters
-    counts.buckets = Buckets(most=3, forgetting=counts.forget)
+    counts.buckets = Buckets(max_buckets=3, forgetting=counts.forget)
     refusals = [await process.call(subject=f"person-{n}") for n in range(60)]
 
     assert refusals == ["seen"] * 50 + ["rate_limit tenant"] * 10
@@ -105,7 +103,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
 
 def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
     """The fullest buckets are dropped first, so a caller without calls left stays limited."""
-    buckets = Buckets(most=100)
+    buckets = Buckets(max_buckets=100)
     for _ in range(5):
         assert buckets.spend("greedy", 0.0, rate=1, burst=5) == 0
     for number in range(1_000):
@@ -118,7 +116,7 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
 def test_room_is_made_before_any_of_several_is_looked_up() -> None:
     """Otherwise the last lookup could drop the bucket of the first."""
     sizes: list[int] = []
-    buckets = Buckets(most=3, forgetting=lambda: sizes.append(len(buckets)))
+    buckets = Buckets(max_buckets=3, forgetting=lambda: sizes.append(len(buckets)))
     for name in ("a", "b"):
         buckets.spend(name, 0.0, rate=1, burst=2)
     returned = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
@@ -143,12 +141,9 @@ CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)),
 @given(CALLS)
 def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
     """Against three textbook's buckets and a number of places, whichever of them refuses."""
-    real_buckets = [
-        Bucket(0.0, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
-        for rate, burst in zip(RATES, BURST_SIZES, strict=True)
-    ]
-    tenant, tool = ConcurrencyCounter("tenant", 6), ConcurrencyCounter("tool", 5)
-    account = CallLimits("acme", real_buckets, [tenant, tool], ["caller", "tenant", "tool"], None)
+    buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURST_SIZES, strict=True)]
+    tenant, tool = ConcurrencyCounter(6), ConcurrencyCounter(5)
+    limits = LocalLimits(buckets, [tenant, tool])
     levels, now = [float(burst) for burst in BURST_SIZES], 0.0
     for pause, running in comings:
         now += pause
@@ -157,12 +152,12 @@ def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
             for level, rate, burst in zip(levels, RATES, BURST_SIZES, strict=True)
         ]
         tenant.taken = tool.taken = running
-        taken = account.take(now)
+        taken = limits.take(now)
         if min(levels) >= 1 + 1e-6:
             assert taken == (running < 5)
         if min(levels) <= 1 - 1e-6 or running >= 5:
             assert not taken
-            assert account.shortage(now)[1] > 0
+            assert limits.shortage(now).wait_s > 0
         if taken:
             levels = [level - 1 for level in levels]
         assert (tenant.taken, tool.taken) == (running + taken, running + taken)

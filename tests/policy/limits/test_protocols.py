@@ -96,7 +96,7 @@ def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, bu
 
 def test_what_is_remembered_is_bounded() -> None:
     """Full buckets go first; if more callers are busy than fit, no caller is refused for it."""
-    buckets = Buckets(most=10)
+    buckets = Buckets(max_buckets=10)
     for number in range(10):
         buckets.spend(f"quiet-{number}", 0.0, rate=1, burst=2)
     for number in range(10):

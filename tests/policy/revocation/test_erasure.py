@@ -71,12 +71,12 @@ async def scene(tmp_path: Path) -> TwoTenants:
 async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
     """Counting changes nothing."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
-    counts = await erasure.found()
+    counts = await erasure.inventory()
 
     assert counts.records == ROWS_BY_TABLE
     assert counts.files.files == 7
     assert "7 files and folders" in counts.lines()[-1]
-    assert counts == await erasure.found()
+    assert counts == await erasure.inventory()
 
 
 async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:

@@ -109,7 +109,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
-    await approvals.request([script], caller=caller, most=9)
+    await approvals.request([script], caller=caller, max_waiting=9)
     [waits] = await here.service.waiting(ACME)
     assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
     record = order(**selectors)
@@ -124,7 +124,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     assert await deployment.shut(record) == 0  # who tried to decide has ended it
     assert [change.what for change in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
-    await approvals.request([script], caller=a_caller(subject="carol"), most=9)
+    await approvals.request([script], caller=a_caller(subject="carol"), max_waiting=9)
     assert [request.caller.subject for request in await remote.service.waiting(ACME)] == (
         ["carol"] if reached else [caller.subject]
     )

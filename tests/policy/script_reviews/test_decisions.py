@@ -1,7 +1,6 @@
 """Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
 
 import asyncio
-from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -27,7 +26,7 @@ async def submitted(
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
     approvals = ScriptApprovals(entries, clock=deployment.clock)
-    await approvals.request([script], caller=a_caller(subject=by), most=9)
+    await approvals.request([script], caller=a_caller(subject=by), max_waiting=9)
     return approvals
 
 
@@ -40,7 +39,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     deployment.clock.now += 1
     approvals = await submitted(deployment, OLD_SCRIPT)
     await approvals.approve(OLD_SCRIPT, by=ROOT)
-    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
     first, script = await replica.service.waiting(ACME)
     assert first.id == call.id
@@ -87,7 +86,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD_SCRIPT)
     [seen] = await replica.service.waiting(ACME)
-    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
     with pytest.raises(Undecidable, match="look at what waits now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
@@ -101,13 +100,13 @@ async def test_a_rejected_script_waits_no_more() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD_SCRIPT)
     await approvals.approve(OLD_SCRIPT, by=ROOT)
-    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), most=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
     [script] = await replica.service.waiting(ACME)
 
     rejected = await replica.service.reject(ACME, script.id, Operator("root"), "Not tested.")
 
     assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
-    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="bob"), most=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="bob"), max_waiting=9)
     assert await replica.service.waiting(ACME) == []
     assert await replica.service.get(ACME, script.id) == rejected
     assert await approvals.holds(OLD_SCRIPT)
@@ -278,11 +277,12 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     async def are_woken() -> bool:
         return len(woken) == 2
 
-    async with aclosing(await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)):
-        await replica.scripts.allow(ACME, NEW_SCRIPT, Operator("root"))
-        is_held = await approvals.holds(NEW_SCRIPT)
-        was = await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root"))
-        await run_until(are_woken)
+    subscription = await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)
+    await replica.scripts.allow(ACME, NEW_SCRIPT, Operator("root"))
+    is_held = await approvals.holds(NEW_SCRIPT)
+    was = await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root"))
+    await run_until(are_woken)
+    subscription.end()
 
     assert (is_held, was, await approvals.holds(NEW_SCRIPT)) == (True, "approved", False)
     assert [

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from gatepost.tools.api import CallContext
 from gatepost.upstreams.calls.parked import ParkingLimits
@@ -68,6 +68,24 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: Share
     assert len(upstream.exchanges[0].heard) == 1
     for gate in (here, remote):
         await gate.calls.aclose()
+
+
+async def test_a_parked_call_leaves_no_subscription_behind() -> None:
+    """Neither at the replica that has the call, nor at the one that passed an answer on."""
+    shared_store, keyring = MemorySharedStore(), KeyRing.ephemeral()
+    upstream = ScriptedUpstreamCalls(asks_once, era="session")
+    here, there = (
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
+    )
+    topics = shared_store.of("acme")._followers
+
+    first = await ask_again(here.client, TOOL)
+    of_replica = [*topics]
+    await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
+    assert ([*topics], len(of_replica)) == (of_replica, 1)
+    for gate in (here, there):
+        await gate.calls.aclose()
+    assert topics == {}
 
 
 async def test_a_parked_call_keeps_nothing_of_the_request_that_began_it(

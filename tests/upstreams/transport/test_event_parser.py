@@ -72,7 +72,7 @@ def test_a_large_event_is_refused_while_it_arrives(piece: bytes) -> None:
 
 def test_lines_without_an_event_are_bounded() -> None:
     """Comments cost time and end at some point."""
-    parser = EventParser(1_000, most_lines=100)
+    parser = EventParser(1_000, max_lines=100)
 
     with pytest.raises(StreamTooLarge, match="lines"):
         parser.receive(b":\n" * 101)
@@ -80,6 +80,6 @@ def test_lines_without_an_event_are_bounded() -> None:
 
 def test_events_do_not_add_up() -> None:
     """The limits are those of one event."""
-    parser = EventParser(100, most_lines=10)
+    parser = EventParser(100, max_lines=10)
 
     assert len(parser.receive(b": ping\ndata: 12345\n\n" * 1_000)) == 1_000

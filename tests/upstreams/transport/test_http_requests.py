@@ -65,7 +65,7 @@ class ConnectingProcess:
             self.client,
             lambda server: self.credential,
             ProgramServices(self._secret, lambda tenant, text: text.replace(SECRET, "[secret]")),
-            kept=kept_connections,
+            max_idle=kept_connections,
         )
 
     async def _secret(self, tenant: str, name: str) -> str | None:

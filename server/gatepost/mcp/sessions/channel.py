@@ -1,6 +1,5 @@
 """The message channel of a session between processes, and the channels that are open here."""
 
-import asyncio
 import contextlib
 import time
 from collections import OrderedDict
@@ -10,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.background import TaskSet
 from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.session import LIFETIME_S, McpSession
 from gatepost.storage.errors import StoreUnavailable
@@ -187,18 +185,24 @@ SessionKey = tuple[str, bytes]
 class RegisteredSession:
     """One session, whose record is valid until a message announces a change."""
 
-    __slots__ = ("channel", "following", "stale", "until", "used")
+    __slots__ = ("channel", "following", "is_stale", "until", "used")
 
     def __init__(self, channel: MessageChannel) -> None:
         self.channel = channel
         self.until = self.used = 0.0
-        self.stale = True
+        self.is_stale = True
         self.following: Subscription | None = None
 
     def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind in ("end", "watch"):
-            self.stale = True
+            self.is_stale = True
+
+    def close(self) -> None:
+        """End the subscription; a request that still holds the session reads its record itself."""
+        following, self.following, self.is_stale = self.following, None, True
+        if following is not None:
+            following.end()
 
 
 class SessionRegistry:
@@ -221,7 +225,6 @@ class SessionRegistry:
         self._shared_store = shared_store
         self._clock = clock
         self._entries: OrderedDict[SessionKey, RegisteredSession] = OrderedDict()
-        self._closing = TaskSet()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -237,9 +240,9 @@ class SessionRegistry:
             self._entries.move_to_end(session_key)
         entry.used = now
         channel = entry.channel
-        if entry.stale or now >= entry.until:
+        if entry.is_stale or now >= entry.until:
             # The entry is invalid while its record is read; a message meanwhile makes it stale.
-            entry.until, entry.stale = 0.0, entry.following is None
+            entry.until, entry.is_stale = 0.0, entry.following is None
             await channel.look()
             entry.until = now + CACHED_S
         if channel.record.ended:
@@ -260,17 +263,16 @@ class SessionRegistry:
         """Mark the record as changed; the shared store tells the other processes."""
         entry = self._entries.get((tenant, session.key))
         if entry is not None:
-            entry.stale = True
+            entry.is_stale = True
 
     def ended(self, tenant: str, session: McpSession) -> None:
         """Remove a session that has ended in the store."""
         self._drop((tenant, session.key))
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Remove all sessions and end their subscriptions."""
         for session_key in tuple(self._entries):
             self._drop(session_key)
-        await asyncio.gather(*self._closing)
 
     async def _enter(self, session_key: SessionKey, session: McpSession) -> RegisteredSession:
         tenant, _ = session_key
@@ -283,9 +285,9 @@ class SessionRegistry:
             entry.following = await entry.channel.follow(entry.receive)
         except StoreUnavailable:
             return entry  # changes are not announced, so every request reads the record
-        if (other := self._entries.get(session_key)) is not None:
-            self._close(entry)
-            return other
+        if (known_entry := self._entries.get(session_key)) is not None:
+            entry.close()
+            return known_entry
         self._entries[session_key] = entry
         self._make_room()
         return entry
@@ -303,11 +305,4 @@ class SessionRegistry:
     def _drop(self, session_key: SessionKey) -> None:
         entry = self._entries.pop(session_key, None)
         if entry is not None:
-            self._close(entry)
-
-    def _close(self, entry: RegisteredSession) -> None:
-        following, entry.following = entry.following, None
-        # A request that still holds it reads the record itself from now on.
-        entry.stale = True
-        if following is not None:
-            self._closing.start(following.aclose())
+            entry.close()

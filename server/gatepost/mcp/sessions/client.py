@@ -82,7 +82,7 @@ class PendingClientRequests:
         self,
         keyring: KeyRing,
         *,
-        most_per_caller: int = 20,
+        max_per_caller: int = 20,
         limit_s: float = 300,
         stopping: asyncio.Event | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class PendingClientRequests:
         self.stopping = stopping or asyncio.Event()
         """Set when the server is about to stop."""
         self.limit_s = limit_s
-        self._most = most_per_caller
+        self._max_per_caller = max_per_caller
         self._open: Counter[tuple[str, str, str, str]] = Counter()
         self._tasks = TaskSet()
 
@@ -123,7 +123,7 @@ class PendingClientRequests:
 
     def open(self, caller: TenantContext, requests: int) -> None:
         """Count a caller's open requests; raises ToolFailure if there are too many."""
-        if self._open[caller.principal_key] + requests > self._most:
+        if self._open[caller.principal_key] + requests > self._max_per_caller:
             raise ToolFailure(
                 "rate_limit", "Too many requests already wait for your answer.", retry_after=10
             )
@@ -196,23 +196,25 @@ class SessionClient(StreamClient):
             raise MissingCapability(missing)
         channel, stream = self._request_messages.channel, self._resumable
         revision = channel.session.version
-        shown = {
-            key: marked(projected(one, revision, elicitation_id=secrets.token_urlsafe(12)))
-            for key, one in requests.items()
+        params = {
+            key: marked(projected(request, revision, elicitation_id=secrets.token_urlsafe(12)))
+            for key, request in requests.items()
         }
         if stream is None:
             # A batch, or a client that reads no events, has no stream for requests.
-            if revision == WITH_URLS and all(one.get("mode") == "url" for one in shown.values()):
-                self._pages = [*shown.values()]
+            if revision == WITH_URLS and all(
+                elicitation.get("mode") == "url" for elicitation in params.values()
+            ):
+                self._pages = [*params.values()]
                 raise InputNeeded(requests)
             raise MissingCapability(required_by(requests))
         out = [
             PendingClientRequest(key, self._client_requests.name(channel), requests[key].method)
-            for key in shown
+            for key in params
         ]
         self._client_requests.open(self._caller, len(out))
         try:
-            return await self._exchange(stream, out, shown)
+            return await self._exchange(stream, out, params)
         finally:
             self._client_requests.close(self._caller, len(out))
 
@@ -225,11 +227,11 @@ class SessionClient(StreamClient):
                 raise pending(waiting)
             return
         page = UrlElicitation(waiting.message, waiting.url).request
-        shown = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
+        elicitation = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
         client_request = PendingClientRequest(
             "page", self._client_requests.name(self._request_messages.channel), page.method
         )
-        approval_url = ApprovalUrl(waiting, page, self._show(stream, client_request, shown))
+        approval_url = ApprovalUrl(waiting, page, self._show(stream, client_request, elicitation))
         is_over = was_open = False
         try:
             is_over = await self.hold(approval_url, allowed_s, self._client_requests.stopping)
@@ -240,15 +242,15 @@ class SessionClient(StreamClient):
             await self._take_back(stream, [client_request.identity])
         if approval_url.declined or not is_over:
             raise pending(waiting)
-        params = {"elicitationId": shown["elicitationId"]}
+        params = {"elicitationId": elicitation["elicitationId"]}
         await stream.notify(notification("notifications/elicitation/complete", params))
 
     async def _show(
-        self, stream: Resumable, client_request: PendingClientRequest, shown: Mapping[str, Any]
+        self, stream: Resumable, client_request: PendingClientRequest, params: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         self._client_requests.open(self._caller, 1)
         try:
-            answers = await self._exchange(stream, [client_request], {client_request.key: shown})
+            answers = await self._exchange(stream, [client_request], {client_request.key: params})
         finally:
             self._client_requests.close(self._caller, 1)
         return answers[client_request.key]
@@ -267,9 +269,9 @@ class SessionClient(StreamClient):
         self,
         stream: Resumable,
         out: list[PendingClientRequest],
-        shown: Mapping[str, Mapping[str, Any]],
+        params: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Mapping[str, Any]]:
-        waiting = {one.identity: one for one in out}
+        waiting = {pending.identity: pending for pending in out}
         answered = Wakeable()
 
         def on_signal(signal: Signal) -> None:
@@ -279,9 +281,9 @@ class SessionClient(StreamClient):
         await self._request_messages.open(on_signal)
         answers: dict[str, Mapping[str, Any]] = {}
         try:
-            for one in out:
-                await self._client_requests.expect(self._request_messages.channel, one.identity)
-                await stream.ask(request(one.identity, one.method, shown[one.key]))
+            for pending in out:
+                await self._client_requests.expect(self._request_messages.channel, pending.identity)
+                await stream.ask(request(pending.identity, pending.method, params[pending.key]))
             async with asyncio.timeout(self._client_requests.limit_s):
                 while waiting:
                     await answered.wait(LOOK_EVERY_S)

@@ -43,15 +43,15 @@ class SessionNotifications(OpenSessionStream):
     session subscribed to it. The queue for a slow reader is therefore bounded.
     """
 
-    __slots__ = ("_changed", "_interest", "_known", "_new", "_server", "name")
+    __slots__ = ("_changed", "_interest", "_read_change", "_server", "_unsent", "name")
 
     def __init__(self, server: McpServer, caller: TenantContext, channel: MessageChannel) -> None:
         super().__init__(caller, channel, server.streams)
         self._server = server
         self.name = secrets.token_urlsafe(12)
         self._interest: ChangeSubscription | None = None
-        self._new: dict[ChangeNotification, None] = {}
-        self._changed = self._known = 0
+        self._unsent: dict[ChangeNotification, None] = {}
+        self._changed = self._read_change = 0
         """How often the subscriptions changed, and the last change that this stream has read."""
 
     async def enter(self) -> None:
@@ -65,21 +65,21 @@ class SessionNotifications(OpenSessionStream):
 
     def changed(self, change: ChangeNotification) -> None:
         """Queue a change; ignore those of tasks, which these revisions do not have."""
-        if change.what == "task" or change in self._new:
+        if change.kind == "task" or change in self._unsent:
             return
-        watched = change.what != "document" or self.is_behind
+        watched = change.kind != "document" or self.is_behind
         if not watched and change.name not in self.channel.record.subscriptions:
             return
-        self._new[change] = None
+        self._unsent[change] = None
         self._streams.wake(self)
 
     def next_frame(self) -> bytes | None:
         """Return the next notification, or None."""
-        while self._new:
-            change = next(iter(self._new))
-            del self._new[change]
-            if change.what != "document":
-                return _notification(f"{change.what}/list_changed", {})
+        while self._unsent:
+            change = next(iter(self._unsent))
+            del self._unsent[change]
+            if change.kind != "document":
+                return _notification(f"{change.kind}/list_changed", {})
             watched = change.name in self.channel.record.subscriptions
             if watched and self._server.may_read(self.caller, change.name):
                 return _notification("resources/updated", {"uri": change.name})
@@ -88,13 +88,13 @@ class SessionNotifications(OpenSessionStream):
     @property
     def is_behind(self) -> bool:
         """Return whether the subscriptions have changed and must be read again."""
-        return self._changed != self._known
+        return self._changed != self._read_change
 
     async def catch_up(self) -> None:
         """Read the subscriptions; the stream stays behind until the store answers."""
         changed = self._changed
         await self.channel.look()
-        self._known = changed
+        self._read_change = changed
 
     async def is_needed(self) -> bool:
         """Return whether the session is open and this is still its listener."""
@@ -122,8 +122,8 @@ class SessionNotifications(OpenSessionStream):
             self._interest.end()
 
 
-def _notification(what: str, params: Any) -> bytes:
-    return frame(notification(f"notifications/{what}", params))
+def _notification(name: str, params: Any) -> bytes:
+    return frame(notification(f"notifications/{name}", params))
 
 
 # The same for an unknown id, an id of another session, and one whose events are gone. It is not
@@ -182,10 +182,10 @@ class Replay(OpenSessionStream):
     async def check(self) -> None:
         """Raise JsonRpcError unless more events may follow."""
         # Start one event earlier, to see whether the client's last event ended the stream.
-        known = await self._read(max(self._after - 1, 0))
-        if known is None:
-            known = await self._read(self._after)
-        if known is None or any(_ends_before(event, self._after) for event in known):
+        events = await self._read(max(self._after - 1, 0))
+        if events is None:
+            events = await self._read(self._after)
+        if events is None or any(_ends_before(event, self._after) for event in events):
             raise EVENT_NOT_FOUND
 
     def next_frame(self) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 
-from gatepost.background import TaskSet
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
@@ -38,7 +37,7 @@ class OpenSessionStream(EventStream):
     this can be checked.
     """
 
-    __slots__ = ("_beats", "_following", "_tasks", "channel")
+    __slots__ = ("_beats", "_following", "channel")
 
     def __init__(
         self, caller: TenantContext, channel: MessageChannel, streams: OpenStreams
@@ -47,7 +46,6 @@ class OpenSessionStream(EventStream):
         self.channel = channel
         self._beats = 0
         self._following: Subscription | None = None
-        self._tasks = TaskSet()
 
     @abstractmethod
     async def is_needed(self) -> bool:
@@ -123,8 +121,7 @@ class OpenSessionStream(EventStream):
     def release(self) -> None:
         """End the subscription to the session's messages."""
         if self._following is not None:
-            # A client that hangs up must not wait until the shared store has unsubscribed.
-            self._tasks.start(self._following.aclose())
+            self._following.end()
             self._following = None
 
     def leave(self) -> None:

@@ -61,13 +61,18 @@ class RequestMessages:
         self._tasks.start(self._catch_up())
 
     def close(self) -> None:
-        """End the subscription, without waiting for the shared store."""
+        """End the subscription."""
         self._closed = True
         self._stop = None
         if self._opened:
             # Without this, the callbacks and this object would form a reference cycle.
             self._listeners.clear()
-            self._tasks.start(self._close())
+            self._end_following()
+
+    def _end_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.end()
 
     async def _open(self) -> None:
         self._opened = True
@@ -75,6 +80,8 @@ class RequestMessages:
             async with self._lock:
                 if self._following is None and not self._closed:
                     self._following = await self.channel.follow(self._on_signal)
+                if self._closed:
+                    self._end_following()
 
     async def _catch_up(self) -> None:
         await self._open()
@@ -83,12 +90,6 @@ class RequestMessages:
             cancelled = await self.channel.collect("cancel", self.identity.decode()) is not None
             if cancelled or (await self.channel.look()).ended:
                 self._pull()
-
-    async def _close(self) -> None:
-        async with self._lock:
-            following, self._following = self._following, None
-        if following is not None:
-            await following.aclose()
 
     def _on_signal(self, signal: Signal) -> None:
         if signal.kind == "end":

@@ -111,7 +111,7 @@ class EventLog:
         ttl_s = FINISHED_S if kind in END_KINDS else RUNNING_S
         try:
             number = await self._stored.shared_store.append(
-                self._stored.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
+                self._stored.name, kind + data, ttl_s=ttl_s, max_events=len(self._sizes)
             )
         except StoreUnavailable:
             return ""
@@ -129,19 +129,19 @@ class EventLogs:
     def __init__(
         self,
         *,
-        most_bytes: int = MAX_KEPT_BYTES,
-        most_of_tenant: int = MAX_OF_TENANT_BYTES,
+        max_bytes: int = MAX_KEPT_BYTES,
+        max_of_tenant: int = MAX_OF_TENANT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._most_of_tenant = most_bytes, most_of_tenant
+        self._max_bytes, self._max_of_tenant = max_bytes, max_of_tenant
         self._clock = clock
-        self._kept: OrderedDict[Owner, deque[tuple[float, EventLog]]] = OrderedDict()
+        self._finished: OrderedDict[Owner, deque[tuple[float, EventLog]]] = OrderedDict()
         self._ended, self._running = CallerBytes(), CallerBytes()
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """Return whether the owner's running streams may grow by *size* bytes."""
         of_caller, of_tenant = self._running.of(owner)
-        return of_caller + size <= self._most and of_tenant + size <= self._most_of_tenant
+        return of_caller + size <= self._max_bytes and of_tenant + size <= self._max_of_tenant
 
     def charge(self, event_log: EventLog, size: int) -> None:
         """Count *size* bytes of a running log against its owner; 0 if it no longer runs."""
@@ -152,34 +152,34 @@ class EventLogs:
         """Add a log that has ended; return the logs that must be removed for it."""
         now, owner = self._clock(), event_log.owner
         self.charge(event_log, 0)
-        self._kept.setdefault(owner, deque()).append((now + FINISHED_S, event_log))
-        self._kept.move_to_end(owner)
+        self._finished.setdefault(owner, deque()).append((now + FINISHED_S, event_log))
+        self._finished.move_to_end(owner)
         self._ended.add(owner, event_log.size)
         self._drop_silent(now)
-        event_logs, gone = self._kept[owner], []
+        event_logs, removed = self._finished[owner], []
         while self._is_too_much(owner, event_logs, now):
             until, oldest = event_logs.popleft()
             self._ended.add(owner, -oldest.size)
             if until > now:
-                gone.append(oldest)
+                removed.append(oldest)
         if not event_logs:
-            del self._kept[owner]
-        return gone
+            del self._finished[owner]
+        return removed
 
     def _is_too_much(
         self, owner: Owner, event_logs: "deque[tuple[float, EventLog]]", now: float
     ) -> bool:
         of_caller, of_tenant = self._ended.of(owner)
-        if len(event_logs) > 1 and (of_caller > self._most or event_logs[0][0] <= now):
+        if len(event_logs) > 1 and (of_caller > self._max_bytes or event_logs[0][0] <= now):
             return True
-        return bool(event_logs) and of_tenant > self._most_of_tenant
+        return bool(event_logs) and of_tenant > self._max_of_tenant
 
     def _drop_silent(self, now: float) -> None:
         """Forget the callers whose newest log has expired."""
-        for owner in tuple(self._kept):
-            if self._kept[owner][-1][0] > now:
+        for owner in tuple(self._finished):
+            if self._finished[owner][-1][0] > now:
                 return  # all owners after this one have newer logs
-            del self._kept[owner]
+            del self._finished[owner]
             self._ended.add(owner, -self._ended.of(owner)[0])
 
 
@@ -273,8 +273,8 @@ class Resumable(SseResponse):
             finally:
                 self._streams.leave(self)
         if self._event_log.is_kept:
-            for old in self._event_logs.add(self._event_log):
-                await old.forget()
+            for event_log in self._event_logs.add(self._event_log):
+                await event_log.forget()
 
     def close(self) -> None:
         """Release the stream; call this when the request is over, however its stream ended."""

@@ -91,7 +91,7 @@ class McpSessions:
         initialize: Initialize = decode_as(Initialize, params)
         session = McpSession(
             version=counter_offer(initialize.version),
-            capabilities=_named(initialize.capabilities),
+            capabilities=_capability_names(initialize.capabilities),
             issued_at=int(self._clock()),
             nonce=secrets.token_bytes(12),
             owner=_owner(caller),
@@ -124,7 +124,7 @@ def _owner(caller: TenantContext) -> bytes:
 USED_CAPABILITIES = {"sampling": ("tools", "context"), "elicitation": ("form", "url"), "roots": ()}
 
 
-def _named(capabilities: dict[str, Any] | UnsetType) -> tuple[str, ...]:
+def _capability_names(capabilities: dict[str, Any] | UnsetType) -> tuple[str, ...]:
     """Return client capabilities as short names, because every request carries the id."""
     if capabilities is UNSET:
         return ()

@@ -58,8 +58,8 @@ class Sessionless:
         # Only a client that accepts events gets them: one that sends a single request may not.
         if accepts_events(exchange.headers.get(b"accept", b"")):
             stream = SseResponse(exchange.send)
-        named = exchange.version
-        revision = BATCHING if named in (None, BEFORE_STREAMABLE) else named
+        version = exchange.version
+        revision = BATCHING if version in (None, BEFORE_STREAMABLE) else version
         work = self._work(exchange, message, (params, problem), revision, stream)
         # Without a session a notification cannot cancel a request; hanging up does.
         until = UntilDisconnect(

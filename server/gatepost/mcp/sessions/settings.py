@@ -71,8 +71,8 @@ async def unsubscribe(server: McpServer, ask: McpRequest) -> bytes:
     uri = _uri(ask)
 
     def change(record: SessionRecord) -> SessionRecord:
-        kept = tuple(one for one in record.subscriptions if one != uri)
-        return msgspec.structs.replace(record, subscriptions=kept)
+        remaining = tuple(subscribed for subscribed in record.subscriptions if subscribed != uri)
+        return msgspec.structs.replace(record, subscriptions=remaining)
 
     return await _revise(server, ask, change)
 

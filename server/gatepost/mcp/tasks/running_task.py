@@ -11,7 +11,7 @@ import msgspec
 from gatepost.mcp.client import watched
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
-from gatepost.mcp.tasks.store import Edit, TaskStore
+from gatepost.mcp.tasks.store import Edit, TaskStore, with_lease
 from gatepost.mcp.tasks.task_record import (
     CARRIED_OUT,
     StopReason,
@@ -107,7 +107,7 @@ class RunningTask(SilentClient):
         return self.call.capabilities
 
     @property
-    def kept(self) -> bytes:
+    def previous_state(self) -> bytes:
         """Return the state that the run before kept."""
         return self.call.kept
 
@@ -140,12 +140,10 @@ class RunningTask(SilentClient):
     async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         async with self._task_store.followed(self._tenant, self.record.id, self._wakeable.wake):
-            # Read the changes from before the subscription.
-            self._wakeable.wake()
+            # The first reading finds the changes from before the subscription.
             while not self.work.done():
+                await self._read()
                 await self._wakeable.wait(self._read_every_s)
-                if not self.work.done():
-                    await self._read()
             await self._conclude()
 
     async def _conclude(self) -> None:
@@ -179,14 +177,10 @@ class RunningTask(SilentClient):
         return await self._ask(requests)
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
-        """
-        Wait for a decision; the record shows the page to a client that opens pages.
-
-        The client's answer does not matter, unless it declines.
-        """
+        """Wait for a decision; a client that opens pages sees the page, and may only decline it."""
         unstarted = not has_tool_started()
         self._message, self._is_waiting = waiting.message_with_url[:MESSAGE_CHARACTERS], True
-        await self._change_or_stop(lambda one: with_call(one, unstarted=unstarted))
+        await self._change_or_stop(lambda record: with_call(record, unstarted=unstarted))
         self._set_resumable(unstarted)
         page = None
         if waiting.url and not lacking(self.capabilities, PAGES):
@@ -202,23 +196,19 @@ class RunningTask(SilentClient):
             raise pending(waiting)
         # From here on it must not be run again only because its server is gone.
         self._message, self._is_waiting, self._is_resumable = GOES_ON, False, False
-        await self._change_or_stop(lambda one: with_call(one, unstarted=False))
+        await self._change_or_stop(lambda record: with_call(record, unstarted=False))
 
     async def _shown(self, page: InputRequest) -> Mapping[str, Any]:
         return (await self._ask({OPEN_PAGE: page}))[OPEN_PAGE]
 
     async def detach(self, *, state: bytes = b"") -> None:
-        """
-        Record the state with which another run continues the call.
-
-        From here on the call is continued wherever it is run, and never made again.
-        """
+        """Record the state with which any other run continues the call instead of making it."""
         if not state:
             return
         self._resumes = False
         if self.reason is not None:
             self.work.cancel()
-        await self._change_or_stop(lambda one: with_call(one, kept=state))
+        await self._change_or_stop(lambda record: with_call(record, previous_state=state))
         self._set_resumable(True)
 
     async def _change_or_stop(self, edit: Edit) -> None:
@@ -231,12 +221,9 @@ class RunningTask(SilentClient):
             await self._wait_for_end()
 
     async def _wait_for_end(self) -> NoReturn:
-        """
-        Wait until the work, which is being cancelled, has ended; raises ToolFailure.
-
-        With an idempotency key the tool outlives its work if another request waits for the outcome.
-        It must not wait here without end: a waiting call is in no limit.
-        """
+        """Wait until the work, which is being cancelled, has ended; raises ToolFailure."""
+        # With an idempotency key the tool outlives its work if another request waits for the
+        # outcome. It must not wait here without end: a waiting call is in no limit.
         await asyncio.wait({self.work})
         raise ToolFailure("denied", NOT_ANSWERED)
 
@@ -246,18 +233,18 @@ class RunningTask(SilentClient):
 
     async def _ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         keys: dict[str, str] | None = None
-        mine = self._keys
+        run_keys = self._keys
 
         def edit(record: TaskRecord) -> TaskRecord:
-            nonlocal keys, mine
-            mine = set(self._keys)  # only a stored request uses up its keys
-            record, keys = pose(record, requests, mine)
+            nonlocal keys, run_keys
+            run_keys = set(self._keys)  # only a stored request uses up its keys
+            record, keys = pose(record, requests, run_keys)
             return record
 
         await self._change(edit)
         if keys is None:
             await self._wait_for_end()  # another run owns the record
-        self._keys |= mine
+        self._keys |= run_keys
         try:
             while (answers := answers_to(self.record, keys)) is None:
                 if self.work.done():
@@ -300,28 +287,12 @@ class RunningTask(SilentClient):
         if record.status_message != self._message:
             self._noted_at = now
             record = _replace(record, status_message=self._message)
-        if record.leased_until < now + limits.lease_s / 2:
-            record = _replace(record, leased_until=now + limits.lease_s)
-            if self._is_waiting:
-                # An approval may take longer than a task is kept.
-                record = _replace(record, expires_at=max(record.expires_at, now + limits.ttl_s))
-        return record
+        return with_lease(record, limits, now, is_waiting=self._is_waiting)
 
     async def _change(self, edit: Edit, *, adds: int = 0) -> None:
         """Change the record while this run owns it; retry as long as the store is unavailable."""
-
-        def ours(record: TaskRecord) -> TaskRecord:
-            return edit(record) if record.runner == self._runner else record
-
-        while True:
-            try:
-                record = await self._task_store.change(
-                    self._tenant, self.record.id, ours, adds=adds
-                )
-                break
-            except StoreUnavailable:
-                _log.warning("task_change_waits")
-                await asyncio.sleep(self._read_every_s)
+        where, retry_s = (self._tenant, self.record.id, self._runner), self._read_every_s
+        record = await self._task_store.change_owned(*where, edit, adds=adds, retry_s=retry_s)
         if record is None or (record.runner != self._runner and record.runner):
             self.stop("lost")
         else:

@@ -1,5 +1,6 @@
 """Store task records and change them."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -151,6 +152,25 @@ class TaskStore:
                 return _replace(edited, revision=edited.revision + 1)
         raise StoreUnavailable("a task changes faster than it can be written")
 
+    async def change_owned(
+        self, tenant: str, task_id: str, owner: str, edit: Edit, *, adds: int = 0, retry_s: float
+    ) -> TaskRecord | None:
+        """
+        Apply *edit* as `change` does, unless another run than *owner* has the task.
+
+        Retry every *retry_s* seconds as long as the store is unavailable.
+        """
+
+        def edit_own(record: TaskRecord) -> TaskRecord:
+            return edit(record) if record.runner == owner else record
+
+        while True:
+            try:
+                return await self.change(tenant, task_id, edit_own, adds=adds)
+            except StoreUnavailable:
+                _log.warning("task_change_waits")
+                await asyncio.sleep(retry_s)
+
     @asynccontextmanager
     async def followed(
         self, tenant: str, task_id: str, deliver: Callable[[], None]
@@ -176,6 +196,17 @@ class TaskStore:
         except StoreUnavailable:
             # The record is stored, and subscribers also poll it.
             _log.warning("task_change_not_published")
+
+
+def with_lease(
+    record: TaskRecord, limits: TaskLimits, now: float, *, is_waiting: bool
+) -> TaskRecord:
+    """Return the record with another lease once half of its lease is over."""
+    if record.leased_until >= now + limits.lease_s / 2:
+        return record
+    # An approval may take longer than a task is kept.
+    until = max(record.expires_at, now + limits.ttl_s) if is_waiting else record.expires_at
+    return _replace(record, leased_until=now + limits.lease_s, expires_at=until)
 
 
 def _visible(record: TaskRecord) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import REFUSED, call_result, refusal_of
 from gatepost.mcp.revisions import MODERN
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Outcome
+from gatepost.tools.api import Call, Outcome, Tool
 from gatepost.tools.client import InputRequest, Unaccepted
 from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import Unknown
@@ -22,7 +22,7 @@ from gatepost.tools.truncation import UNENCODABLE
 from gatepost_authz.caller import TenantContext
 
 UNFORESEEN = "An unexpected error occurred; see the server's log."
-GONE = "The tool is no longer available."
+TOOL_MISSING = "The tool is no longer available."
 REVOKED = "The caller's access was revoked."
 CARRIED_OUT = "The call was carried out, but its result was not kept."
 OVER = "The task expired before it was finished."
@@ -32,6 +32,17 @@ _log = logging.getLogger("gatepost.tasks")
 _encode = msgspec.json.encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _replace = msgspec.structs.replace
+
+
+class BeforeTask(msgspec.Struct):
+    """What a call did before it became a task."""
+
+    state: bytes = b""
+    """The state with which another run continues the call; empty if it would start again."""
+    unstarted: bool = False
+    """Whether the call waits for a decision and its tool has not started."""
+    answered: list[tuple[Mapping[str, InputRequest], Mapping[str, Mapping[str, Any]]]] = []
+    """The requests for input and their answers."""
 
 
 class StoredCall(msgspec.Struct, frozen=True):
@@ -56,6 +67,21 @@ class StoredCall(msgspec.Struct, frozen=True):
     """The client's address; empty if audit records omit it."""
     kept: bytes = b""
     """The state with which another run continues the call; empty if it would start again."""
+
+    @classmethod
+    def of(cls, call: Call, tool: Tool, before: BeforeTask, *, peer: str) -> "StoredCall":
+        """Return what is stored of a call that becomes a task; *peer* is its client's address."""
+        return cls(
+            caller=_replace(call.caller, claims=dict(call.caller.claims)),
+            arguments=Raw(call.arguments),
+            request_id=call.request_id,
+            capabilities=dict(call.client.capabilities),
+            scopes=tool.scopes,
+            correlation=call.correlation,
+            unstarted=before.unstarted,
+            peer=peer,
+            kept=before.state,
+        )
 
 
 # A caller's display claims are a read-only view of a mapping.
@@ -103,7 +129,7 @@ def end_of(work: "asyncio.Task[Outcome]", reason: StopReason | None) -> dict[str
         # The request was cancelled while it became a task.
         return CANCELLED
     if isinstance(raised, Unknown):
-        return failed(INVALID_PARAMS, GONE)
+        return failed(INVALID_PARAMS, TOOL_MISSING)
     if raised is None:
         try:
             return {"status": "completed", "result": call_result(work.result(), MODERN, b"")}
@@ -138,30 +164,30 @@ def _spent(record: TaskRecord) -> dict[str, InputAnswer]:
 
 
 def pose(
-    record: TaskRecord, requests: Mapping[str, InputRequest], mine: set[str]
+    record: TaskRecord, requests: Mapping[str, InputRequest], run_keys: set[str]
 ) -> tuple[TaskRecord, dict[str, str]]:
     """
     Return the record with these requests for input, and their keys by the tool's own names.
 
     A key belongs to one request for the life of its task (K-11). A run that starts again after a
     crash asks the same again and finds earlier answers under the same keys. If a request has
-    changed, its old answer does not count. *mine* are the keys that this run has come to so far.
+    changed, its old answer does not count. *run_keys* are the keys that this run has come to.
     """
-    open_ones, used = waiting(record), _spent(record)
+    open_requests, used = waiting(record), _spent(record)
     keys: dict[str, str] = {}
     for name, request in requests.items():
         for number in count(1):
             key = keys[name] = name if number == 1 else f"{name}-{number}"
-            if key in mine or key in open_ones:
+            if key in run_keys or key in open_requests:
                 continue
-            mine.add(key)
+            run_keys.add(key)
             before = used.get(key)
             if before is None:
-                open_ones[key] = request
+                open_requests[key] = request
             elif before.given is None or before.request_digest != digest(request):
                 continue
             break
-    return _with_inputs(record, open_ones, used), keys
+    return _with_inputs(record, open_requests, used), keys
 
 
 def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any] | None]) -> TaskRecord:
@@ -170,17 +196,17 @@ def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any] | None]
 
     None withdraws a request, whose key stays used.
     """
-    open_ones, used = waiting(record), _spent(record)
-    for key in [key for key in open_ones if key in responses]:
-        used[key] = InputAnswer(digest(open_ones.pop(key)), responses[key])
-    return _with_inputs(record, open_ones, used)
+    open_requests, used = waiting(record), _spent(record)
+    for key in [key for key in open_requests if key in responses]:
+        used[key] = InputAnswer(digest(open_requests.pop(key)), responses[key])
+    return _with_inputs(record, open_requests, used)
 
 
 def answers_to(record: TaskRecord, keys: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the answers by the tool's own names; None if one is missing."""
     used = _spent(record)
-    found = {name: used[key].given for name, key in keys.items() if key in used}
-    return None if len(found) < len(keys) or None in found.values() else found
+    answers = {name: used[key].given for name, key in keys.items() if key in used}
+    return None if len(answers) < len(keys) or None in answers.values() else answers
 
 
 def digest(request: InputRequest) -> str:
@@ -196,11 +222,11 @@ def digest(request: InputRequest) -> str:
 
 
 def _with_inputs(
-    record: TaskRecord, open_ones: dict[str, InputRequest], used: dict[str, InputAnswer]
+    record: TaskRecord, open_requests: dict[str, InputRequest], used: dict[str, InputAnswer]
 ) -> TaskRecord:
-    requests = _encode(open_ones) if open_ones else None
+    requests = _encode(open_requests) if open_requests else None
     answers = _encode(used) if used else None
     if requests == record.requests and answers == record.answers:
         return record
-    status: Any = "input_required" if open_ones else "working"
+    status: Any = "input_required" if open_requests else "working"
     return _replace(record, requests=requests, answers=answers, status=status)

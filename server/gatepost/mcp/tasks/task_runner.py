@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from gatepost.background import started
 from gatepost.http.body import no_caller
@@ -17,9 +16,10 @@ from gatepost.mcp.tasks.running_task import RunningTask
 from gatepost.mcp.tasks.store import TaskStore
 from gatepost.mcp.tasks.task_record import (
     CANCELLED,
-    GONE,
     OVER,
     REVOKED,
+    TOOL_MISSING,
+    BeforeTask,
     StoredCall,
     answer,
     decode_call,
@@ -32,7 +32,7 @@ from gatepost.mcp.tasks.task_record import (
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import Client, InputRequest
+from gatepost.tools.client import Client
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
@@ -52,17 +52,6 @@ UNKNOWN_EFFECT = "The server that ran the call stopped; whether it took effect i
 STOPPED_OFTEN = f"The server that ran the call stopped, {ATTEMPTS} times."
 
 _replace = msgspec.structs.replace
-
-
-class BeforeTask(msgspec.Struct):
-    """What a call did before it became a task."""
-
-    state: bytes = b""
-    """The state with which another run continues the call; empty if it would start again."""
-    unstarted: bool = False
-    """Whether the call waits for a decision and its tool has not started."""
-    answered: list[tuple[Mapping[str, InputRequest], Mapping[str, Mapping[str, Any]]]] = []
-    """The requests for input and their answers."""
 
 
 class TaskRunner:
@@ -106,17 +95,8 @@ class TaskRunner:
         caller has too many tasks, and StoreUnavailable; then the work still belongs to the request.
         If the request is cancelled meanwhile, so is the task.
         """
-        stored = StoredCall(
-            caller=_replace(call.caller, claims=dict(call.caller.claims)),
-            arguments=Raw(call.arguments),
-            request_id=call.request_id,
-            capabilities=dict(call.client.capabilities),
-            scopes=tool.scopes,
-            correlation=call.correlation,
-            unstarted=before.unstarted,
-            peer=call.peer if self.task_store.limits.peers else "",
-            kept=before.state,
-        )
+        peer = call.peer if self.task_store.limits.peers else ""
+        stored = StoredCall.of(call, tool, before, peer=peer)
         record, used = self._new_record(stored, tool), set[str]()
         for requests, answers in before.answered:
             record, keys = pose(record, requests, used)
@@ -244,7 +224,7 @@ class TaskRunner:
         try:
             effects = self._runner().registry.find(stored.caller, record.tool).effects
         except UnknownTool:
-            return failed(INVALID_PARAMS, GONE)
+            return failed(INVALID_PARAMS, TOOL_MISSING)
         if not (stored.unstarted or stored.kept or effects.read_only or effects.idempotent):
             return failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         return stored if stored.attempts < ATTEMPTS else failed(INTERNAL_ERROR, STOPPED_OFTEN)
@@ -284,8 +264,8 @@ class TaskRunner:
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._running_tasks:
-            left = self._until - asyncio.get_running_loop().time()
-            await asyncio.wait(self._running_tasks.values(), timeout=max(left, 0.0))
+            within_s = max(self._until - asyncio.get_running_loop().time(), 0.0)
+            await asyncio.wait(self._running_tasks.values(), timeout=within_s)
         for running_task in self._running_tasks:
             running_task.stop("handed over")
         if self._running_tasks:

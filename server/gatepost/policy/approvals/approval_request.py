@@ -1,19 +1,24 @@
 """Approval requests, decisions and grants, as approvers see them."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
 
 from gatepost.storage.approvals import State
-from gatepost.tools.api import Tool
+from gatepost.tools.api import Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
+from gatepost_authz.strict_json import StrictJsonError, members
 
 RequestKind = Literal["call", "script"]
 ApprovalVerdict = Literal["approved", "rejected"]
 Use = Literal["", "running", "unknown"]
+
+MAX_ARGUMENTS = 180_000
+"""Maximum size of arguments for approval, in bytes; encryption adds a third."""
 
 USES: Mapping[Use, str] = {
     "running": "The call is being made with this approval.",
@@ -192,7 +197,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def given(self) -> int:
         """Return the number of approvals so far."""
-        return sum(one.verdict == "approved" for one in self.decisions)
+        return sum(decision.verdict == "approved" for decision in self.decisions)
 
 
 class GrantScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,6 +233,25 @@ class ApprovalGrant(msgspec.Struct, frozen=True, kw_only=True):
     by: DisplayedParty
     request: str
     """The id of the request with which it was given."""
+
+
+def check_readable(arguments: bytes) -> None:
+    """Raise ToolFailure for arguments that an approver could read differently than the tool."""
+    if len(arguments) > MAX_ARGUMENTS:
+        raise ToolFailure(
+            "validation",
+            f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
+            f"at most {MAX_ARGUMENTS} can be looked at. Send less at once.",
+        )
+    try:
+        json.loads(arguments, object_pairs_hook=members)
+    except StrictJsonError:
+        # Some parsers take the first of two equal names, others the last: the approver could see
+        # another value than the tool gets.
+        message = "The arguments have a name twice; give each one once."
+        raise ToolFailure("validation", message) from None
+    except (ValueError, RecursionError):
+        raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
 
 
 def party_of(who: Approver) -> DisplayedParty:

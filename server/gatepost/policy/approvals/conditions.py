@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
+from gatepost.policy.idempotency.idempotency_record import only_reads
+from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import decoded
+from gatepost_authz.caller import TenantContext
 
 LIBRARY = "cel"
 """The extra `cel`, imported by name: it is needed only if the configuration has a condition."""
@@ -62,6 +66,39 @@ class ConditionVariables(msgspec.Struct, frozen=True):
     """Raw JSON, as the call sent it."""
     caller: Mapping[str, Any]
     tool: Mapping[str, Any]
+
+
+def caller_variables(caller: TenantContext) -> dict[str, Any]:
+    """Return the variable `caller` of conditions."""
+    return {
+        "subject": caller.subject,
+        "issuer": caller.issuer,
+        "kind": caller.subject_kind,
+        "client_id": caller.client_id or "",
+        "tenant": caller.tenant_id,
+        "scopes": sorted(caller.scopes),
+        "roles": sorted(caller.roles),
+    }
+
+
+def variables_of(
+    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
+) -> ConditionVariables:
+    """
+    Return the variables for a call; *caller* comes from `caller_variables`.
+
+    *arguments* are the checked arguments, *raw* are the arguments as sent.
+    """
+    return ConditionVariables(
+        raw,
+        caller,
+        {
+            "name": tool.name,
+            "pack": tool.pack,
+            "reads": only_reads(tool, arguments),
+            **asdict(tool.effects),
+        },
+    )
 
 
 class Condition:
@@ -131,10 +168,10 @@ def _hard(text: str) -> str | None:
     """Return why a pattern could cost too much, or None; patterns must be literals."""
     patterns: list[str] = []
 
-    def numbered(found: re.Match[str]) -> str:
-        if found[0].startswith("//"):
+    def numbered(match: re.Match[str]) -> str:
+        if match[0].startswith("//"):
             return " "
-        patterns.append(found[0])
+        patterns.append(match[0])
         return f"\0{len(patterns) - 1}\0"
 
     shape = _ASIDE.sub(numbered, text.replace("\0", " "))
@@ -143,7 +180,7 @@ def _hard(text: str) -> str | None:
         return "a pattern of `matches` is not written out as one text"
     for pattern in (patterns[int(at)] for at in written):
         repeated = [
-            max(map(int, _DIGITS.findall(one)), default=1) for one in _BRACES.findall(pattern)
+            max(map(int, _DIGITS.findall(braces)), default=1) for braces in _BRACES.findall(pattern)
         ]
         if len(pattern) > MAX_PATTERN or math.prod(repeated) > MAX_REPEATED:
             return "a pattern of `matches` is too long or repeats too often"

@@ -130,8 +130,8 @@ class GrantService:
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
         """Return the valid grants, the oldest first."""
-        found = map(_grant, await self._records.of(tenant).grants.all(self._clock()))
-        return [one for one in found if is_valid_grant(one, self._is_revoked)]
+        grants = map(_grant, await self._records.of(tenant).grants.all(self._clock()))
+        return [grant for grant in grants if is_valid_grant(grant, self._is_revoked)]
 
     async def use(
         self,
@@ -155,40 +155,40 @@ class GrantService:
         grants = self._records.of(caller.tenant_id).grants
         digest = None
         for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
-            given = _decode(record.details)
-            owner = (record.subject_kind, record.client_id, given.grant.caller.actor)
+            details = _decode(record.details)
+            owner = (record.subject_kind, record.client_id, details.grant.caller.actor)
             if (
                 owner != (caller.subject_kind, caller.client_id, caller.actor)
-                or given.policy != policy.version
-                or given.definition != definition_of(tool)
-                or not is_valid_grant(given.grant, self._is_revoked)
+                or details.policy != policy.version
+                or details.definition != definition_of(tool)
+                or not is_valid_grant(details.grant, self._is_revoked)
             ):
                 continue
-            operator = given.grant.by.kind == "operator"
-            if not operator and not need.within(party_of(caller), 1, given.by):
+            operator = details.grant.by.kind == "operator"
+            if not operator and not need.within(party_of(caller), 1, details.by):
                 continue
-            if given.grant.when is None:
+            if details.grant.when is None:
                 digest = digest or self._requests.arguments.digest(tool, call.arguments)
-                covered = given.digest == digest
+                covered = details.digest == digest
             else:
-                covered = _condition(given.grant.when).holds(subject) is True
+                covered = _condition(details.grant.when).holds(subject) is True
             if covered and await grants.spend(record.id, now):
-                await self._notifier.announce("grant_used", given.grant)
+                await self._notifier.announce("grant_used", details.grant)
                 return record.id
         return None
 
     async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
         grants = self._records.of(tenant).grants
-        found = [one for one in await grants.all(self._clock()) if one.id == grant_id]
-        if not found:
+        records = [record for record in await grants.all(self._clock()) if record.id == grant_id]
+        if not records:
             return False
-        is_giver = is_same_person(_grant(found[0]).by, by)
+        is_giver = is_same_person(_grant(records[0]).by, by)
         if not is_giver and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
             raise Undecidable("Only its giver, an approver or an administrator can end a grant.")
         if not await grants.revoke(grant_id):
             return False
-        await self._notifier.announce("grant_revoked", _grant(found[0]), by)
+        await self._notifier.announce("grant_revoked", _grant(records[0]), by)
         return True
 
     async def withdraw(self, tenant: str) -> int:

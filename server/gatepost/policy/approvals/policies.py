@@ -1,10 +1,8 @@
 """Which approval a call needs, who may give it, and whose part in it is revoked."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule
 from gatepost.policy.approvals.approval_request import (
@@ -16,8 +14,6 @@ from gatepost.policy.approvals.approval_request import (
     Operator,
 )
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost.policy.idempotency.idempotency_record import only_reads
-from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 
 ROLE, SUBJECT = "role:", "subject:"
@@ -36,39 +32,6 @@ OTHER_RULES = "The rules for this tool have changed. The call has to be made aga
 OTHER_TOOL = (
     "The definition of this tool has changed, or its server. The call has to be made again."
 )
-
-
-def caller_variables(caller: TenantContext) -> dict[str, Any]:
-    """Return the variable `caller` of conditions."""
-    return {
-        "subject": caller.subject,
-        "issuer": caller.issuer,
-        "kind": caller.subject_kind,
-        "client_id": caller.client_id or "",
-        "tenant": caller.tenant_id,
-        "scopes": sorted(caller.scopes),
-        "roles": sorted(caller.roles),
-    }
-
-
-def variables_of(
-    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
-) -> ConditionVariables:
-    """
-    Return the variables for a call; *caller* comes from `caller_variables`.
-
-    *arguments* are the checked arguments, *raw* are the arguments as sent.
-    """
-    return ConditionVariables(
-        raw,
-        caller,
-        {
-            "name": tool.name,
-            "pack": tool.pack,
-            "reads": only_reads(tool, arguments),
-            **asdict(tool.effects),
-        },
-    )
 
 
 class ApprovalNeed(msgspec.Struct, frozen=True):
@@ -175,7 +138,7 @@ def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
     """Return a sentence why this person is not an approver of the request, or None."""
     if isinstance(who, Operator):
         # Operators can use any name, so only one of two approvals may come from an operator.
-        if any(one.by.kind == "operator" for one in request.decisions):
+        if any(decision.by.kind == "operator" for decision in request.decisions):
             return "It was already approved on the command line. The second person has to sign in."
         return None
     if who.subject_kind != "user":
@@ -193,7 +156,7 @@ def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
         return "You made this call on behalf of its caller, so another person has to decide."
     if _is_namesake(request, who):
         return "This machine has your own id, so another person has to decide."
-    if any(is_same_person(one.by, who) for one in request.decisions):
+    if any(is_same_person(decision.by, who) for decision in request.decisions):
         return "You have already approved it. A second person has to approve."
     if not all(any(_is(who, entry) for entry in group) for group in request.by):
         return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
@@ -283,16 +246,17 @@ def revoked_approvals(
 ) -> tuple[ApprovalDecision, ...]:
     """Return the approvals by revoked approvers; their rejections stay valid."""
     return tuple(
-        one
-        for one in request.decisions
-        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
+        decision
+        for decision in request.decisions
+        if decision.verdict == "approved"
+        and _revoked(decision.by, request.tenant, decision.at, is_revoked)
     )
 
 
 def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
     """Return whether neither the grant's caller nor its approver is revoked."""
     people = (grant.caller, grant.by)
-    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
+    return not any(_revoked(party, grant.tenant, grant.created_at, is_revoked) for party in people)
 
 
 def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:

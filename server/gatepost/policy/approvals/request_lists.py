@@ -1,11 +1,17 @@
-"""Lists of approval requests: those that wait, the decided ones, and all to erase a person."""
+"""Approval requests of a tenant: those that wait until they expire, and those that are decided."""
 
+import asyncio
+import logging
 import math
+import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
 
 import msgspec
 from msgspec.structs import replace
 
+from gatepost.background import during
 from gatepost.policy.approvals.approval_request import (
     ERASED,
     SCRIPT_PREFIX,
@@ -16,11 +22,18 @@ from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
 PAGE = 50
 MAX_READ = 200
 """Requests that are read at once to erase a person from all."""
+EXPIRE_EVERY_S = 5.0
+TIDY_EVERY = 720
+"""Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
+RANDOM = random.SystemRandom()
+
+log = logging.getLogger("gatepost.approvals")
 
 WaitingSince = tuple[float, str]
 """The `created_at` and the id of a request, by which those that wait are ordered."""
@@ -64,6 +77,23 @@ class RequestLists:
     def __init__(self, records: Records, requests: RequestStore, scripts: ScriptReviews) -> None:
         self.records, self.requests, self._scripts = records, requests, scripts
 
+    @asynccontextmanager
+    async def expiring(self, *, every_s: float = EXPIRE_EVERY_S) -> AsyncIterator[None]:
+        """Expire requests that are not decided in time, in the background, during a block."""
+        async with during("expiry", lambda: self._expire_always(every_s)):
+            yield
+
+    async def _expire_always(self, every_s: float) -> None:
+        for run in count():
+            # Random, so that replicas do not query at the same time.
+            await asyncio.sleep(every_s * RANDOM.uniform(0.7, 1.1))
+            try:
+                await self.requests.expire_due()
+                if run % TIDY_EVERY == 0:
+                    await self._scripts.tidy()
+            except StoreUnavailable as outage:
+                log.debug("approvals_not_expired", extra={"reason": str(outage)})
+
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""
         if request_id.startswith(SCRIPT_PREFIX):
@@ -73,13 +103,13 @@ class RequestLists:
             return None
         request = approval.request
         progress = await self.requests.progress(request)
-        return request if progress in (None, "done") else replace(request, use=progress)
+        return replace(request, use=progress) if progress else request
 
     async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
         """Return a page of what `waiting` returns, and where the next one begins."""
-        found = await self.waiting(tenant, after=after, most=PAGE + 1)
-        page = tuple(found[:PAGE])
-        return WaitingPage(page, cursor_of(page[-1]) if len(found) > PAGE else "")
+        requests = await self.waiting(tenant, after=after, most=PAGE + 1)
+        page = tuple(requests[:PAGE])
+        return WaitingPage(page, cursor_of(page[-1]) if len(requests) > PAGE else "")
 
     async def waiting(
         self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
@@ -89,21 +119,27 @@ class RequestLists:
 
         *after* is the place of the last request of the previous page.
         """
-        found = [
-            one for one in await self._scripts.waiting(tenant) if not after or place_of(one) > after
+        requests = [
+            script
+            for script in await self._scripts.waiting(tenant)
+            if not after or place_of(script) > after
         ]
         approvals = self.records.of(tenant).approvals
-        place, left = after, most
-        while left:
-            records = await approvals.waiting(left, place)
-            current = [await self.requests.current(approval_of(one)) for one in records]
-            waiting = [one.request for one in current if one and one.request.state == "waiting"]
-            if len(records) == left:
-                place, left = (records[-1].created_at, records[-1].id), left - len(waiting)
+        place, missing = after, most
+        while missing:
+            records = await approvals.waiting(missing, place)
+            current = [await self.requests.current(approval_of(record)) for record in records]
+            waiting = [
+                approval.request
+                for approval in current
+                if approval and approval.request.state == "waiting"
+            ]
+            if len(records) == missing:
+                place, missing = (records[-1].created_at, records[-1].id), missing - len(waiting)
             else:
-                left = 0
-            found += waiting
-        return sorted(found, key=place_of)[:most]
+                missing = 0
+            requests += waiting
+        return sorted(requests, key=place_of)[:most]
 
     async def history(
         self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
@@ -116,17 +152,19 @@ class RequestLists:
             record = await approvals.get(before.id)
             place = None if record is None else (record.changed_at, record.id)
         records = await approvals.past(place, most)
-        decided = [approval_of(one) for one in records]
+        decided = [approval_of(record) for record in records]
         # A request that has just ended moves to the first page, so read again.
-        if any([await self.requests.current(one) is not one for one in decided]):
+        if any([await self.requests.current(approval) is not approval for approval in decided]):
             records = await approvals.past(place, most)
-        found = [((one.changed_at, one.id), approval_of(one).request) for one in records]
+        requests = [
+            ((record.changed_at, record.id), approval_of(record).request) for record in records
+        ]
         for script in await self._scripts.rejected(tenant):
             decided_at = (script.decided_at or script.created_at, script.id)
             if place is None or decided_at < place:
-                found.append((decided_at, script))
-        found.sort(key=lambda one: one[0], reverse=True)
-        return [request for _, request in found[:most]]
+                requests.append((decided_at, script))
+        requests.sort(key=lambda entry: entry[0], reverse=True)
+        return [request for _, request in requests[:most]]
 
 
 async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
@@ -141,8 +179,8 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
         return (decision.by.issuer, decision.by.subject) == (issuer, subject)
 
     changed = 0
-    async for one in _all(approvals):
-        record: ApprovalRecord | None = one
+    async for stored in _all(approvals):
+        record: ApprovalRecord | None = stored
         while record is not None:
             details = approval_of(record).details
             if not any(map(is_theirs, details.request.decisions)):

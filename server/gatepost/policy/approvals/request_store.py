@@ -12,15 +12,16 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     Approver,
     ToolFacts,
+    Use,
     party_of,
 )
+from gatepost.policy.approvals.conditions import caller_variables
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
     ApprovalPolicy,
     IsRevoked,
     caller_is_revoked,
-    caller_variables,
     revoked_approvals,
     token_claims,
 )
@@ -30,12 +31,10 @@ from gatepost.policy.approvals.stored_request import (
     StoredApproval,
     StoredRequest,
     approval_of,
-    binding_of,
     key_of_use,
     shown_arguments,
 )
-from gatepost.policy.approvals.tool_policies import ToolPolicies
-from gatepost.policy.idempotency.idempotency_record import may_repeat
+from gatepost.policy.approvals.tool_policies import ToolPolicies, binding_of
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
@@ -44,16 +43,11 @@ from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import TenantContext
 
 DUE = 100
-OPEN = frozenset({"waiting", "approved"})
-
 BUSY_S = 30
 OF_CALLER = (
     "{count} of your calls already wait for approval. Wait until they are decided, then call again."
 )
 OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
-
-Progress = Literal["running", "done", "unknown"]
-"""`unknown`: the server that ran the call is gone, because its lease is over."""
 
 
 class RequestStore:
@@ -77,8 +71,6 @@ class RequestStore:
         self._records, self._redaction = records, redaction
         self.arguments = ArgumentSealer(keyring)
         self._notifier, self.is_revoked, self.clock = notifier, is_revoked, clock
-        settings = ApprovalsSettings()
-        self.apply(settings, ToolPolicies(settings, {}))
 
     def apply(self, settings: ApprovalsSettings, policies: ToolPolicies) -> None:
         """Take up the settings and the policies of a configuration."""
@@ -99,17 +91,14 @@ class RequestStore:
         while True:
             stored = await approvals.find(binding)
             if stored is None:
-                if new is None:
-                    await self._check_limits(call.caller)
-                    new = self._new(call, tool, need, policy.version, digest)
-                request = new.request
-                message = self._notifier.message("requested", request)
+                new = new or await self._new(call, tool, need, policy.version, digest, binding)
+                message = self._notifier.message("requested", new.request)
                 stored = await approvals.open(new.record, message)
                 if stored is None:
-                    await self._notifier.announce("requested", request)
+                    await self._notifier.announce("requested", new.request)
                     return new
-            if (found := await self._joined(approval_of(stored))) is not None:
-                return found
+            if (joined := await self._joined(approval_of(stored))) is not None:
+                return joined
 
     async def _joined(self, approval: StoredApproval) -> StoredApproval | None:
         """Return the request in its current state, or None if the call has to look again."""
@@ -136,10 +125,11 @@ class RequestStore:
         if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
             raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
 
-    def _new(
-        self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes
+    async def _new(
+        self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes, binding: bytes
     ) -> StoredApproval:
-        """Return a new request; ToolFailure if a person could not judge the call."""
+        """Return a new request; raises ToolFailure as `find_or_create` does."""
+        await self._check_limits(call.caller)
         caller, now = call.caller, self.clock()
         party = party_of(caller)
         client_name = self._redaction.clean(caller.tenant_id, call.client.client_name)
@@ -165,7 +155,7 @@ class RequestStore:
         )
         details = StoredRequest(request, digest, need.timeout_s, caller_variables(caller))
         sealed = self.arguments.seal(request.id, SealedArguments(call.arguments))
-        return StoredApproval.new(details, binding_of(call, tool, digest, policy), sealed)
+        return StoredApproval.new(details, binding, sealed)
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""
@@ -173,11 +163,6 @@ class RequestStore:
             if (approval := await self.current(approval_of(record))) is not None:
                 return approval
         return None
-
-    async def is_waiting(self, tenant: str, request_id: str) -> bool:
-        """Return whether a request still waits for a decision."""
-        approval = await self.get(tenant, request_id)
-        return approval is not None and approval.request.state == "waiting"
 
     async def current(self, approval: StoredApproval) -> StoredApproval | None:
         """
@@ -187,51 +172,41 @@ class RequestStore:
         once its call has begun.
         """
         request = approval.request
-        if request.state not in OPEN:
+        if request.state not in {"waiting", "approved"}:
             return approval
         # Checked first: a call that has begun must not be approved or run again.
         if (progress := await self.progress(request)) is not None:
             return await self._used(approval, progress)
         if request.until <= self.clock():
             return await self._end(approval, "expired")
-        dropped = caller_is_revoked(request, self.is_revoked)
         revoked = revoked_approvals(request, self.is_revoked)
-        if not dropped and not revoked:
-            return approval
-        if dropped or request.state == "approved":
+        is_void = revoked and request.state == "approved"
+        if is_void or caller_is_revoked(request, self.is_revoked):
             return await self._end(approval, "withdrawn")
-        return await self._without(approval, revoked)
+        return await self._without(approval, revoked) if revoked else approval
 
-    async def progress(self, request: ApprovalRequest) -> Progress | None:
-        """Return the progress of an approved call; None: not begun, or nothing was done."""
+    async def progress(self, request: ApprovalRequest) -> Use | None:
+        """Return the `use` of an approval whose call has begun; None if it has not."""
         if request.state != "approved":
             return None
         run = await self._records.of(request.tenant).idempotency.get(key_of_use(request.id))
         if run is None or run.outcome is not None:
-            return None if run is None else "done"
+            return None if run is None else ""
         return "running" if run.leased_until > self.clock() else "unknown"
 
     async def expire_due(self) -> int:
         """Expire due requests of all tenants; return their number."""
         due = await self._records.overdue_approvals(self.clock(), DUE)
-        ended = [await self.get(tenant, approval_id) for tenant, approval_id in due]
-        return sum(one is not None for one in ended)
+        return sum([await self.get(*place) is not None for place in due])
 
     async def change(
         self, approval: StoredApproval, *, message_kind: What | None = None, **changes: Any
     ) -> StoredApproval | None:
-        """
-        Change a request; return None if it was changed meanwhile.
-
-        *message_kind* is the kind of change for the webhook.
-        """
+        """Change a request, with a webhook message of that kind; None if it changed meanwhile."""
         changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
-        message = (
-            None if message_kind is None else self._notifier.message(message_kind, changed.request)
-        )
-        if not await self._of(approval.request.tenant).replace(changed.record, message):
-            return None
-        return changed.kept()
+        message = message_kind and self._notifier.message(message_kind, changed.request)
+        is_stored = await self._of(changed.request.tenant).replace(changed.record, message)
+        return changed.stored() if is_stored else None
 
     async def decide(self, what: What, changed: StoredApproval, by: Approver | None) -> bool:
         """Record, store and announce a decision; False if the request was changed meanwhile."""
@@ -254,9 +229,8 @@ class RequestStore:
         while True:
             request = approval.request
             is_known = request.state == "used" and not request.use
-            if request.state not in {"approved", "expired", "used"}:
-                return
-            if is_known and approval.record.binding is None:
+            is_closed = is_known and approval.record.binding is None
+            if is_closed or request.state not in {"approved", "expired", "used"}:
                 return
             if (used := await self.change(approval, **changes)) is not None:
                 if not is_known:
@@ -270,48 +244,34 @@ class RequestStore:
     def _of(self, tenant: str) -> ApprovalStore:
         return self._records.of(tenant).approvals
 
-    async def _used(self, approval: StoredApproval, progress: Progress) -> StoredApproval | None:
+    async def _used(self, approval: StoredApproval, progress: Use) -> StoredApproval | None:
         now, request = self.clock(), approval.request
-        if progress == "running" or (progress == "unknown" and self._may_run_again(approval)):
+        if progress == "running":
             return approval
+        if progress == "unknown" and request.until > now:
+            opened = self.arguments.open(approval.record)
+            if self._policies.may_run_again(request, None if opened is None else opened.approved):
+                return approval
         changed = approval.changed(
             now,
             keep_s=self._settings.keep_s,
             state="used",
-            use="unknown" if progress == "unknown" else "",
+            use=progress,
             # A retry is told what is known of the first call before a new request is made.
             until=max(request.until, now + approval.details.timeout_s),
             sealed=None,
         )
-        what: What = "unknown" if progress == "unknown" else "used"
-        return changed.kept() if await self.decide(what, changed, None) else None
-
-    def _may_run_again(self, approval: StoredApproval) -> bool:
-        """
-        Return whether the approval of a call with an unknown outcome is still usable.
-
-        It is until it expires if the tool may run again, or is not served by this process.
-        """
-        if approval.request.until <= self.clock():
-            return False
-        request, opened = approval.request, self.arguments.open(approval.record)
-        tool = self._policies.tool_of(request)
-        if tool is None or opened is None:
-            return not self._policies.has_changed(request)
-        try:
-            arguments = tool.check(opened.edited or opened.arguments)
-        except ToolFailure:
-            return False
-        return may_repeat(tool, arguments)
+        is_stored = await self.decide("unknown" if progress else "used", changed, None)
+        return changed.stored() if is_stored else None
 
     async def _without(
         self, approval: StoredApproval, revoked: tuple[ApprovalDecision, ...]
     ) -> StoredApproval | None:
         """Remove approvals from a waiting request; return None if it was changed meanwhile."""
         request = approval.request
-        left = tuple(one for one in request.decisions if one not in revoked)
-        changes: dict[str, Any] = {"decisions": left}
-        if any(one.edited for one in revoked):
+        valid = tuple(decision for decision in request.decisions if decision not in revoked)
+        changes: dict[str, Any] = {"decisions": valid}
+        if any(decision.edited for decision in revoked):
             opened = self.arguments.open(approval.record)
             if opened is None:
                 return await self._end(approval, "withdrawn")
@@ -319,8 +279,8 @@ class RequestStore:
             changes |= {"edited": None, "sealed": sealed}
         changed = await self.change(approval, **changes)
         if changed is not None:
-            for one in revoked:
-                by = token_claims(one.by, request.tenant, one.at)
+            for decision in revoked:
+                by = token_claims(decision.by, request.tenant, decision.at)
                 await self._notifier.announce("void", request, by)
         return changed
 
@@ -329,8 +289,7 @@ class RequestStore:
     ) -> StoredApproval | None:
         now, waited = self.clock(), approval.request.state == "waiting"
         changes: dict[str, Any] = {"state": state, "sealed": None, "binding": None}
-        if waited:
-            changes["decided_at"] = now
+        changes["decided_at"] = now if waited else approval.request.decided_at
         if waited and state == "expired":
             # The next call with these arguments is told once that the request has expired.
             until = now + approval.details.timeout_s

@@ -1,15 +1,9 @@
 """The service for approval requests: what people see, decide, grant and revoke."""
 
-import asyncio
-import logging
-import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from itertools import count
+from collections.abc import Callable, Mapping
 
-from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
@@ -51,14 +45,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 POLL_S = 1.0
 """How often a waiting call polls, because notifications may be lost."""
 RETRY_AFTER_S = 5.0
-EXPIRE_EVERY_S = 5.0
-TIDY_EVERY = 720
-"""Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
-RANDOM = random.SystemRandom()
-
 UNKNOWN = "There is no such request (any more)."
-
-log = logging.getLogger("gatepost.approvals")
 
 
 class ApprovalService(RequestLists):
@@ -187,23 +174,6 @@ class ApprovalService(RequestLists):
         _check_tenant(tenant, by)
         return await self.granting.revoke(tenant, grant_id, by)
 
-    @asynccontextmanager
-    async def expiring(self, *, every_s: float = EXPIRE_EVERY_S) -> AsyncIterator[None]:
-        """Expire requests that are not decided in time, in the background, during a block."""
-        async with during("expiry", lambda: self._expire_always(every_s)):
-            yield
-
-    async def _expire_always(self, every_s: float) -> None:
-        for run in count():
-            # Random, so that replicas do not query at the same time.
-            await asyncio.sleep(every_s * RANDOM.uniform(0.7, 1.1))
-            try:
-                await self.requests.expire_due()
-                if run % TIDY_EVERY == 0:
-                    await self._scripts.tidy()
-            except StoreUnavailable as outage:
-                log.debug("approvals_not_expired", extra={"reason": str(outage)})
-
     async def _decide_script(
         self,
         tenant: str,
@@ -301,11 +271,12 @@ class WaitingCall:
 
     async def _is_open(self) -> bool:
         try:
-            return await self._requests.is_waiting(self._tenant, self._id)
+            approval = await self._requests.get(self._tenant, self._id)
         except StoreUnavailable:
             if self._until <= self._requests.clock():
                 raise
             return True  # a short outage must not end a call that waits for minutes
+        return approval is not None and approval.request.state == "waiting"
 
 
 def pending(request: ApprovalRequest) -> str:

@@ -1,7 +1,6 @@
 """Run a call only after it has been approved, and let it wait until then."""
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,22 +9,22 @@ from msgspec.structs import replace
 from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     PageUrl,
+    check_readable,
     no_page,
     party_of,
     reason_sentence,
 )
-from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
+from gatepost.policy.approvals.conditions import caller_variables, variables_of
+from gatepost.policy.approvals.policies import ApprovalPolicy
 from gatepost.policy.approvals.service import ApprovalService, WaitingCall
-from gatepost.policy.approvals.stored_request import StoredApproval, check_readable, key_of_use
+from gatepost.policy.approvals.stored_request import StoredApproval, use_of
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
-    DAY_S,
     LOST,
     RETRIED_KINDS,
     UNKNOWN,
     CallOutcome,
     IdempotentWork,
-    RecordTemplate,
     may_repeat,
 )
 from gatepost.storage.errors import StoreUnavailable
@@ -47,8 +46,6 @@ async def _ignore(caller: TenantContext) -> None:
 
 
 MARGIN_S = 60.0
-BEGUN_KEPT_S = 30 * DAY_S
-"""A call that has begun is remembered for so long, even if all servers are down."""
 
 NO_APPROVER = (
     "`{tool}` needs a person's approval, and no rule names an approver for this machine's call. An "
@@ -202,7 +199,7 @@ class ApprovalStage(Stage):
             redacted=RedactedCall(self._redaction, call, tool),
         )
         try:
-            outcome = await self._runs.join(work, _use_of(request.id))
+            outcome = await self._runs.join(work, use_of(request.id))
         except StillRunning as refused:
             failure = refused.failure
             raise ToolFailure(
@@ -224,15 +221,13 @@ class ApprovalStage(Stage):
         as they are written.
         """
         opened = self._requests.arguments.open(approval.record)
-        if opened is not None and opened.edited is not None:
-            return opened.edited
-        if approval.request.edited is not None:
+        if approval.request.edited is not None and (opened is None or opened.edited is None):
             raise ToolFailure(
                 "denied",
                 "A person approved this call with other arguments, and the key that keeps them is "
                 "gone. It was not run.",
             )
-        return call.arguments if opened is None else opened.arguments
+        return call.arguments if opened is None else opened.approved
 
     async def _extend(self, approval: StoredApproval, tool: Tool) -> StoredApproval:
         """Return the approval, extended so that it does not expire while the tool runs."""
@@ -251,19 +246,6 @@ class ApprovalStage(Stage):
                 raise await self._denied(now)
             approval = now
         return approval
-
-
-def _use_of(request_id: str) -> RecordTemplate:
-    """Return the idempotency record of an approval's single use; it outlasts the approval."""
-    key = key_of_use(request_id)
-    return RecordTemplate(
-        key=key,
-        digest=key,
-        holder=secrets.token_hex(8),
-        running_s=BEGUN_KEPT_S,
-        kept_s=DAY_S,
-        unknown_s=None,
-    )
 
 
 async def _already_used(call: Call, offer: Offer, arguments: Any) -> Outcome:
@@ -303,7 +285,9 @@ def _with_own_words(outcome: Outcome) -> Outcome:
 
 def _with_notes(outcome: Outcome, request: ApprovalRequest) -> Outcome:
     """Return the outcome with the arguments that were run and the comments of the approvers."""
-    notes = [COMMENT.format(comment=one.reason) for one in request.decisions if one.reason]
+    notes = [
+        COMMENT.format(comment=decision.reason) for decision in request.decisions if decision.reason
+    ]
     if request.edited is not None:
         notes.insert(0, EDITED.format(arguments=request.edited.decode()))
     if not notes:

@@ -1,33 +1,36 @@
 """Approval requests as they are stored; their arguments are sealed, shown and edited here."""
 
 import hashlib
-import json
+import secrets
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable, definition_of
-from gatepost.policy.approvals.policies import variables_of
+from gatepost.policy.approvals.approval_request import (
+    ApprovalRequest,
+    Undecidable,
+    check_readable,
+)
+from gatepost.policy.approvals.conditions import variables_of
 from gatepost.policy.approvals.tool_policies import ToolPolicies
-from gatepost.policy.idempotency.idempotency_record import digest_of
+from gatepost.policy.idempotency.idempotency_record import DAY_S, RecordTemplate, digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.hidden_text import hides_arguments, hides_words
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
-from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.exact_json import decoded, encoded
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.secret import literals
-from gatepost_authz.strict_json import StrictJsonError, members
-
-MAX_ARGUMENTS = 180_000
-"""Maximum size of arguments for approval, in bytes; encryption adds a third."""
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 
 PURPOSE, KEYED = "approval arguments", "approval digest"
+
+BEGUN_S = 30 * DAY_S
+"""How long a call that has begun is remembered, even if all servers are down."""
 
 MARK = "[REDACTED:"
 """The start of the placeholder for a secret."""
@@ -55,6 +58,11 @@ class SealedArguments(msgspec.Struct, frozen=True):
     arguments: bytes
     """Raw JSON, as the call sent it."""
     edited: bytes | None = None
+
+    @property
+    def approved(self) -> bytes:
+        """Return the arguments that the call runs with."""
+        return self.arguments if self.edited is None else self.edited
 
 
 class StoredApproval(msgspec.Struct, frozen=True):
@@ -109,7 +117,7 @@ class StoredApproval(msgspec.Struct, frozen=True):
         )
         return StoredApproval(record, details)
 
-    def kept(self) -> "StoredApproval":
+    def stored(self) -> "StoredApproval":
         """Return a copy with the next revision number, after the record was stored."""
         return StoredApproval(replace(self.record, revision=self.record.revision + 1), self.details)
 
@@ -122,20 +130,15 @@ def approval_of(record: ApprovalRecord) -> StoredApproval:
     return StoredApproval(record, _decode(record.details))
 
 
-def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
-    caller = call.caller
-    # As JSON, so that no choice of ids makes two different calls the same.
-    who = (*caller.principal_key, caller.client_id, caller.actor)
-    definition = definition_of(tool)
-    # Without one, the digest is the one of earlier releases.
-    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
-    return hashlib.sha256(msgspec.json.encode(named)).digest()
-
-
 def key_of_use(request_id: str) -> bytes:
     """Return the idempotency key of an approval's single use."""
     return hashlib.sha256(f"approval {request_id}".encode()).digest()
+
+
+def use_of(request_id: str) -> RecordTemplate:
+    """Return the idempotency record of an approval's single use; it outlasts the approval."""
+    key, holder = key_of_use(request_id), secrets.token_hex(8)
+    return RecordTemplate(key, key, holder, running_s=BEGUN_S, kept_s=DAY_S, unknown_s=None)
 
 
 _sealed = msgspec.msgpack.Decoder(SealedArguments).decode
@@ -186,33 +189,13 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
     redactor = redaction.of(tenant)
     if not written and is_prompt(arguments) and are_clear([arguments], redactor):
         return arguments  # true for nearly all calls
-    before = shown = json_document.cleaned(arguments, redactor) or arguments
+    before = redacted = json_document.cleaned(arguments, redactor) or arguments
     if written:
-        shown = json_document.cleaned(arguments, redactor.with_values(written)) or arguments
+        redacted = json_document.cleaned(arguments, redactor.with_values(written)) or arguments
     texts = [text for _, text in written]
-    if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
+    if hides_words(arguments, redacted) or hides_arguments(arguments, before, redacted, texts):
         raise ToolFailure("validation", WITHHELD)
-    return shown
-
-
-def check_readable(arguments: bytes) -> None:
-    """Return a ToolFailure for arguments that an approver could read differently than the tool."""
-    if len(arguments) > MAX_ARGUMENTS:
-        raise ToolFailure(
-            "validation",
-            f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
-            f"at most {MAX_ARGUMENTS} can be looked at. Send less at once.",
-        )
-
-    try:
-        json.loads(arguments, object_pairs_hook=members)
-    except StrictJsonError:
-        # Some parsers take the first of two equal names, others the last: the approver could see
-        # another value than the tool gets.
-        message = "The arguments have a name twice; give each one once."
-        raise ToolFailure("validation", message) from None
-    except (ValueError, RecursionError):
-        raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
+    return redacted
 
 
 def edited_changes(
@@ -238,7 +221,7 @@ def edited_changes(
         return {"sealed": original, "edited": None}
     try:
         checked = tool.check(arguments)
-        shown = shown_arguments(redaction, request.tenant, tool, arguments)
+        redacted = shown_arguments(redaction, request.tenant, tool, arguments)
     except ToolFailure as refused:
         message = redaction.clean(request.tenant, refused.failure.message)
         raise Undecidable(f"The tool does not take these arguments: {message}") from None
@@ -248,10 +231,10 @@ def edited_changes(
     if need is not None and not need.within(request.caller, request.needed, request.by):
         raise Undecidable("These arguments need other approvers. Reject, and call again.")
     both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
-    return {"sealed": both, "edited": shown}
+    return {"sealed": both, "edited": redacted}
 
 
-def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
+def merged(edited: bytes, redacted: bytes, original: bytes) -> bytes:
     """
     Return the edited arguments with the redacted secrets restored in their places.
 
@@ -260,54 +243,49 @@ def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
     number of entries.
     """
     try:
-        wanted = decoded(edited)
-    except ValueError:
-        raise Undecidable("The edited arguments are not JSON.") from None
-    if not isinstance(wanted, dict):
-        raise Undecidable("The edited arguments are not a JSON object.")
-    try:
-        whole = _restored(wanted, decoded(shown), decoded(original), "")
-        arguments = encoded(whole)
+        value = decoded(edited)
+        if not isinstance(value, dict):
+            raise Undecidable("The edited arguments are not a JSON object.")
+        arguments = encoded(_restored(value, decoded(redacted), decoded(original), ""))
+        check_readable(arguments)
     except RecursionError:
         raise Undecidable("The edited arguments are nested too deeply.") from None
-    except UnicodeEncodeError:
+    except ValueError:
         raise Undecidable("The edited arguments are not JSON.") from None
-    try:
-        check_readable(arguments)
     except ToolFailure as refused:
         raise Undecidable(refused.failure.message) from None
     return arguments
 
 
-def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
-    if isinstance(wanted, dict):
-        shown = shown if isinstance(shown, dict) else {}
+def _restored(edited: Any, redacted: Any, original: Any, place: str) -> Any:
+    if isinstance(edited, dict):
+        redacted = redacted if isinstance(redacted, dict) else {}
         original = original if isinstance(original, dict) else {}
-        for name in wanted:
-            _unmarked(name, place)
+        for name in edited:
+            _check_unmarked(name, place)
         return {
-            name: _restored(value, shown.get(name), original.get(name), f"{place}.{name}")
-            for name, value in wanted.items()
+            name: _restored(value, redacted.get(name), original.get(name), f"{place}.{name}")
+            for name, value in edited.items()
         }
-    if isinstance(wanted, list):
-        are_lists = isinstance(shown, list) and isinstance(original, list)
-        if not (are_lists and len(wanted) == len(shown) == len(original)):
-            shown = original = [None] * len(wanted)
-        places = (f"{place}[{at}]" for at in range(len(wanted)))
+    if isinstance(edited, list):
+        are_lists = isinstance(redacted, list) and isinstance(original, list)
+        if not (are_lists and len(edited) == len(redacted) == len(original)):
+            redacted = original = [None] * len(edited)
+        places = (f"{place}[{at}]" for at in range(len(edited)))
         return [
-            _restored(one, before, secret, where)
-            if one == before or len(wanted) == 1
-            else _restored(one, None, None, where)
-            for one, before, secret, where in zip(wanted, shown, original, places, strict=True)
+            _restored(entry, before, secret, where)
+            if entry == before or len(edited) == 1
+            else _restored(entry, None, None, where)
+            for entry, before, secret, where in zip(edited, redacted, original, places, strict=True)
         ]
-    if wanted == shown and type(wanted) is type(shown):
+    if edited == redacted and type(edited) is type(redacted):
         return original
-    if isinstance(wanted, str):
-        _unmarked(wanted, place)
-    return wanted
+    if isinstance(edited, str):
+        _check_unmarked(edited, place)
+    return edited
 
 
-def _unmarked(text: str, place: str) -> None:
+def _check_unmarked(text: str, place: str) -> None:
     if MARK in text:
         where = place.removeprefix(".") or "the arguments"
         raise Undecidable(

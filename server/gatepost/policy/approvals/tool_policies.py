@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts
+from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts, definition_of
 from gatepost.policy.approvals.conditions import Condition
 from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule, token_claims
-from gatepost.tools.api import Offer, Tool
+from gatepost.policy.idempotency.idempotency_record import may_repeat
+from gatepost.tools.api import Call, Offer, Tool, ToolFailure
 from gatepost.tools.registry import Registry
 from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
@@ -84,6 +85,17 @@ def matches(pattern: str, tool: Tool | ToolFacts) -> bool:
     return fnmatch.fnmatchcase(name, literal)
 
 
+def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
+    caller = call.caller
+    # As JSON, so that no choice of ids makes two different calls the same.
+    who = (*caller.principal_key, caller.client_id, caller.actor)
+    definition = definition_of(tool)
+    # Without one, the digest is the one of earlier releases.
+    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
+
+
 class ToolPolicies:
     """
     The policies of one configuration.
@@ -148,11 +160,27 @@ class ToolPolicies:
         tool = None if request.facts is None else self._current(request)
         return tool is not None and ToolFacts.of(tool) != request.facts
 
+    def may_run_again(self, request: ApprovalRequest, arguments: bytes | None) -> bool:
+        """
+        Return whether the request's call may run again while its outcome is unknown.
+
+        It may if its tool says so, or if this process does not serve the tool. *arguments* are None
+        if they cannot be opened here.
+        """
+        tool = self.tool_of(request)
+        if tool is None or arguments is None:
+            return not self.has_changed(request)
+        try:
+            checked = tool.check(arguments)
+        except ToolFailure:
+            return False
+        return may_repeat(tool, checked)
+
     def _current(self, request: ApprovalRequest) -> Tool | None:
         caller = _caller_of(request)
         if self._tenant_tools is None or caller is None or request.tool in self._tools:
             return None
-        return self._tenant_tools.known(caller, request.tool)
+        return self._tenant_tools.tool_of_tenant(caller, request.tool)
 
 
 def _caller_of(request: ApprovalRequest) -> TenantContext | None:

@@ -12,13 +12,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
-from gatepost.background import during, reason_of
+from gatepost.background import TaskSet, during, reason_of
 from gatepost.config.approvals import LONGEST_S
-from gatepost.policy.approvals.approval_request import ApprovalGrant, PageUrl, no_page
+from gatepost.policy.approvals.approval_request import (
+    ApprovalGrant,
+    ApprovalRequest,
+    PageUrl,
+    no_page,
+)
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
@@ -36,18 +40,17 @@ DELIVERABLE_S = 3600.0
 """How long after a request's end its message is still delivered."""
 
 EVENTS = {
-    "requested": "approval.requested",
-    "approved": "approval.decided",
-    "rejected": "approval.decided",
-    "withdrawn": "approval.decided",
-    "revoked": "approval.decided",
-    "expired": "approval.expired",
+    "requested": ("approval.requested", 0),
+    "approved": ("approval.decided", 1),
+    "rejected": ("approval.decided", 1),
+    "withdrawn": ("approval.decided", 2),
+    "revoked": ("approval.decided", 2),
+    "expired": ("approval.expired", 2),
 }
-
-# The order of one call's messages: the request first, then its decision, whatever clocks say.
-SEQUENCES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
-
-
+"""
+The type of a change's event, and the place of its message among those of one call: the request
+first, then its decision, whatever clocks say.
+"""
 PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 """Pauses between attempts."""
 AT_ONCE = 8
@@ -87,19 +90,14 @@ def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
-def payload_of(change: ApprovalChange, *, now: float, page: PageUrl) -> bytes | None:
+def _payload(event: str, request: ApprovalRequest, *, now: float, page: PageUrl) -> bytes:
     """
-    Return the payload for a change, or None if it sends none.
+    Return the payload for an event of a request.
 
     It contains neither arguments nor people's texts; those require a sign-in.
     """
-    request = change.changed
-    if isinstance(request, ApprovalGrant) or change.what not in EVENTS:
-        return None
-    if change.what == "approved" and request.state == "waiting":
-        return None  # the first of two approvals; nothing is decided yet
-    event: dict[str, Any] = {
-        "type": EVENTS[change.what],
+    payload = {
+        "type": event,
         "timestamp": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
         "data": {
             "id": request.id,
@@ -111,7 +109,7 @@ def payload_of(change: ApprovalChange, *, now: float, page: PageUrl) -> bytes | 
             "url": page(request.tenant, request.id),
         },
     }
-    return msgspec.json.encode(event)
+    return msgspec.json.encode(payload)
 
 
 class Webhook:
@@ -131,23 +129,18 @@ class Webhook:
 
     def apply(self, url: str, key: bytes, page: PageUrl) -> None:
         """Take up the URL and the key; an empty URL turns the webhook off."""
-        self._url, self._key, self._page = url, key, page
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether a URL is configured."""
-        return bool(self._url)
+        self.url, self._key, self._page = url, key, page
 
     def message(self, change: ApprovalChange) -> OutboxMessage | None:
         """Return the outbox message for a change, or None if it sends none."""
         request, now = change.changed, self._clock()
-        body = payload_of(change, now=now, page=self._page) if self._url else None
-        if isinstance(request, ApprovalGrant) or body is None:
+        if not self.url or isinstance(request, ApprovalGrant) or change.what not in EVENTS:
             return None
+        if change.what == "approved" and request.state == "waiting":
+            return None  # the first of two approvals; nothing is decided yet
+        event, sequence = EVENTS[change.what]
         name, until = f"{request.id.replace(':', '_')}_{change.what}", request.until
-        if request.kind == "call":
-            sequence = SEQUENCES[change.what]
-        else:
+        if request.kind == "script":
             # The same content may be decided again, or by another tenant at the same time. Those
             # are other messages, and their ids must not be predictable.
             name, until = f"{name}_{secrets.token_hex(16)}", now + LONGEST_S
@@ -157,7 +150,7 @@ class Webhook:
             id=f"msg_{name}",
             ordering_key=request.id,
             sequence=sequence,
-            body=body,
+            body=_payload(event, request, now=now, page=self._page),
             created_at=now,
             due_at=now,
             expires_at=max(until, now) + DELIVERABLE_S,
@@ -176,7 +169,7 @@ class Webhook:
         try:
             reply = await self._http().send(
                 "POST",
-                self._url,
+                self.url,
                 headers=headers,
                 content=message.body,
                 timeout_s=TIMEOUT_S,
@@ -210,7 +203,7 @@ class OutboxSender:
         self.done = {"taken": 0, "given_up": 0, "dropped": 0}
         """Number of finished messages by result."""
         self._holder = secrets.token_hex(8)
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = TaskSet()
         self._grown_tenants: set[str] = set()
         self._turn = Wakeable()
         self._is_store_down = False
@@ -220,9 +213,12 @@ class OutboxSender:
         request = change.changed
         if change.what not in EVENTS or isinstance(request, ApprovalGrant):
             return
-        if request.kind == "script":
-            # Scripts have their own store, so the message is not stored together with the decision.
-            await self._store(change)
+        # Scripts have their own store, so the message is not stored together with the decision.
+        if request.kind == "script" and (message := self._webhook.message(change)) is not None:
+            try:
+                await self._records.of(request.tenant).outbox.add(message)
+            except StoreUnavailable as outage:  # the decision stands without its message
+                self._count_dropped(request.tenant, reason=str(outage))
         self._grown_tenants.add(request.tenant)
         self._turn.wake()
 
@@ -238,24 +234,21 @@ class OutboxSender:
     async def finish(self, within_s: float) -> None:
         """Wait for running deliveries; cancel what takes longer, for other replicas to send."""
         if self._sending:
-            await asyncio.wait(self._sending, timeout=within_s)
-        for sending in tuple(self._sending):
-            sending.cancel()
-        if self._sending:
-            await asyncio.wait(self._sending)
+            _, unfinished = await asyncio.wait(self._sending, timeout=within_s)
+            for sending in unfinished:
+                sending.cancel()
+            if unfinished:
+                await asyncio.wait(unfinished)
 
     async def send_due(self) -> None:
         """Take due messages and begin to send them; raises StoreUnavailable."""
         await self._drop_excess()
-        free = AT_ONCE - len(self._sending)
-        if free <= 0 or not self._webhook.is_on:
+        free, now = AT_ONCE - len(self._sending), self._clock()
+        if free <= 0 or not self._webhook.url:
             return
-        now = self._clock()
         until = now + LEASE_S
         for tenant, leased in await self._records.lease_messages(now, until, self._holder, free):
-            task = asyncio.create_task(self._deliver(tenant, leased))
-            self._sending.add(task)
-            task.add_done_callback(self._sent)
+            self._sending.start(self._deliver(tenant, leased)).add_done_callback(self._sent)
 
     async def _send_always(self) -> None:
         self._turn.wake()  # messages may remain from before the start
@@ -270,29 +263,20 @@ class OutboxSender:
                 self._is_store_down = True
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
         self._turn.wake()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.
             log.error("webhook_not_tried", extra=reason_of(task))
 
-    async def _store(self, change: ApprovalChange) -> None:
-        message, tenant = self._webhook.message(change), change.changed.tenant
-        if message is None:
-            return
-        try:
-            await self._records.of(tenant).outbox.add(message)
-        except StoreUnavailable as outage:
-            # The decision stands without its message.
-            self.done["dropped"] += 1
-            log.warning("webhook_dropped", extra={"tenant": tenant, "reason": str(outage)})
-
     async def _drop_excess(self) -> None:
         for tenant in tuple(self._grown_tenants):
             for dropped in await self._records.of(tenant).outbox.shed(MAX_UNSENT):
-                self.done["dropped"] += 1
-                log.warning("webhook_dropped", extra={"tenant": tenant, "webhook_id": dropped})
+                self._count_dropped(tenant, webhook_id=dropped)
             self._grown_tenants.discard(tenant)
+
+    def _count_dropped(self, tenant: str, **extra: str) -> None:
+        self.done["dropped"] += 1
+        log.warning("webhook_dropped", extra={"tenant": tenant, **extra})
 
     async def _deliver(self, tenant: str, leased: OutboxMessage) -> None:
         last = len(self._pauses_s) + 1

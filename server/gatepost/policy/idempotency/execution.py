@@ -83,7 +83,7 @@ class IdempotentExecution:
         self._store = quota.records.of(self.caller.tenant_id).idempotency
         self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
-        self._done: asyncio.Future[CallOutcome] = loop.create_future()
+        self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
         self._stopped: asyncio.Future[None] = loop.create_future()
         self._wake_ups = WakeUps(shared_store, self._topic)
         self._callers = 0
@@ -93,22 +93,22 @@ class IdempotentExecution:
         self.task = asyncio.create_task(self._go())
         self.task.add_done_callback(self._over)
 
-    async def wait(self, until: float, *, own: bool) -> CallOutcome | None:
+    async def wait(self, until: float, *, is_own: bool) -> CallOutcome | None:
         """
         Wait for the outcome until the loop time *until*; return None if there is none by then.
 
-        If the *own* call runs here, wait until it ends: a person may have to decide first.
+        If the *is_own* call runs here, wait until it ends: a person may have to decide first.
         """
         loop = asyncio.get_running_loop()
         self._callers += 1
         still_wanted = True
         try:
-            while not self._done.done():
-                left = None if own and self.leads else until - loop.time()
-                if left is not None and left <= 0:
+            while not self._outcome.done():
+                remaining_s = None if is_own and self.leads else until - loop.time()
+                if remaining_s is not None and remaining_s <= 0:
                     return None
-                await asyncio.wait({self._done}, timeout=left)
-            return self._done.result()
+                await asyncio.wait({self._outcome}, timeout=remaining_s)
+            return self._outcome.result()
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
             # client that cancels its call does not (T-11, CX-03).
@@ -155,8 +155,8 @@ class IdempotentExecution:
         self._resolve(NOT_RUN if error is None else CallOutcome(error=error))
 
     def _resolve(self, ending: CallOutcome) -> None:
-        if not self._done.done():
-            self._done.set_result(ending)
+        if not self._outcome.done():
+            self._outcome.set_result(ending)
             self._ended()
 
     def _new_record(self) -> IdempotencyRecord:
@@ -177,14 +177,14 @@ class IdempotentExecution:
         if self._is_finished(stored):
             return False
         async with self._wake_ups:
-            while (found := await self._store.get(self._template.key)) is not None:
-                if self._is_finished(found):
+            while (current := await self._store.get(self._template.key)) is not None:
+                if self._is_finished(current):
                     return False
-                if found.leased_until <= self._clock():
-                    if not self._may_take_over(found):
+                if current.leased_until <= self._clock():
+                    if not self._may_take_over(current):
                         self._resolve(UNKNOWN)
                         return False
-                    if await self._store.take_over(self._new_record(), was=found):
+                    if await self._store.take_over(self._new_record(), expected=current):
                         return True
                     continue
                 if self._stopped.done():
@@ -200,7 +200,7 @@ class IdempotentExecution:
             self._resolve(OTHER_ARGUMENTS)
         elif stored.outcome is not None:
             self._resolve(replay(stored.outcome))
-        return self._done.done()
+        return self._outcome.done()
 
     def _may_take_over(self, stored: IdempotencyRecord) -> bool:
         after = self._template.unknown_s
@@ -219,13 +219,13 @@ class IdempotentExecution:
             await self._await_end(doing)
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
-        ending, kept = judged(
+        ending, replayable = judged(
             self._work, doing, invoked=self._invoked, stopped=self._stopped.done()
         )
-        if kept is None:
+        if replayable is None:
             await self._give_up(ending)
         else:
-            await self._finish(ending, kept)
+            await self._finish(ending, replayable)
 
     async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
         """Renew the lease while the call runs; cancel it once `stop` is called."""
@@ -265,14 +265,14 @@ class IdempotentExecution:
         except StoreUnavailable:
             log.warning("lease_not_renewed", extra={"request_id": self._work.call.request_id})
 
-    async def _finish(self, ending: CallOutcome, kept: bytes) -> None:
+    async def _finish(self, ending: CallOutcome, replayable: bytes) -> None:
         expires_at = self._clock() + self._template.kept_s
         template = self._template
 
         async def finish() -> None:
             try:
-                async with self._reserve(len(kept)):
-                    await self._store.finish(template.key, template.holder, kept, expires_at)
+                async with self._reserve(len(replayable)):
+                    await self._store.finish(template.key, template.holder, replayable, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
@@ -328,15 +328,15 @@ class RunningCalls:
         while True:
             call_key = (template.key, template.digest)
             run = self._open.get(call_key)
-            own = run is None
+            is_own = run is None
             if run is None:
                 run = self._begin(work, template)
-            ending = await run.wait(until, own=own)
+            ending = await run.wait(until, is_own=is_own)
             if ending is None:
                 raise StillRunning
-            if not (ending.shared or own):
+            if not (ending.shared or is_own):
                 continue
-            if not (own and run.leads) and not ending.refuses:
+            if not (is_own and run.leads) and not ending.refuses:
                 remark("replayed", "yes")
             if (outcome := ending.answer()) is not None:
                 return outcome
@@ -356,10 +356,10 @@ class RunningCalls:
         run.task.add_done_callback(self._tasks.discard)
         return run
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, is_ended: Callable[[TenantContext], bool]) -> None:
         """Stop the running and waiting calls of these callers, even if no client waits."""
         for run in tuple(self._open.values()):
-            if which(run.caller):
+            if is_ended(run.caller):
                 run.stop()
 
     async def aclose(self) -> None:

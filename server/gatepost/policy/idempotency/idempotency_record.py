@@ -141,14 +141,14 @@ def keep(outcome: Outcome) -> bytes:
     structured = outcome.structured
     if structured is not UNSET and not isinstance(structured, Raw):
         structured = Raw(_encode(structured))
-    kept = StoredOutcome(
+    stored = StoredOutcome(
         outcome.content,
         structured,
         outcome.failure,
         untrusted=outcome.untrusted,
         as_result=outcome.as_result,
     )
-    return _bounded(kept)
+    return _bounded(stored)
 
 
 def keep_error(error: ProtocolError) -> bytes:
@@ -156,9 +156,9 @@ def keep_error(error: ProtocolError) -> bytes:
     return _bounded(StoredOutcome(error=Error(error.code, error.message, error.data)))
 
 
-def replay(kept: bytes) -> CallOutcome:
+def replay(stored: bytes) -> CallOutcome:
     """Decode a stored outcome for a retry."""
-    ending = _read_outcome(kept)
+    ending = _read_outcome(stored)
     if ending.lost is not None:
         return LOST[ending.lost]
     if ending.error is not None:
@@ -240,8 +240,8 @@ def judged(
             redacted_error = work.redacted.protocol_error(error)
             return CallOutcome(error=redacted_error), keep_error(redacted_error)
         return _fitted(work, doing.result() if error is None else work.failed(error))
-    except UNENCODABLE as bad:
-        return _fitted(work, work.failed(bad))
+    except UNENCODABLE as unencodable:
+        return _fitted(work, work.failed(unencodable))
 
 
 def _fitted(work: IdempotentWork, outcome: Outcome) -> tuple[CallOutcome, bytes | None]:
@@ -297,11 +297,11 @@ def template_of(
         # It is stored for a day, and a reader of the database must not be able to test passwords
         # against it. The idempotency key, which only the client has, is not stored.
         digest = hmac.digest(idempotency_key.key.encode(errors="surrogatepass"), digest, "sha256")
-    named = (*caller.identity_key, tool.name, idempotency_key.kind, idempotency_key.key)
+    identity = (*caller.identity_key, tool.name, idempotency_key.kind, idempotency_key.key)
     bound_to = digest.hex() if idempotency_key.kind == "correlation" else None
     return RecordTemplate(
         # As JSON, so that no choice of ids makes two different callers the same.
-        key=hashlib.sha256(msgspec.json.encode((*named, bound_to))).digest(),
+        key=hashlib.sha256(msgspec.json.encode((*identity, bound_to))).digest(),
         digest=digest,
         holder=secrets.token_hex(8),
         running_s=DAY_S,

@@ -5,22 +5,12 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from itertools import islice
 
-import msgspec
-
-from gatepost.tools.failure import FailureLimit
+from gatepost.storage.rate_limits import ConcurrencyCounter
 
 LOOKS = 100
 """Tenants that are compared when a running call ends: those that have waited longest."""
 
 Waiter = asyncio.Future[bool]
-
-
-class ConcurrencyCounter(msgspec.Struct, weakref=True):
-    """The number of running and waiting calls of a tenant or tool, and their maximum."""
-
-    kind: FailureLimit
-    most: float
-    taken: int = 0
 
 
 class AdmissionQueue:

@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import msgspec
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
+from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey, named
 from gatepost.storage.rate_limits import (
-    CONCURRENCY_WAIT_S,
     Bucket,
     BucketRate,
     ConcurrencyLimit,
+    LocalLimits,
     Spending,
 )
 from gatepost.storage.shared_store import TenantSharedStore
@@ -125,19 +125,17 @@ a tool, None if the request is not recorded either); and whether the calls are n
 """
 
 
-class CallLimits(msgspec.Struct):
+class CallLimits(LocalLimits, kw_only=True):
     """
-    The buckets and queues of a call, as objects.
+    The buckets and concurrency limits of a call, as objects.
 
     It holds objects instead of names because names would have to be built and looked up for each
     call.
     """
 
     tenant: str
-    buckets: Sequence[Bucket]
-    concurrency: Sequence[ConcurrencyCounter]
     kinds: Sequence[FailureLimit]
-    """The kinds of the buckets, followed by the kinds of the concurrency limits."""
+    """The kinds of the buckets, followed by those of the concurrency limits with a maximum."""
     queue: AdmissionQueue | None
     """The queue of the process; None for nested calls."""
     shared_store: TenantSharedStore | None = None
@@ -147,62 +145,3 @@ class CallLimits(msgspec.Struct):
     """The same buckets and concurrency limits under their names at the shared store."""
     quotas: Sequence[AuditQuota] = ()
     """The quotas of audit records; their buckets are the last of `buckets`."""
-
-    def take(self, now: float) -> bool:
-        """Take everything that one call needs, or nothing if any limit is reached."""
-        for bucket in self.buckets:
-            # As `Bucket.spend`; every call runs this, and a method costs more by half.
-            full_at = bucket.full_at
-            if full_at < now:
-                full_at = now
-            elif full_at - now > bucket.slack_s:
-                self._put_back(bucket)
-                return False
-            bucket.full_at = full_at + bucket.each_s
-        for counter in self.concurrency:
-            if counter.taken >= counter.most:
-                self._put_back(counter)
-                return False
-            counter.taken += 1
-        return True
-
-    def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
-        """Give back the tokens that were taken before *lacking* turned out to be used up."""
-        for bucket in self.buckets:
-            if bucket is lacking:
-                return
-            bucket.give_back()
-        for counter in self.concurrency:
-            if counter is lacking:
-                return
-            counter.taken -= 1
-
-    def shortage(self, now: float) -> tuple[FailureLimit, float]:
-        """Return the limit that was reached, and the seconds until there may be room again."""
-        waits = [bucket.wait_s(now) for bucket in self.buckets]
-        longest = max(waits, default=0.0)
-        full = [counter.kind for counter in self.concurrency if counter.taken >= counter.most]
-        if full and longest <= CONCURRENCY_WAIT_S:
-            return full[-1], CONCURRENCY_WAIT_S
-        return self.kinds[waits.index(longest)], longest
-
-    def hold(self) -> None:
-        """Count the call in all concurrency limits, even beyond them."""
-        for counter in self.concurrency:
-            counter.taken += 1
-        if self.shared_store is not None:
-            self.shared_store.hold(self.shared_concurrency)
-        if self.queue is not None:
-            self.queue.running += 1
-
-    def leave(self) -> None:
-        """End the call in all concurrency limits."""
-        for counter in self.concurrency:
-            counter.taken -= 1
-        if self.shared_store is not None:
-            self.shared_store.leave(self.shared_concurrency)
-        queue = self.queue
-        if queue is not None:
-            queue.running -= 1
-            if queue.waiting:
-                queue.let_in()

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
+from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import (
     AuditQuota,
     CallLimits,
@@ -26,7 +26,14 @@ from gatepost.policy.limits.rules import (
     seconds_of,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencyLimit, Spending
+from gatepost.storage.rate_limits import (
+    Bucket,
+    BucketRate,
+    Buckets,
+    ConcurrencyCounter,
+    ConcurrencyLimit,
+    Spending,
+)
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.failure import FailureLimit
 
@@ -146,14 +153,10 @@ class LocalCounters:
         tenant, tool, inner = key
         rows = rows_of(rules, tenant, (tool,) if tool else (), ())
         rated = [row for row in rows if row.bound.rate]
+        counted = rows[1:] if inner else rows  # the first is the tenant's
+        bounded = [row for row in counted if row.bound.most != ANY]
         # A tenant's calls are counted even without a limit: the admission queue needs the number.
-        placed = [
-            row
-            for row in rows
-            if (row.kind == "tenant" and not inner)
-            or (row.kind == "tool" and row.bound.most != ANY)
-        ]
-        bounded = [row for row in placed if row.bound.most != ANY]
+        unbounded = [row for row in counted if row.kind == "tenant" and row not in bounded]
         quotas = [] if tool is None else tenant_quota(rules, tenant)
         wanted = [
             *own,
@@ -168,7 +171,7 @@ class LocalCounters:
         )
         made = SharedLimits(
             buckets=of_rows,
-            concurrency=[self._counter(row) for row in placed],
+            concurrency=[self._counter(row) for row in (*bounded, *unbounded)],
             quotas=tuple(map(AuditQuota, quotas, of_quotas)),
             quota_buckets=of_quotas,
             kinds=[
@@ -189,7 +192,7 @@ class LocalCounters:
     def _counter(self, row: BoundKey) -> ConcurrencyCounter:
         counter = self.concurrency.get(row.here)
         if counter is None:
-            counter = self.concurrency[row.here] = ConcurrencyCounter(row.kind, row.bound.most)
+            counter = self.concurrency[row.here] = ConcurrencyCounter(row.bound.most)
         counter.most = row.bound.most
         return counter
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gatepost.policy.limits.call_limits import CallLimitsKey
-from gatepost.policy.limits.stage import LimitStage, refusal_by
+from gatepost.policy.limits.stage import LimitStage, local_refusal, refusal_by
 from gatepost.storage.rate_limits import Buckets
 from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.stage import Next, Stage
@@ -53,7 +53,7 @@ class CallerRequests:
             return await limits.shared(call_limits.shared_store, call_limits)
         if call_limits.take(now := limits.monotonic()):
             return None
-        return refusal_by(*call_limits.shortage(now))
+        return local_refusal(call_limits, now)
 
     def _told(self, refusal: Outcome | None) -> Outcome | None:
         if refusal is not None and refusal.failure is not None:
@@ -113,7 +113,7 @@ class AuditedRetries(Stage):
         limits = self._limits
         call_limits, now = limits.audit_limits_of(call.caller), limits.monotonic()
         if not call_limits.take(now):
-            return refusal_by(*call_limits.shortage(now))
+            return local_refusal(call_limits, now)
         shared_store = (
             call_limits.shared_store
             if any(quota.owes_much for quota in call_limits.quotas)

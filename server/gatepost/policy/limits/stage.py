@@ -107,7 +107,7 @@ class LimitStage(Stage):
             if refusal := await self.shared(call_limits.shared_store, call_limits):
                 return refusal
         elif not call_limits.take(now := self.monotonic()):
-            return refusal_by(*call_limits.shortage(now))
+            return local_refusal(call_limits, now)
         queue = call_limits.queue
         if queue is not None:
             if queue.running < queue.most:
@@ -123,7 +123,7 @@ class LimitStage(Stage):
             return await proceed(call, offer, arguments)
         finally:
             if admitted is None:
-                call_limits.leave()
+                leave(call_limits)
             else:
                 admitted.end()
 
@@ -157,10 +157,8 @@ class LimitStage(Stage):
         quotas = self.counters.audited.get(principal)
         now = self.monotonic()
         for quota in self.audited(caller) if quotas is None else quotas:
-            # As `Bucket.take`, for bytes; every call runs this, and a method costs more by half.
             bucket, cost_s = quota.bucket, size * quota.row.rate.byte_s
-            full_at = bucket.full_at
-            bucket.full_at = (full_at if full_at > now else now) + cost_s
+            bucket.charge(now, cost_s)
             bucket.owed_s += cost_s
 
     async def shared(
@@ -183,7 +181,7 @@ class LimitStage(Stage):
                 log.warning("limits_counted_here", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
-                return refusal_by(*call_limits.shortage(now))
+                return local_refusal(call_limits, now)
             shared_store.hold(call_limits.shared_concurrency)
             return None
         if self._alone:
@@ -213,7 +211,7 @@ class LimitStage(Stage):
                 shared_store.leave(IN_QUEUE)
             if not let_in:
                 queue.running += 1  # `leave` ends it here and in all other limits
-                call_limits.leave()
+                leave(call_limits)
         return None if let_in else refusal_by("server", queue.within_s)
 
     @property
@@ -263,6 +261,12 @@ async def _held(held_s: float) -> Outcome:
     return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))
 
 
+def local_refusal(call_limits: CallLimits, now: float) -> Outcome:
+    """Return the outcome of a call that these limits refuse now."""
+    denial = call_limits.shortage(now)
+    return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
+
+
 def refusal_by(limit: FailureLimit, wait_s: float) -> Outcome:
     """Return the outcome of a call that this limit refused."""
     wait = max(1, math.ceil(wait_s))
@@ -282,16 +286,39 @@ class AdmittedCall(msgspec.Struct):
         """Do not count the call during a block; the last of several blocks counts it again."""
         self.holds += 1
         if self.holds == 1 and not self.over:
-            self.call_limits.leave()
+            leave(self.call_limits)
         try:
             yield
         finally:
             self.holds -= 1
             if self.holds == 0 and not self.over:
-                self.call_limits.hold()
+                enter(self.call_limits)
 
     def end(self) -> None:
         """End the call in all limits."""
         self.over = True
         if not self.holds:
-            self.call_limits.leave()
+            leave(self.call_limits)
+
+
+def enter(call_limits: CallLimits) -> None:
+    """Count a call in all concurrency limits, even beyond them."""
+    for counter in call_limits.concurrency:
+        counter.taken += 1
+    if call_limits.shared_store is not None:
+        call_limits.shared_store.hold(call_limits.shared_concurrency)
+    if call_limits.queue is not None:
+        call_limits.queue.running += 1
+
+
+def leave(call_limits: CallLimits) -> None:
+    """End a call in all concurrency limits."""
+    for counter in call_limits.concurrency:
+        counter.taken -= 1
+    if call_limits.shared_store is not None:
+        call_limits.shared_store.leave(call_limits.shared_concurrency)
+    queue = call_limits.queue
+    if queue is not None:
+        queue.running -= 1
+        if queue.waiting:
+            queue.let_in()

@@ -48,16 +48,16 @@ class DenialCounter:
 
     async def note(self, caller: TenantContext) -> None:
         """Count one denied call of *caller*; hold the caller if there are too many."""
-        most, window_s = self._settings.denials, self._settings.denials_window_s
-        if not most:
+        max_denials, window_s = self._settings.denials, self._settings.denials_window_s
+        if not max_denials:
             return
         try:
-            if most > 1:
+            if max_denials > 1:
                 name, shared = (
                     f"denials {bucket_of(caller)}",
                     self._shared_store.of(caller.tenant_id),
                 )
-                if not await shared.spend(name, rate=most / window_s, burst=most - 1):
+                if not await shared.spend(name, rate=max_denials / window_s, burst=max_denials - 1):
                     return
             await self._hold(caller)
         except StoreUnavailable as outage:

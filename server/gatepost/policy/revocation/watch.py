@@ -42,10 +42,11 @@ class RevocationSnapshot:
         """Return whether the caller's token is revoked."""
         # Each new token causes several such checks, and mostly there is no revocation at all.
         return self._revokes_any and any(
-            reaches(record, caller) and counts(record, caller, now) for record in self._near(caller)
+            reaches(record, caller) and counts(record, caller, now)
+            for record in self._candidates(caller)
         )
 
-    def _near(self, caller: TenantContext) -> Iterator[RevocationRecord]:
+    def _candidates(self, caller: TenantContext) -> Iterator[RevocationRecord]:
         """Yield the few revocations that may match the caller."""
         for tenant in (caller.tenant_id, ""):
             yield from self._by_tenant.get(tenant, ())
@@ -129,8 +130,8 @@ class Revocations:
         """Take up the tenants that the configuration suspends, and end their calls and streams."""
         before, self._configured = self._configured, frozenset(suspended)
         self._update_suspended()
-        if self.is_ready and (new := self._configured - before):
-            self._ended(self._suspensions(new))
+        if self.is_ready and (added := self._configured - before):
+            self._ended(self._suspensions(added))
 
     def is_revoked(self, caller: TenantContext) -> bool:
         """Return whether the caller's token is revoked."""
@@ -152,12 +153,12 @@ class Revocations:
     def holds(self, tenant: str) -> list[RevocationRecord]:
         """Return the holds on callers of a tenant that are in force, the next to end first."""
         now = self._clock()
-        found = [
+        holds = [
             record
             for record in self._snapshot.holds.values()
             if record.tenant == tenant and (record.expires_at or 0.0) > now
         ]
-        return sorted(found, key=lambda record: (record.expires_at or 0.0, record.id))
+        return sorted(holds, key=lambda record: (record.expires_at or 0.0, record.id))
 
     def admit(self, caller: TenantContext) -> None:
         """Raise RevokedToken if it is revoked, IssuerUnavailable before the first reading."""
@@ -182,23 +183,23 @@ class Revocations:
         since = self._clock() - STARTUP_WINDOW_S if is_first else float("-inf")
         self._changes, self._fresh_until = changes, now + READ_WITHIN_S
         shut = self._suspensions(self._configured) if is_first else ()
-        known, self._snapshot = {*self._snapshot.revocations}, snapshot
+        earlier, self._snapshot = {*self._snapshot.revocations}, snapshot
         self.are_holding = bool(snapshot.holds)
         # A hold ends no running call and refuses no token.
         if shut or any(
-            not record.is_hold for record in known.symmetric_difference(snapshot.revocations)
+            not record.is_hold for record in earlier.symmetric_difference(snapshot.revocations)
         ):
             self._update_suspended()
-            new = [
+            revoked = [
                 record
                 for record in snapshot.revocations
-                if record not in known and record.created_at > since and not record.is_hold
+                if record not in earlier and record.created_at > since and not record.is_hold
             ]
-            self._ended((*new, *shut))
+            self._ended((*revoked, *shut))
 
     def _suspensions(self, tenants: Iterable[str]) -> tuple[RevocationRecord, ...]:
         now = self._clock()
-        return tuple(suspension(one, now=now, by=SETTINGS) for one in sorted(tenants))
+        return tuple(suspension(tenant, now=now, by=SETTINGS) for tenant in sorted(tenants))
 
     def _update_suspended(self) -> None:
         # In place: the request handlers hold a reference to this set.

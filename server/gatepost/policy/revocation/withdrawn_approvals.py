@@ -39,8 +39,8 @@ class WithdrawnApprovals:
 
     def begin(self, revocations: Iterable[RevocationRecord]) -> None:
         """Withdraw what these revocations affect, in a background task."""
-        if wanted := tuple(revocations):
-            self._tasks.start(self._withdraw(wanted))
+        if batch := tuple(revocations):
+            self._tasks.start(self._withdraw(batch))
 
     async def aclose(self) -> None:
         """Stop; other replicas do the rest."""

@@ -55,28 +55,30 @@ class ScriptReviews:
         reviews = await approvals.waiting()
         if not reviews:
             return []
-        approved = {one.name: one.content for one in await approvals.all_approved()}
-        found = [_request(tenant, one, approved.get(one.name)) for one in reviews]
-        return [one for one in found if not caller_is_revoked(one, self._is_revoked)]
+        approved = {review.name: review.content for review in await approvals.all_approved()}
+        requests = [_request(tenant, review, approved.get(review.name)) for review in reviews]
+        return [request for request in requests if not caller_is_revoked(request, self._is_revoked)]
 
     async def rejected(self, tenant: str) -> list[ApprovalRequest]:
         """Return the tenant's rejected scripts that do not wait again, the latest first."""
-        return [_rejected(tenant, one, None) for one in await self._of(tenant).rejected()]
+        return [
+            _rejected(tenant, rejection, None) for rejection in await self._of(tenant).rejected()
+        ]
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return the script with that id if it waits or was rejected."""
-        found = await self._found(tenant, request_id)
-        return None if found is None else found[0]
+        stored = await self._find(tenant, request_id)
+        return None if stored is None else stored[0]
 
-    def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
-        """Return a sentence why *who* cannot approve the script, or None."""
+    def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
+        """Return a sentence why *approver* cannot approve the script, or None."""
         if request.state == "rejected":
-            if request.caller == ERASED and not isinstance(who, Operator):
+            if request.caller == ERASED and not isinstance(approver, Operator):
                 # The erased person may sign in again, and must not approve a script of their own.
                 return UNKNOWN_SUBMITTER
             # A rejection can be reversed, also by the person who rejected the script.
             request = replace(request, state="waiting", decisions=())
-        return policies.objection(request, who, now=self._clock())
+        return policies.objection(request, approver, now=self._clock())
 
     async def decide(
         self,
@@ -127,11 +129,11 @@ class ScriptReviews:
     ) -> Literal["approved", "waiting"] | None:
         """Revoke the approval of a name and its waiting scripts; return what existed."""
         approvals, now = self._of(tenant), self._clock()
-        reviews = [one for one in await approvals.waiting() if one.name == name]
+        reviews = [review for review in await approvals.waiting() if review.name == name]
         if (approved := await approvals.approved(name)) is not None:
             reviews.append(approved)
-        requests = [_request(tenant, one) for one in reviews]
-        ended = [replace(one, state="withdrawn", decided_at=now) for one in requests]
+        requests = [_request(tenant, review) for review in reviews]
+        ended = [replace(request, state="withdrawn", decided_at=now) for request in requests]
         for request in ended:
             await self._notifier.record("revoked", request, by)
         revoked = await approvals.revoke(name)
@@ -162,7 +164,7 @@ class ScriptReviews:
         clock = self._clock if now is None else lambda: now
         return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
 
-    async def _found(
+    async def _find(
         self, tenant: str, request_id: str
     ) -> tuple[ApprovalRequest, ScriptReview] | None:
         """Return a waiting or rejected script, as a request and as it is stored."""
@@ -186,21 +188,21 @@ class ScriptReviews:
         if request is None:
             raise Undecidable(NOTHING_WAITS)
         if decision.verdict == "approved":
-            why = self.objection(request, by)
+            objection = self.objection(request, by)
         else:
-            why = policies.objection(request, by, now=decision.at)
+            objection = policies.objection(request, by, now=decision.at)
             request = replace(request, until=until)
-        if why is not None:
-            raise Undecidable(why)
+        if objection is not None:
+            raise Undecidable(objection)
         return _with(request, decision)
 
     async def _store(self, request: ApprovalRequest) -> bool:
         """Store a decision; return False if another decision came first."""
         decision = request.decisions[-1]
-        found = await self._found(request.tenant, request.id)
-        if found is None:
+        stored = await self._find(request.tenant, request.id)
+        if stored is None:
             return False
-        _, review = found
+        _, review = stored
         # The record has the time that was announced.
         approvals = self._of(request.tenant, decision.at)
         if decision.verdict == "approved":

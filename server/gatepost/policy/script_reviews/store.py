@@ -43,28 +43,33 @@ class ScriptApprovals:
         """Return those of the call's tenant."""
         return cls(ctx.entries(SUBJECT))
 
-    async def request(self, scripts: Sequence[Script], *, caller: TenantContext, most: int) -> None:
+    async def request(
+        self, scripts: Sequence[Script], *, caller: TenantContext, max_waiting: int
+    ) -> None:
         """
-        Let scripts of a call wait for an administrator; keep at most *most* waiting per tenant.
+        Let scripts of a call wait for an administrator; keep at most *max_waiting* waiting per
+        tenant.
 
         The caller with the most waiting scripts loses its oldest, so that a caller never displaces
         those of a caller with fewer. An older version of the same file is dropped, because it
         cannot run any more. A rejected script is not submitted.
         """
-        new = [one for one in scripts if one.text is not None and await self._is_new(one)]
-        if not new:
+        accepted = [
+            script for script in scripts if script.text is not None and await self._is_new(script)
+        ]
+        if not accepted:
             return
         # Read once for all of them: waiting scripts may be large, and a tenant has many.
-        del new[most:]
-        names, waiting = {script.name for script in new}, await self.waiting()
-        replaced = [one for one in waiting if one.name in names]
-        others = [one for one in waiting if one.name not in names]
+        del accepted[max_waiting:]
+        names, waiting = {script.name for script in accepted}, await self.waiting()
+        replaced = [review for review in waiting if review.name in names]
+        remaining = [review for review in waiting if review.name not in names]
         party, now = party_of(caller), self._clock()
-        submitted = [ScriptReview.of(script, at=now, caller=party) for script in new]
-        displaced = {one.digest for one in displaced_by(submitted, others, most)}
-        for review in [*replaced, *(one for one in others if one.digest in displaced)]:
+        submitted = [ScriptReview.of(script, at=now, caller=party) for script in accepted]
+        displaced = {review.digest for review in displaced_by(submitted, remaining, max_waiting)}
+        for review in [*replaced, *(review for review in remaining if review.digest in displaced)]:
             await self._entries.delete(WAITING_PREFIX + review.digest)
-        for review in [one for one in submitted if one.digest not in displaced]:
+        for review in [review for review in submitted if review.digest not in displaced]:
             key = WAITING_PREFIX + review.digest
             await self._entries.put(key, _encode(review), now=self._clock(), revision=0)
 
@@ -89,16 +94,20 @@ class ScriptApprovals:
 
     async def waiting(self) -> list[ScriptReview]:
         """Return the scripts that wait for an administrator, the oldest first."""
-        found = await self._entries.all()
+        entries = await self._entries.all()
         # A call at another replica may submit it at the moment of its rejection.
-        rejected = {one.review.digest for one in self._rejections(found)}
-        waiting = [one for one in _reviews(found, WAITING_PREFIX) if one.digest not in rejected]
-        return sorted(waiting, key=lambda one: (one.at, one.name))
+        rejected = {rejection.review.digest for rejection in self._rejections(entries)}
+        waiting = [
+            review for review in _reviews(entries, WAITING_PREFIX) if review.digest not in rejected
+        ]
+        return sorted(waiting, key=lambda review: (review.at, review.name))
 
     async def rejected(self) -> list[Rejection]:
         """Return the rejections that hold, the latest first."""
-        found = self._rejections(await self._entries.all())
-        return sorted(found, key=lambda one: (one.at, one.review.name), reverse=True)
+        rejections = self._rejections(await self._entries.all())
+        return sorted(
+            rejections, key=lambda rejection: (rejection.at, rejection.review.name), reverse=True
+        )
 
     async def rejection(self, script: Script) -> Rejection | None:
         """Return the rejection of exactly this script, if it holds."""
@@ -125,7 +134,7 @@ class ScriptApprovals:
         """Reject a waiting content *until* then; return False if another decision was first."""
         now, key = self._clock(), REJECTED_PREFIX + review.digest
         rejection = Rejection(review=review, by=by, reason=reason, at=now, until=until)
-        await self.tidy(most=MAX_REJECTED - 1)
+        await self.tidy(max_rejected=MAX_REJECTED - 1)
         is_first = await self._entries.put(key, _encode(rejection), now=now, revision=0)
         await self._entries.delete(WAITING_PREFIX + review.digest)
         if is_first and await self.holds(review.script):
@@ -134,13 +143,15 @@ class ScriptApprovals:
             return False
         return is_first
 
-    async def tidy(self, *, most: int = MAX_REJECTED) -> int:
-        """Remove expired rejections, and the oldest beyond *most*; return their number."""
-        found = await self._entries.all()
-        stored = [one for one in found if one.key.startswith(REJECTED_PREFIX)]
-        kept = sorted(self._rejections(stored), key=lambda one: one.at)[-most:]
-        keys = {REJECTED_PREFIX + one.review.digest for one in kept}
-        expired = [one.key for one in stored if one.key not in keys]
+    async def tidy(self, *, max_rejected: int = MAX_REJECTED) -> int:
+        """Remove expired rejections, and the oldest beyond *max_rejected*; return their number."""
+        entries = await self._entries.all()
+        stored = [entry for entry in entries if entry.key.startswith(REJECTED_PREFIX)]
+        newest = sorted(self._rejections(stored), key=lambda rejection: rejection.at)[
+            -max_rejected:
+        ]
+        keys = {REJECTED_PREFIX + rejection.review.digest for rejection in newest}
+        expired = [entry.key for entry in stored if entry.key not in keys]
         for key in expired:
             await self._entries.delete(key)
         return len(expired)
@@ -148,7 +159,7 @@ class ScriptApprovals:
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Remove the approval and all waiting contents of that name; return what there was."""
         was_approved = await self._entries.delete(APPROVED_PREFIX + name)
-        waiting = [one for one in await self.waiting() if one.name == name]
+        waiting = [review for review in await self.waiting() if review.name == name]
         for review in waiting:
             await self.drop(review.digest)
         if was_approved:
@@ -197,7 +208,7 @@ class ScriptApprovals:
 
 
 def displaced_by(
-    submitted: Sequence[ScriptReview], waiting: Sequence[ScriptReview], most: int
+    submitted: Sequence[ScriptReview], waiting: Sequence[ScriptReview], max_waiting: int
 ) -> list[ScriptReview]:
     """
     Return the scripts to drop, of *waiting* (oldest first) and of one caller's *submitted* ones.
@@ -206,19 +217,19 @@ def displaced_by(
     caller.
     """
     submitter = _key_of(submitted[0].caller)
-    left: dict[SubmitterKey, deque[ScriptReview]] = {submitter: deque()}
+    queues: dict[SubmitterKey, deque[ScriptReview]] = {submitter: deque()}
     for review in waiting:
-        left.setdefault(_key_of(review.caller), deque()).append(review)
+        queues.setdefault(_key_of(review.caller), deque()).append(review)
     # Some of many new scripts may have to go before they were ever stored.
-    left[submitter].extend(submitted)
+    queues[submitter].extend(submitted)
     displaced = []
-    for _ in range(len(waiting) + len(submitted) - most):
+    for _ in range(len(waiting) + len(submitted) - max_waiting):
         # One new script stays: the submitter is not shut out even if all submitters have as many
         # scripts.
-        counts = {one: len(reviews) for one, reviews in left.items()}
+        counts = {key: len(reviews) for key, reviews in queues.items()}
         counts[submitter] -= counts[submitter] == 1
         # The first in a tie: the submitting caller, then the one that has waited longest.
-        displaced.append(left[max(counts, key=counts.__getitem__)].popleft())
+        displaced.append(queues[max(counts, key=counts.__getitem__)].popleft())
     return displaced
 
 

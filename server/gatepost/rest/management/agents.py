@@ -9,7 +9,7 @@ from gatepost.rest.management.management_requests import (
     nothing,
 )
 from gatepost.rest.management.representation import (
-    agent_shown,
+    agent_representation,
     pack_capability,
     server_capability,
 )
@@ -34,26 +34,28 @@ class AgentRoutes:
         """Return the handlers by path below `/v1` and method."""
         return {
             "/agents": {"GET": self._all, "POST": self._add},
-            "/agents/{id}": {"GET": self._one, "PATCH": self._change, "DELETE": self._remove},
+            "/agents/{id}": {"GET": self._item, "PATCH": self._change, "DELETE": self._remove},
             "/capabilities": {"GET": self._capabilities},
         }
 
     async def _all(self, request: AdminRequest) -> RestResponse:
-        found = await self._agents.agents(request.tenant)
-        return answered({"data": [agent_shown(one) for one in found]})
+        agents = await self._agents.agents(request.tenant)
+        return answered({"data": [agent_representation(agent) for agent in agents]})
 
     async def _add(self, request: AdminRequest) -> RestResponse:
         changes = agent_changes(await request.read())
         agent = await self._agents.add(request.tenant, changes, request.actor)
-        return answered(agent_shown(agent), 201)
+        return answered(agent_representation(agent), 201)
 
-    async def _one(self, request: AdminRequest) -> RestResponse:
-        return answered(agent_shown(await self._agents.agent(request.tenant, request.id)))
+    async def _item(self, request: AdminRequest) -> RestResponse:
+        return answered(agent_representation(await self._agents.agent(request.tenant, request.id)))
 
     async def _change(self, request: AdminRequest) -> RestResponse:
         agent = await self._agents.agent(request.tenant, request.id)
         changes = agent_changes(await request.read())
-        return answered(agent_shown(await self._agents.change(agent, changes, request.actor)))
+        return answered(
+            agent_representation(await self._agents.change(agent, changes, request.actor))
+        )
 
     async def _remove(self, request: AdminRequest) -> RestResponse:
         agent = await self._agents.agent(request.tenant, request.id)
@@ -63,6 +65,8 @@ class AgentRoutes:
     async def _capabilities(self, request: AdminRequest) -> RestResponse:
         packs = self._packs()
         servers = await self._servers.servers(request.tenant)
-        shown = [pack_capability(name, packs) for name in sorted(packs)]
-        shown += [server_capability(one) for one in servers if one.status == "active"]
-        return answered({"data": shown})
+        capabilities = [pack_capability(name, packs) for name in sorted(packs)]
+        capabilities += [
+            server_capability(server) for server in servers if server.status == "active"
+        ]
+        return answered({"data": capabilities})

@@ -69,10 +69,10 @@ class AdminRoute:
         async def read() -> dict[str, Any]:
             check_type(scope)
             body = await exchange.body(scope, receive)
-            found = read_object(body, exchange.limits.max_body_values)
-            if found is None:
+            value = read_object(body, exchange.limits.max_body_values)
+            if value is None:
                 raise RestRefusal(400, "invalid_body", "The body must be a JSON object.")
-            return found
+            return value
 
         actor = ManagementActor(caller=caller, peer=peer_of(scope), request_id=envelope.request_id)
         request = AdminRequest(caller, actor, scope.get("path_params", {}).get("id", ""), read)

@@ -66,15 +66,15 @@ AGENT_FIELDS: Mapping[str, Any] = {
 
 
 def _input(fields: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    shown = {"type": "object", "properties": dict(fields), "additionalProperties": False}
-    return {**shown, "required": required} if required else shown
+    schema = {"type": "object", "properties": dict(fields), "additionalProperties": False}
+    return {**schema, "required": required} if required else schema
 
 
-def _shown(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _output(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": dict(properties)}
 
 
-SERVER = _shown(
+SERVER = _output(
     {
         "id": {"type": "string", "format": "uuid"},
         **dict.fromkeys(("name", "description", "url", "transport_type"), TEXT),
@@ -88,30 +88,30 @@ SERVER = _shown(
         "failure": {"type": ["string", "null"]},
     }
 )
-TOOL = _shown(
+TOOL = _output(
     {
         **dict.fromkeys(("name", "full_name", "description"), TEXT),
         "input_schema": {"type": "object"},
     }
 )
-WITH_TOOLS = _shown(
+WITH_TOOLS = _output(
     {
         **SERVER["properties"],
         "cached_tools": {"type": "array", "items": {"$ref": "#/components/schemas/CachedTool"}},
     }
 )
-AGENT = _shown(
+AGENT = _output(
     {
         "id": {"type": "string", "format": "uuid"},
         **dict.fromkeys(("name", "description", "icon", "category"), TEXT),
         "client_id": {"type": ["string", "null"]},
         "mode": AGENT_FIELDS["mode"],
-        "capabilities": {"type": "array", "items": _shown({"ref": TEXT})},
+        "capabilities": {"type": "array", "items": _output({"ref": TEXT})},
         "source": {"enum": ["configuration", "api"]},
         **dict.fromkeys(("created_at", "updated_at"), TIMESTAMP),
     }
 )
-CAPABILITY_SHOWN = _shown(dict.fromkeys(("id", "name", "description", "icon", "category"), TEXT))
+OFFERED_CAPABILITY = _output(dict.fromkeys(("id", "name", "description", "icon", "category"), TEXT))
 SCHEMAS: Mapping[str, Any] = {
     "McpServer": SERVER,
     "McpServerWithTools": WITH_TOOLS,
@@ -121,7 +121,7 @@ SCHEMAS: Mapping[str, Any] = {
     "Agent": AGENT,
     "NewAgent": _input(AGENT_FIELDS, ["name"]),
     "AgentChanges": _input(AGENT_FIELDS, []),
-    "Capability": CAPABILITY_SHOWN,
+    "Capability": OFFERED_CAPABILITY,
 }
 
 Refusals = Callable[[tuple[int, ...]], dict[str, Any]]
@@ -139,47 +139,47 @@ class ManagementPaths:
         listing = {"get": self._list("listCapabilities", "List what agents can have", "Capability")}
         items = {
             servers: self._all("McpServer", "MCP server", "McpServerWithTools"),
-            f"{servers}/{{id}}": self._one("McpServer", "MCP server", "McpServerWithTools"),
+            f"{servers}/{{id}}": self._item("McpServer", "MCP server", "McpServerWithTools"),
             f"{servers}/{{id}}/refresh": {"post": self._refresh()},
             agents: self._all("Agent", "agent", "Agent"),
-            f"{agents}/{{id}}": self._one("Agent", "agent", "Agent"),
+            f"{agents}/{{id}}": self._item("Agent", "agent", "Agent"),
             f"{base}/v1/capabilities": listing,
         }
         return {path: {**shared, **item} for path, item in items.items()}
 
-    def _all(self, kind: str, words: str, answer: str) -> dict[str, Any]:
+    def _all(self, kind: str, noun: str, answer: str) -> dict[str, Any]:
         return {
-            "get": self._list(f"list{kind}s", f"List all {words}s", kind),
+            "get": self._list(f"list{kind}s", f"List all {noun}s", kind),
             "post": self._operation(
-                f"add{kind}", f"Add an {words}", {"201": _answer(answer)}, body=f"New{kind}"
+                f"add{kind}", f"Add an {noun}", {"201": _answer(answer)}, body=f"New{kind}"
             ),
         }
 
-    def _one(self, kind: str, words: str, answer: str) -> dict[str, Any]:
+    def _item(self, kind: str, noun: str, answer: str) -> dict[str, Any]:
         responses = {"200": _answer(answer)}
         return {
-            "get": self._operation(f"get{kind}", f"Read an {words}", responses, one=True),
+            "get": self._operation(f"get{kind}", f"Read an {noun}", responses, has_id=True),
             "patch": self._operation(
-                f"change{kind}", f"Change an {words}", responses, body=f"{kind}Changes", one=True
+                f"change{kind}", f"Change an {noun}", responses, body=f"{kind}Changes", has_id=True
             ),
             "delete": self._operation(
-                f"remove{kind}", f"Remove an {words}", {"204": _GONE}, one=True
+                f"remove{kind}", f"Remove an {noun}", {"204": _GONE}, has_id=True
             ),
         }
 
     def _list(self, name: str, summary: str, kind: str) -> dict[str, Any]:
         items = {"type": "array", "items": {"$ref": f"#/components/schemas/{kind}"}}
-        found = _shown({"data": items})
-        answer = {"description": summary, "content": {JSON: {"schema": found}}}
+        schema = _output({"data": items})
+        answer = {"description": summary, "content": {JSON: {"schema": schema}}}
         return self._operation(name, summary, {"200": answer})
 
     def _refresh(self) -> dict[str, Any]:
         summary = "Fetch the tools of an MCP server now"
-        found = self._operation(
-            "refreshMcpServer", summary, {"200": _answer("McpServerWithTools")}, one=True
+        operation = self._operation(
+            "refreshMcpServer", summary, {"200": _answer("McpServerWithTools")}, has_id=True
         )
-        found["responses"] |= self._refusals((UNREACHABLE,))
-        return found
+        operation["responses"] |= self._refusals((UNREACHABLE,))
+        return operation
 
     def _operation(
         self,
@@ -188,18 +188,18 @@ class ManagementPaths:
         answers: Mapping[str, Any],
         *,
         body: str = "",
-        one: bool = False,
+        has_id: bool = False,
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        operation: dict[str, Any] = {
             "operationId": name,
             "summary": summary,
-            "parameters": [*([_ID] if one else []), *self._parameters],
+            "parameters": [*([_ID] if has_id else []), *self._parameters],
             "responses": {**answers, **self._refusals(REFUSAL_STATUSES)},
         }
         if body:
             schema = {"$ref": f"#/components/schemas/{body}"}
-            found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-        return found
+            operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+        return operation
 
 
 def _answer(kind: str) -> dict[str, Any]:

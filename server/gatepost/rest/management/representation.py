@@ -13,7 +13,7 @@ ICON, CATEGORY = "plug", "MCP Servers"
 PACK_ICON, PACK_CATEGORY = "package", "Built-in"
 
 
-def server_shown(
+def server_representation(
     server: UpstreamServer, catalogue: Catalogue | CatalogueSummary | None
 ) -> dict[str, Any]:
     """Return a server without its tools."""
@@ -38,26 +38,26 @@ def server_shown(
 def server_with_tools(server: UpstreamServer, catalogue: Catalogue | None) -> dict[str, Any]:
     """Return a server with the tools of its last catalogue."""
     return {
-        **server_shown(server, catalogue),
-        "cached_tools": [] if catalogue is None else tools_shown(catalogue),
+        **server_representation(server, catalogue),
+        "cached_tools": [] if catalogue is None else tools_representation(catalogue),
     }
 
 
-def tools_shown(catalogue: Catalogue) -> list[dict[str, Any]]:
+def tools_representation(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Return the tools of a catalogue with the names that the server and callers use."""
     return [
         {
-            "name": one.key,
-            "full_name": one.name,
-            "description": one.value.get("description", ""),
-            "input_schema": one.value.get("inputSchema", {}),
+            "name": definition.key,
+            "full_name": definition.name,
+            "description": definition.value.get("description", ""),
+            "input_schema": definition.value.get("inputSchema", {}),
         }
-        for one in catalogue.definitions
-        if one.section == "tools"
+        for definition in catalogue.definitions
+        if definition.section == "tools"
     ]
 
 
-def agent_shown(agent: AgentRegistration) -> dict[str, Any]:
+def agent_representation(agent: AgentRegistration) -> dict[str, Any]:
     """Return an agent."""
     return {
         "id": agent.id,
@@ -67,7 +67,7 @@ def agent_shown(agent: AgentRegistration) -> dict[str, Any]:
         "category": agent.category,
         "client_id": next(iter(agent.client_ids), None),
         "mode": agent.mode,
-        "capabilities": [{"ref": one} for one in agent.capabilities],
+        "capabilities": [{"ref": capability} for capability in agent.capabilities],
         "source": agent.source,
         "created_at": moment(agent.created_at),
         "updated_at": moment(agent.updated_at),

@@ -28,7 +28,7 @@ def management_routes(
 ) -> dict[str, AdminRoute]:
     """Return the routes by path below the base, for callers with *scope*."""
     handlers = management_handlers(upstreams.administration, upstreams.agents, upstreams.packs)
-    return {path: AdminRoute(exchange, found, scope=scope) for path, found in handlers.items()}
+    return {path: AdminRoute(exchange, routed, scope=scope) for path, routed in handlers.items()}
 
 
 def management_handlers(
@@ -37,5 +37,5 @@ def management_handlers(
     packs: Callable[[], Mapping[str, str]],
 ) -> dict[str, dict[str, ManagementHandler]]:
     """Return the handlers by path below the base and method; fixed paths come first."""
-    found = ServerRoutes(servers).handlers() | AgentRoutes(agents, servers, packs).handlers()
-    return {f"{VERSION}{path}": handlers for path, handlers in found.items()}
+    by_path = ServerRoutes(servers).handlers() | AgentRoutes(agents, servers, packs).handlers()
+    return {f"{VERSION}{path}": handlers for path, handlers in by_path.items()}

@@ -6,7 +6,7 @@ from gatepost.rest.management.management_requests import (
     answered,
     nothing,
 )
-from gatepost.rest.management.representation import server_shown, server_with_tools
+from gatepost.rest.management.representation import server_representation, server_with_tools
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.registration_changes import server_changes
@@ -22,21 +22,24 @@ class ServerRoutes:
         """Return the handlers by path below `/v1` and method."""
         return {
             "/mcp-servers": {"GET": self._all, "POST": self._add},
-            "/mcp-servers/{id}": {"GET": self._one, "PATCH": self._change, "DELETE": self._remove},
+            "/mcp-servers/{id}": {"GET": self._item, "PATCH": self._change, "DELETE": self._remove},
             "/mcp-servers/{id}/refresh": {"POST": self._refresh},
         }
 
     async def _all(self, request: AdminRequest) -> RestResponse:
-        found = await self._administration.servers(request.tenant)
-        shown = [server_shown(one, await self._administration.summary(one)) for one in found]
-        return answered({"data": shown})
+        servers = await self._administration.servers(request.tenant)
+        summaries = [
+            server_representation(server, await self._administration.summary(server))
+            for server in servers
+        ]
+        return answered({"data": summaries})
 
     async def _add(self, request: AdminRequest) -> RestResponse:
         changes = server_changes(await request.read())
         server = await self._administration.add(request.tenant, changes, request.actor)
         return answered(server_with_tools(server, None), 201)
 
-    async def _one(self, request: AdminRequest) -> RestResponse:
+    async def _item(self, request: AdminRequest) -> RestResponse:
         server = await self._administration.server(request.tenant, request.id)
         catalogue = await self._administration.ready_catalogue(server)
         return answered(server_with_tools(server, catalogue))

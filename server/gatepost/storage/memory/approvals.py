@@ -22,8 +22,8 @@ class MemoryApprovals:
         self, record: ApprovalRecord, message: OutboxMessage | None = None
     ) -> ApprovalRecord | None:
         """Store a new request durably and return None, or return the request with its binding."""
-        if record.binding is not None and (kept := await self.find(record.binding)) is not None:
-            return kept
+        if record.binding is not None and (stored := await self.find(record.binding)) is not None:
+            return stored
         self.held[record.id] = record
         if message is not None:
             await self._outbox.add(message)
@@ -35,12 +35,12 @@ class MemoryApprovals:
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
-        return next((one for one in self.held.values() if one.binding == binding), None)
+        return next((record for record in self.held.values() if record.binding == binding), None)
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
-        kept = self.held.get(record.id)
-        if kept is None or kept.revision != record.revision:
+        stored = self.held.get(record.id)
+        if stored is None or stored.revision != record.revision:
             return False
         self.held[record.id] = msgspec.structs.replace(record, revision=record.revision + 1)
         if message is not None:
@@ -48,35 +48,43 @@ class MemoryApprovals:
         return True
 
     async def waiting(
-        self, most: int, after: tuple[float, str] | None = None
+        self, limit: int, after: tuple[float, str] | None = None
     ) -> list[ApprovalRecord]:
         """Return requests in the state `waiting`, the oldest first."""
-        found = sorted(self._waiting(), key=lambda one: (one.created_at, one.id))
-        return [one for one in found if after is None or (one.created_at, one.id) > after][:most]
+        waiting = sorted(self._waiting(), key=lambda record: (record.created_at, record.id))
+        return [
+            record for record in waiting if after is None or (record.created_at, record.id) > after
+        ][:limit]
 
-    async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
+    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
-        past = [one for one in self.held.values() if one.state != "waiting"]
-        past = [one for one in past if before is None or (one.changed_at, one.id) < before]
-        return sorted(past, key=lambda one: (one.changed_at, one.id), reverse=True)[:most]
+        past = [record for record in self.held.values() if record.state != "waiting"]
+        past = [
+            record for record in past if before is None or (record.changed_at, record.id) < before
+        ]
+        return sorted(past, key=lambda record: (record.changed_at, record.id), reverse=True)[:limit]
 
     async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
         """Count waiting requests of a caller, with any client and actor, and of the tenant."""
-        callers = [(one.issuer, one.subject, one.subject_kind) for one in self._waiting()]
+        callers = [
+            (record.issuer, record.subject, record.subject_kind) for record in self._waiting()
+        ]
         return WaitingCount(callers.count((issuer, subject, subject_kind)), len(callers))
 
     async def undecided(self) -> list[str]:
         """Return the ids of all requests that wait, or are approved and not used."""
-        return [one.id for one in self.held.values() if one.state in OPEN_STATES]
+        return [record.id for record in self.held.values() if record.state in OPEN_STATES]
 
     def overdue(self, now: float) -> list[str]:
         """Return the ids of open requests whose time is over."""
         return [
-            one.id for one in self.held.values() if one.state in OPEN_STATES and one.until <= now
+            record.id
+            for record in self.held.values()
+            if record.state in OPEN_STATES and record.until <= now
         ]
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
-        return (one for one in self.held.values() if one.state == "waiting")
+        return (record for record in self.held.values() if record.state == "waiting")
 
 
 class MemoryGrants:
@@ -91,13 +99,17 @@ class MemoryGrants:
 
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
-        found = [one for one in self.held.values() if _holds(one, now)]
-        return sorted(found, key=lambda one: (one.created_at, one.id))
+        grants = [grant for grant in self.held.values() if _holds(grant, now)]
+        return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
 
     async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
         """Return the valid grants of one caller and tool, the oldest first."""
-        whom = (tool, issuer, subject)
-        return [one for one in await self.all(now) if (one.tool, one.issuer, one.subject) == whom]
+        grant_key = (tool, issuer, subject)
+        return [
+            grant
+            for grant in await self.all(now)
+            if (grant.tool, grant.issuer, grant.subject) == grant_key
+        ]
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
@@ -112,9 +124,9 @@ class MemoryGrants:
         """End a grant durably; return whether it existed."""
         return self.held.pop(grant_id, None) is not None
 
-    async def page(self, after: str, most: int) -> list[GrantRecord]:
+    async def page(self, after: str, limit: int) -> list[GrantRecord]:
         """Return the next grants by id, valid or not; "" is before the first."""
-        return [self.held[one] for one in sorted(self.held) if one > after][:most]
+        return [self.held[grant_id] for grant_id in sorted(self.held) if grant_id > after][:limit]
 
 
 def _holds(grant: GrantRecord, now: float) -> bool:

@@ -47,29 +47,29 @@ class MemoryChain:
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Return up to *limit* records after that number, in order."""
         rows: list[AuditRow] = []
-        for one in self.held:
+        for segment in self.held:
             if len(rows) >= limit:
                 break
-            if one.last > after:
-                rows += behind([one], after)
+            if segment.last > after:
+                rows += behind([segment], after)
         return rows[:limit]
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Return up to *limit* segments as they are stored, whatever they contain."""
-        return [one for one in self.held if one.first >= start][:limit]
+        return [segment for segment in self.held if segment.first >= start][:limit]
 
     async def erase(
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         """Remove the details of these records and add the new records, both or neither, durably."""
         to_erase = frozenset(numbers)
-        self.held = deque(erased(one, to_erase) for one in self.held)
+        self.held = deque(erased(segment, to_erase) for segment in self.held)
         self.take(*link(self.key, self.end, new_records))
 
-    def take(self, made: Sequence[Segment], head: ChainHead) -> None:
+    def take(self, segments: Sequence[Segment], head: ChainHead) -> None:
         """Add records to the chain."""
         self.end = head
-        self.held += made
+        self.held += segments
         while self.held and head.number - self.held[0].last >= RECORDS_PER_CHAIN:
             self.held.popleft()
 
@@ -105,16 +105,20 @@ class MemoryTrail:
     async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
         rows: list[AuditRow] = []
-        for one in sorted(self._segments(), key=lambda one: one.until, reverse=True):
+        for segment in sorted(self._segments(), key=lambda segment: segment.until, reverse=True):
             # The records of later segments end by this time.
-            if sum(row.at > one.until for row in rows) >= query.limit:
+            if sum(row.at > segment.until for row in rows) >= query.limit:
                 break
-            rows += answers([one], query)
+            rows += answers([segment], query)
         return newest(rows, query.limit)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Return the time by which all but the newest segments ended; None if none is left."""
-        ends = [one.until for one in self._segments() if before is None or one.until <= before]
+        ends = [
+            segment.until
+            for segment in self._segments()
+            if before is None or segment.until <= before
+        ]
         return sorted(ends, reverse=True)[segments] if len(ends) > segments else None
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
@@ -125,9 +129,9 @@ class MemoryTrail:
         """Remove all sums that `count` reads; the records stay."""
         self.sums.clear()
 
-    def add(self, made: Sequence[Segment]) -> None:
+    def add(self, segments: Sequence[Segment]) -> None:
         """Add records to the sums, and remove those that are too old."""
-        sums = sums_of(made)
+        sums = sums_of(segments)
         if new := sums.keys() - self.sums.keys():
             begin = max(key[0] for key in new) - KEPT_MS
             for key in [key for key in self.sums if key[0] < begin]:
@@ -142,10 +146,10 @@ class MemoryTrail:
         """Add a checkpoint of the heads, durably; return None if none is needed."""
         heads = self.ends()
         newest = self.signed[max(self.signed)] if self.signed else None
-        made = sign(heads, newest) if heads else None
-        if made is None:
+        signed = sign(heads, newest) if heads else None
+        if signed is None:
             return None
-        checkpoint, self.chain(CHECKPOINTS).end = made
+        checkpoint, self.chain(CHECKPOINTS).end = signed
         self.signed[checkpoint.number] = checkpoint
         return checkpoint
 
@@ -156,17 +160,21 @@ class MemoryTrail:
         link: Link,
     ) -> bool:
         """Remove the records of each writer up to a number, and checkpoints before a number."""
-        base, known = through[CHECKPOINTS], self.chain(CHECKPOINTS).end
-        if known is not None and known.pruned >= base:
+        base, checkpoint_end = through[CHECKPOINTS], self.chain(CHECKPOINTS).end
+        if checkpoint_end is not None and checkpoint_end.pruned >= base:
             return False
         if base not in self.signed:
             raise LookupError(base)
         for writer in through.keys() - {CHECKPOINTS}:
             chain = self.chain(writer)
             chain.held = deque(
-                left for one in chain.held for left in remainder(one, through[writer])
+                remaining
+                for segment in chain.held
+                for remaining in remainder(segment, through[writer])
             )
-        self.signed = {number: one for number, one in self.signed.items() if number >= base}
+        self.signed = {
+            number: checkpoint for number, checkpoint in self.signed.items() if number >= base
+        }
         for writer, added in new_records.items():
             chain = self.chain(writer)
             chain.take(*link(chain.key, chain.end, added))
@@ -195,29 +203,33 @@ class MemoryAuditStore:
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""
         chains = {key: self._trail_of(key[0]).chain(key[1]) for key in batch}
-        made = {key: link(key, chains[key].end, batch[key]) for key in batch}
+        linked = {key: link(key, chains[key].end, batch[key]) for key in batch}
         self._trails |= {key[0]: self._trail_of(key[0]) for key in batch}
-        for key, (segments, head) in made.items():
+        for key, (segments, head) in linked.items():
             chains[key].take(segments, head)
             self._trail_of(key[0]).add(segments)
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Add a checkpoint of each tenant for which *sign* returns one, all or none, durably."""
-        made = {tenant: await self._trail_of(tenant).check(sign) for tenant in tenants}
-        return {tenant: one for tenant, one in made.items() if one is not None}
+        checkpoints = {tenant: await self._trail_of(tenant).check(sign) for tenant in tenants}
+        return {
+            tenant: checkpoint
+            for tenant, checkpoint in checkpoints.items()
+            if checkpoint is not None
+        }
 
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """Return the heads of up to *limit* tenants, by name after *after*."""
-        found = {
+        heads_by_tenant = {
             tenant: ends
             for tenant in sorted(self._trails)
             if tenant > after
             and (ends := self._trails[tenant].ends())
             and (unsigned is None or _is_unsigned(ends, unsigned))
         }
-        return dict([*found.items()][:limit])
+        return dict([*heads_by_tenant.items()][:limit])
 
     async def tenants(self) -> list[str]:
         """Return every tenant that has a head, a record or a checkpoint."""
@@ -225,5 +237,5 @@ class MemoryAuditStore:
 
 
 def _is_unsigned(heads: Sequence[ChainHead], key: str) -> bool:
-    grown = sum(-one.number if one.writer == CHECKPOINTS else one.number for one in heads)
-    return grown != 0 or not all(one.proof.startswith(f"{key}.") for one in heads)
+    grown = sum(-head.number if head.writer == CHECKPOINTS else head.number for head in heads)
+    return grown != 0 or not all(head.proof.startswith(f"{key}.") for head in heads)

@@ -17,53 +17,62 @@ class MemoryOutbox:
         """Store a message durably; return False if there is one with its id, which stays."""
         return self.held.setdefault(message.id, message) is message
 
-    async def remove(self, taken: OutboxMessage) -> bool:
+    async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
-        if not self._has(taken):
+        if not self._has(message):
             return False
-        del self.held[taken.id]
+        del self.held[message.id]
         return True
 
-    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+    async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
-        if not self._has(taken):
+        if not self._has(message):
             return False
-        self.held[taken.id] = replace(self.held[taken.id], due_at=until)
+        self.held[message.id] = replace(self.held[message.id], due_at=until)
         return True
 
-    async def shed(self, most: int) -> list[str]:
-        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
-        newest = sorted(self.held.values(), key=lambda one: (one.created_at, one.id), reverse=True)
-        gone = [one.id for one in newest[most:]]
-        for message_id in gone:
+    async def shed(self, limit: int) -> list[str]:
+        """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""
+        newest = sorted(
+            self.held.values(), key=lambda message: (message.created_at, message.id), reverse=True
+        )
+        removed_ids = [message.id for message in newest[limit:]]
+        for message_id in removed_ids:
             del self.held[message_id]
-        return gone
+        return removed_ids
 
     def due(self, now: float) -> list[OutboxMessage]:
         """Return the messages that may be leased."""
-        alive = [one for one in self.held.values() if one.expires_at > now]
+        alive = [message for message in self.held.values() if message.expires_at > now]
         first: dict[str, int] = {}
-        for one in alive:
-            first[one.ordering_key] = min(one.sequence, first.get(one.ordering_key, one.sequence))
+        for message in alive:
+            first[message.ordering_key] = min(
+                message.sequence, first.get(message.ordering_key, message.sequence)
+            )
         return [
-            one for one in alive if one.due_at <= now and one.sequence == first[one.ordering_key]
+            message
+            for message in alive
+            if message.due_at <= now and message.sequence == first[message.ordering_key]
         ]
 
-    def _has(self, taken: OutboxMessage) -> bool:
-        kept = self.held.get(taken.id)
-        return kept is not None and (kept.holder, kept.attempts) == (taken.holder, taken.attempts)
+    def _has(self, message: OutboxMessage) -> bool:
+        stored = self.held.get(message.id)
+        return stored is not None and (stored.holder, stored.attempts) == (
+            message.holder,
+            message.attempts,
+        )
 
 
 def leased(
-    stores: Mapping[str, MemoryOutbox], now: float, until: float, holder: str, most: int
+    stores: Mapping[str, MemoryOutbox], now: float, until: float, holder: str, limit: int
 ) -> list[tuple[str, OutboxMessage]]:
     """Lease due messages of all tenants to *holder*, *until* then."""
-    due = [(tenant, one) for tenant, store in stores.items() for one in store.due(now)]
-    due.sort(key=lambda one: one[1].due_at)
-    taken = [
-        (tenant, replace(one, due_at=until, attempts=one.attempts + 1, holder=holder))
-        for tenant, one in due[:most]
+    due = [(tenant, message) for tenant, store in stores.items() for message in store.due(now)]
+    due.sort(key=lambda item: item[1].due_at)
+    leased_messages = [
+        (tenant, replace(message, due_at=until, attempts=message.attempts + 1, holder=holder))
+        for tenant, message in due[:limit]
     ]
-    for tenant, one in taken:
-        stores[tenant].held[one.id] = one
-    return taken
+    for tenant, message in leased_messages:
+        stores[tenant].held[message.id] = message
+    return leased_messages

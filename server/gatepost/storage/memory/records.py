@@ -32,59 +32,64 @@ class MemoryRecords:
 
     def of(self, tenant: str) -> "MemoryTenant":
         """Return the stores of one tenant."""
-        kept = self._tenants.get(tenant)
-        if kept is None:
-            kept = self._tenants[tenant] = MemoryTenant(tenant)
-        return kept
+        records = self._tenants.get(tenant)
+        if records is None:
+            records = self._tenants[tenant] = MemoryTenant(tenant)
+        return records
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""
-        found = [
+        abandoned = [
             (tenant, task.id)
-            for tenant, kept in self._tenants.items()
-            for task in kept.tasks.held.values()
+            for tenant, records in self._tenants.items()
+            for task in records.tasks.held.values()
             if task.status not in TERMINAL and task.leased_until < now
         ]
-        return found[:limit]
+        return abandoned[:limit]
 
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of requests that were not decided, or not used, in time."""
-        found = [
+        overdue = [
             (tenant, approval_id)
-            for tenant, kept in self._tenants.items()
-            for approval_id in kept.approvals.overdue(now)
+            for tenant, records in self._tenants.items()
+            for approval_id in records.approvals.overdue(now)
         ]
-        return found[:limit]
+        return overdue[:limit]
 
     async def lease_messages(
-        self, now: float, until: float, holder: str, most: int
+        self, now: float, until: float, holder: str, limit: int
     ) -> list[tuple[str, OutboxMessage]]:
         """Lease due messages of all tenants to *holder*, *until* then."""
-        stores = {tenant: kept.outbox for tenant, kept in self._tenants.items()}
-        return leased(stores, now, until, holder, most)
+        stores = {tenant: records.outbox for tenant, records in self._tenants.items()}
+        return leased(stores, now, until, holder, limit)
 
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
-        kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
-        return sorted([name for name, entries in kept if await entries.all()])
+        tables = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
+        return sorted([name for name, entries in tables if await entries.all()])
 
-    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+    async def latest(self, subject: str, key: str, limit: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
-        kept = [
+        entries = [
             (name, await tenant.entries(subject).get(key)) for name, tenant in self._tenants.items()
         ]
-        found = [(name, entry) for name, entry in kept if entry is not None]
-        return sorted(found, key=lambda one: -one[1].updated_at)[:most]
+        existing = [(name, entry) for name, entry in entries if entry is not None]
+        return sorted(existing, key=lambda item: -item[1].updated_at)[:limit]
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
         """Return the change counters of subjects, in one cheap statement."""
-        found = {one: await self.of(NO_TENANT).entries(one).get(CHANGE_COUNTER) for one in subjects}
-        return {subject: entry.revision for subject, entry in found.items() if entry is not None}
+        counters = {
+            subject: await self.of(NO_TENANT).entries(subject).get(CHANGE_COUNTER)
+            for subject in subjects
+        }
+        return {subject: entry.revision for subject, entry in counters.items() if entry is not None}
 
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
         """Return the entries of a subject of several tenants; those that have none are left out."""
-        found = {tenant: await self.of(tenant).entries(subject).all() for tenant in tenants}
-        return {tenant: entries for tenant, entries in found.items() if entries}
+        entries_by_tenant = {
+            tenant: await self.of(tenant).entries(subject).all() for tenant in tenants
+        }
+        return {tenant: entries for tenant, entries in entries_by_tenant.items() if entries}
 
     async def replace_entries(
         self, subject: str, key: str, values: Mapping[str, EntryValue], *, now: float, until: float
@@ -100,7 +105,9 @@ class MemoryRecords:
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""
-        return self.revocations.sweep(now) + sum(kept.sweep(now) for kept in self._tenants.values())
+        return self.revocations.sweep(now) + sum(
+            records.sweep(now) for records in self._tenants.values()
+        )
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the store answers."""
@@ -129,12 +136,18 @@ class MemoryTenant:
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
         """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
         every: list[tuple[bytes | None, float, int]]
-        every = [(one.owner, one.expires_at, one.weight) for one in self.tasks.held.values()]
+        every = [(task.owner, task.expires_at, task.weight) for task in self.tasks.held.values()]
         idempotency = self.idempotency.held.values()
-        every += [(one.owner, one.expires_at, weight(one.outcome)) for one in idempotency]
-        kept = [(size, end) for whose, end, size in every if end > now and owner in {None, whose}]
+        every += [
+            (record.owner, record.expires_at, weight(record.outcome)) for record in idempotency
+        ]
+        unexpired = [
+            (size, end)
+            for item_owner, end, size in every
+            if end > now and owner in {None, item_owner}
+        ]
         return StoredUsage(
-            sum(size for size, _ in kept), min((end for _, end in kept), default=None)
+            sum(size for size, _ in unexpired), min((end for _, end in unexpired), default=None)
         )
 
     def kept(self) -> Iterator[TenantTable]:
@@ -151,22 +164,26 @@ class MemoryTenant:
     def sweep(self, now: float) -> int:
         """Remove everything whose time is over."""
         tasks, idempotency, sessions = self.tasks.held, self.idempotency.held, self.sessions.held
-        over: list[tuple[dict, object]] = []  # type: ignore[type-arg]  # three kinds of keys
-        over += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
-        over += [
+        expired: list[tuple[dict, object]] = []  # type: ignore[type-arg]  # three kinds of keys
+        expired += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
+        expired += [
             (idempotency, key) for key, record in idempotency.items() if record.expires_at <= now
         ]
-        over += [(sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now]
+        expired += [
+            (sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now
+        ]
         approvals, grants, messages = self.approvals.held, self.grants.held, self.outbox.held
-        over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
-        over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
-        over += [(messages, key) for key, item in messages.items() if item.expires_at <= now]
-        for kept in (entries.held for entries in self._entries.values()):
-            ends = [(key, one.expires_at) for key, one in kept.items()]
-            over += [(kept, key) for key, end in ends if end is not None and end <= now]
-        for records, key in over:
+        expired += [
+            (approvals, key) for key, record in approvals.items() if record.expires_at <= now
+        ]
+        expired += [(grants, key) for key, grant in grants.items() if grant.expires_at <= now]
+        expired += [(messages, key) for key, item in messages.items() if item.expires_at <= now]
+        for table in (entries.held for entries in self._entries.values()):
+            ends = [(key, entry.expires_at) for key, entry in table.items()]
+            expired += [(table, key) for key, end in ends if end is not None and end <= now]
+        for records, key in expired:
             del records[key]
-        return len(over)
+        return len(expired)
 
 
 class MemoryTasks:
@@ -185,8 +202,8 @@ class MemoryTasks:
 
     async def replace(self, task: TaskRecord) -> bool:
         """Replace the record that has the same id and ``revision``; its revision grows by one."""
-        kept = self.held.get(task.id)
-        if kept is None or kept.revision != task.revision:
+        stored = self.held.get(task.id)
+        if stored is None or stored.revision != task.revision:
             return False
         self.held[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
         return True
@@ -204,9 +221,9 @@ class MemoryIdempotency:
 
     async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
         """Store a record, or return the one that already holds the key."""
-        kept = self.held.get(record.key)
-        if kept is not None and kept.expires_at > now:
-            return kept
+        stored = self.held.get(record.key)
+        if stored is not None and stored.expires_at > now:
+            return stored
         self.held[record.key] = record
         return None
 
@@ -227,16 +244,16 @@ class MemoryIdempotency:
         if self._holds(key, holder):
             del self.held[key]
 
-    async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
-        """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
-        if self.held.get(record.key) != was:
+    async def take_over(self, record: IdempotencyRecord, *, expected: IdempotencyRecord) -> bool:
+        """Replace *expected*, whose holder is gone; return False if it has changed meanwhile."""
+        if self.held.get(record.key) != expected:
             return False
         self.held[record.key] = record
         return True
 
     def _holds(self, key: bytes, holder: str) -> bool:
-        kept = self.held.get(key)
-        return kept is not None and kept.holder == holder and kept.outcome is None
+        stored = self.held.get(key)
+        return stored is not None and stored.holder == holder and stored.outcome is None
 
     def _change(self, key: bytes, holder: str, **changes: object) -> bool:
         if not self._holds(key, holder):
@@ -253,15 +270,15 @@ class MemorySessions:
 
     async def get(self, key: bytes) -> SessionRecord:
         """Return the state of a session."""
-        kept = self.held.get(key)
-        return NEW_SESSION if kept is None else kept[0]
+        stored = self.held.get(key)
+        return NEW_SESSION if stored is None else stored[0]
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
         """Replace the record that has the same ``revision`` (0: there is none), durably."""
         if (await self.get(key)).revision != record.revision:
             return False
-        next_one = msgspec.structs.replace(record, revision=record.revision + 1)
-        self.held[key] = (next_one, expires_at)
+        next_record = msgspec.structs.replace(record, revision=record.revision + 1)
+        self.held[key] = (next_record, expires_at)
         return True
 
 
@@ -296,10 +313,10 @@ class MemoryEntries:
     ) -> bool:
         """Store *value* under *key* durably; raises EntryRefused."""
         fits(key, value)
-        kept = self.held.get(key)
-        if revision is not None and revision != (kept.revision if kept else 0):
+        stored = self.held.get(key)
+        if revision is not None and revision != (stored.revision if stored else 0):
             return False
-        after = (kept.revision if kept else self._gone) + 1
+        after = (stored.revision if stored else self._gone) + 1
         self.held[key] = Entry(
             key=key, value=value, revision=after, updated_at=now, expires_at=expires_at
         )
@@ -307,6 +324,6 @@ class MemoryEntries:
 
     async def delete(self, key: str) -> bool:
         """Delete an entry durably; return whether there was one."""
-        kept = self.held.pop(key, None)
-        self._gone = max(self._gone, kept.revision if kept else 0)
-        return kept is not None
+        stored = self.held.pop(key, None)
+        self._gone = max(self._gone, stored.revision if stored else 0)
+        return stored is not None

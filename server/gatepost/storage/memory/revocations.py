@@ -33,11 +33,11 @@ class MemoryRevocations:
 
     def sweep(self, now: float) -> int:
         """Remove the revocations that no longer apply to any caller."""
-        over = [
+        expired = [
             key
             for key, record in self.held.items()
             if record.expires_at is not None and record.expires_at <= now
         ]
-        for key in over:
+        for key in expired:
             del self.held[key]
-        return len(over)
+        return len(expired)

@@ -43,11 +43,11 @@ class MemoryTenantData:
 
     async def clear(self, tenant: str) -> int:
         """Remove some records durably and return their number; 0 means that none is left."""
-        gone = 0
+        removed_count = 0
         for _, records in self._of(tenant):
-            gone += len(records)
+            removed_count += len(records)
             records.clear()
-        return gone
+        return removed_count
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
         """Return the number of records of each kind that belong to a person."""
@@ -59,13 +59,13 @@ class MemoryTenantData:
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
         """Remove some records of a person durably and return their number; 0 if none is left."""
-        gone = 0
+        removed_count = 0
         for _, records in self._of(tenant):
             of_person = _of_person(records, person)
-            gone += len(of_person)
+            removed_count += len(of_person)
             for key in of_person:
                 del records[key]
-        return gone
+        return removed_count
 
     def _of(self, tenant: str) -> Iterable[TenantTable]:
         holder = self._tenants.get(tenant)
@@ -74,7 +74,7 @@ class MemoryTenantData:
 
 def _of_person(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
     """Return the keys of one person's records."""
-    return [key for key, one in records.items() if _belongs_to(person, one)]
+    return [key for key, record in records.items() if _belongs_to(person, record)]
 
 
 def _belongs_to(person: ErasureSubject, record: object) -> bool:

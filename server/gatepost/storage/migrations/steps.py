@@ -17,8 +17,8 @@ def upgrade(connection: Connection, scripts: Path) -> list[str]:
     applied: list[str] = []
 
     def report(*, step: MigrationInfo, **_: object) -> None:
-        made = cast("Script", step.up_revision)
-        applied.append(f"{made.revision}: {made.doc}")
+        migration = cast("Script", step.up_revision)
+        applied.append(f"{migration.revision}: {migration.doc}")
 
     config.attributes.update(connection=connection, tell=report)
     command.upgrade(config, "head")
@@ -27,4 +27,4 @@ def upgrade(connection: Connection, scripts: Path) -> list[str]:
 
 def knows(scripts: Path, revision: str) -> bool:
     """Return whether the revision is one of these migrations."""
-    return revision in {one.revision for one in ScriptDirectory(scripts).walk_revisions()}
+    return revision in {script.revision for script in ScriptDirectory(scripts).walk_revisions()}

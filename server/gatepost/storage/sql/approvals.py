@@ -30,7 +30,7 @@ _WAITING = (
     select(*_FIELDS)
     .where(_OF, _WAITS)
     .order_by(APPROVAL_REQUESTS.c.created_at, APPROVAL_REQUESTS.c.id)
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 _WAITING_AFTER = _WAITING.where(
     or_(
@@ -43,7 +43,7 @@ _PAST = (
     select(*_FIELDS)
     .where(_OF, APPROVAL_REQUESTS.c.state != "waiting")
     .order_by(APPROVAL_REQUESTS.c.changed_at.desc(), APPROVAL_REQUESTS.c.id.desc())
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 _BEFORE = _PAST.where(
     or_(
@@ -68,7 +68,7 @@ _OVERDUE = (
         APPROVAL_REQUESTS.c.until <= bindparam("now", type_=Double),
     )
     .order_by(APPROVAL_REQUESTS.c.until)
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 
 
@@ -97,8 +97,11 @@ class SqlApprovals:
         for _ in range(ATTEMPTS):
             if await self._change(statement, values, message):
                 return None
-            if record.binding is not None and (kept := await self.find(record.binding)) is not None:
-                return kept
+            if (
+                record.binding is not None
+                and (stored := await self.find(record.binding)) is not None
+            ):
+                return stored
             # The other request released its binding between the two statements.
         raise StoreUnavailable("a request changes hands faster than it can be read")
 
@@ -113,40 +116,40 @@ class SqlApprovals:
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
         values: dict[str, Any] = msgspec.structs.asdict(record)
-        which = {
+        where_values = {
             "where_tenant": self._tenant,
             "where_id": values.pop("id"),
             "where_revision": values.pop("revision"),
         }
         values["revision"] = record.revision + 1
-        return await self._change(_REPLACE, {**values, **which}, message) == 1
+        return await self._change(_REPLACE, {**values, **where_values}, message) == 1
 
     async def waiting(
-        self, most: int, after: tuple[float, str] | None = None
+        self, limit: int, after: tuple[float, str] | None = None
     ) -> list[ApprovalRecord]:
         """Return requests in the state `waiting`, the oldest first."""
         if after is None:
-            return await self._rows(_WAITING, most=most)
+            return await self._rows(_WAITING, max_rows=limit)
         at, approval_id = after
-        return await self._rows(_WAITING_AFTER, most=most, where_time=at, where_id=approval_id)
+        return await self._rows(_WAITING_AFTER, max_rows=limit, where_time=at, where_id=approval_id)
 
-    async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
+    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
         if before is None:
-            return await self._rows(_PAST, most=most)
+            return await self._rows(_PAST, max_rows=limit)
         at, approval_id = before
-        return await self._rows(_BEFORE, most=most, where_time=at, where_id=approval_id)
+        return await self._rows(_BEFORE, max_rows=limit, where_time=at, where_id=approval_id)
 
     async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
         """Count waiting requests of a caller, with any client and actor, and of the tenant."""
         caller = {"issuer": issuer, "subject": subject, "subject_kind": subject_kind}
-        found = await self._database.rows(_COUNT, {"where_tenant": self._tenant, **caller})
-        return WaitingCount(**found[0]._mapping)
+        rows = await self._database.rows(_COUNT, {"where_tenant": self._tenant, **caller})
+        return WaitingCount(**rows[0]._mapping)
 
     async def undecided(self) -> list[str]:
         """Return the ids of all requests that wait, or are approved and not used."""
-        found = await self._database.rows(_UNDECIDED, {"where_tenant": self._tenant})
-        return [row.id for row in found]
+        rows = await self._database.rows(_UNDECIDED, {"where_tenant": self._tenant})
+        return [row.id for row in rows]
 
     async def _change(self, statement: Any, values: Values, message: OutboxMessage | None) -> int:
         if message is None:
@@ -158,19 +161,19 @@ class SqlApprovals:
         return await self._database.change_both((statement, values), message_insert)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[ApprovalRecord]:
-        found = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
-        return [ApprovalRecord(**row._mapping) for row in found]
+        rows = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
+        return [ApprovalRecord(**row._mapping) for row in rows]
 
-    def _one(self, found: list[ApprovalRecord]) -> ApprovalRecord | None:
-        return found[0] if found else None
+    def _one(self, records: list[ApprovalRecord]) -> ApprovalRecord | None:
+        return records[0] if records else None
 
 
 async def overdue(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
     """
     Return tenant and id of the open requests of any tenant whose time is over, the oldest first.
     """
-    found = await database.rows(_OVERDUE, {"now": now, "most": limit})
-    return [(row.tenant, row.id) for row in found]
+    rows = await database.rows(_OVERDUE, {"now": now, "max_rows": limit})
+    return [(row.tenant, row.id) for row in rows]
 
 
 _GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
@@ -192,7 +195,7 @@ _GRANTS_PAGE = (
     select(*_GRANT_FIELDS)
     .where(_GRANTS_OF, GRANTS.c.id > bindparam("after"))
     .order_by(GRANTS.c.id)
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 # One statement, so that the database counts. A grant without a number keeps none.
 _SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
@@ -230,13 +233,13 @@ class SqlGrants:
         """End a grant durably; return whether it existed."""
         return await self._change(_REVOKE, where_id=grant_id) == 1
 
-    async def page(self, after: str, most: int) -> list[GrantRecord]:
+    async def page(self, after: str, limit: int) -> list[GrantRecord]:
         """Return the next grants by id, valid or not; "" is before the first."""
-        return await self._rows(_GRANTS_PAGE, after=after, most=most)
+        return await self._rows(_GRANTS_PAGE, after=after, max_rows=limit)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:
-        found = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
-        return [GrantRecord(**row._mapping) for row in found]
+        rows = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
+        return [GrantRecord(**row._mapping) for row in rows]
 
     async def _change(self, statement: Any, **values: Any) -> int:
         return await self._database.change(statement, {"where_tenant": self._tenant, **values})

@@ -83,7 +83,7 @@ _AFTER = (
     .where(_HEADS.tenant > bindparam("after", type_=_HEADS.tenant.type))
     .group_by(_HEADS.tenant)
     .order_by(_HEADS.tenant)
-    .limit(bindparam("most"))
+    .limit(bindparam("max_rows"))
 )
 
 
@@ -142,15 +142,15 @@ class SqlTrail:
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        found = await self._database.rows(_ENDS, {"where_tenant": self._tenant})
-        return [*map(stored_head, found)]
+        rows = await self._database.rows(_ENDS, {"where_tenant": self._tenant})
+        return [*map(stored_head, rows)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        found = await self._database.rows(_WRITERS, {"where_tenant": self._tenant})
+        rows = await self._database.rows(_WRITERS, {"where_tenant": self._tenant})
         # SQLite accepts any value in any column.
-        writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
+        writers = {row.writer if isinstance(row.writer, int) else -1 for row in rows}
         return sorted(writers - {CHECKPOINTS})
 
     async def find(self, query: AuditQuery) -> list[AuditRow]:
@@ -158,28 +158,28 @@ class SqlTrail:
         await self._link_pending()
         narrowed = select(*FIELDS).where(_OF_TENANT, *_narrowed(query))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
-        latest = latest.limit(bindparam("most"))
+        latest = latest.limit(bindparam("max_rows"))
         rows: list[AuditRow] = []
-        older, most = latest, NEWEST_SEGMENTS
+        older, page_size = latest, NEWEST_SEGMENTS
         while True:
-            page = await self._page(older, most=most)
+            page = await self._page(older, max_rows=page_size)
             rows += await asyncio.to_thread(answers, page, query)
-            if len(page) < most:
+            if len(page) < page_size:
                 return newest(rows, query.limit)
             # The records of later segments end by this time.
             last = page[-1]
             if sum(row.at > last.until for row in rows) >= query.limit:
                 return newest(rows, query.limit)
             older = latest.where(tuple_(*_NEWEST) < (last.until, last.writer, last.first))
-            most = min(most * 2, PAGE_SIZE)
+            page_size = min(page_size * 2, PAGE_SIZE)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Implement `TenantTrail`."""
         await self._link_pending()
         before = LAST_TIME if before is None else before
-        which = {"where_tenant": self._tenant, "before": before, "segments": segments}
-        found = await self._database.rows(_HORIZON, which)
-        return found[0].until if found and isinstance(found[0].until, int) else None
+        where_values = {"where_tenant": self._tenant, "before": before, "segments": segments}
+        rows = await self._database.rows(_HORIZON, where_values)
+        return rows[0].until if rows and isinstance(rows[0].until, int) else None
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
@@ -193,8 +193,8 @@ class SqlTrail:
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Implement `TenantTrail`."""
-        found = await self._database.rows(_CHECKS, {"where_tenant": self._tenant})
-        return [*map(stored_checkpoint, found)]
+        rows = await self._database.rows(_CHECKS, {"where_tenant": self._tenant})
+        return [*map(stored_checkpoint, rows)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
         """Implement `TenantTrail`."""
@@ -224,22 +224,24 @@ class SqlTrail:
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
                 return False
             base = {"where_tenant": tenant, "through": through[CHECKPOINTS]}
-            which = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
-            if (await connection.execute(select(*_SIGNED).where(*which))).first() is None:
+            conditions = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
+            if (await connection.execute(select(*_SIGNED).where(*conditions))).first() is None:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "where_writer": writer, "through": through[writer]}
                 outdated = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
-                left = [rest for one in outdated for rest in remainder(one, through[writer])]
-                await put(connection, tenant, left)
+                remaining = [
+                    part for segment in outdated for part in remainder(segment, through[writer])
+                ]
+                await put(connection, tenant, remaining)
             await connection.execute(_FORGET, base)
             batch = {(tenant, writer): new_records[writer] for writer in new_records}
             await add(connection, batch, heads, link)
         return True
 
-    async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
-        values = {"where_tenant": self._tenant, **which}
+    async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
+        values = {"where_tenant": self._tenant, **where_values}
         return sound(as_segments(await self._database.rows(statement, values)))
 
 
@@ -292,18 +294,18 @@ class SqlAuditStore:
     ) -> dict[str, list[ChainHead]]:
         """Implement `AuditStore`."""
         await self.link_pending()
-        which: dict[str, Any] = {"after": after, "most": limit}
+        where_values: dict[str, Any] = {"after": after, "max_rows": limit}
         if unsigned is None:
-            found = await self._database.rows(_HEADS_BEHIND, which)
+            rows = await self._database.rows(_HEADS_BEHIND, where_values)
         else:
-            found = await self._database.rows(_UNSIGNED, {**which, "key": f"{unsigned}."})
-        return by_tenant(found)
+            rows = await self._database.rows(_UNSIGNED, {**where_values, "key": f"{unsigned}."})
+        return by_tenant(rows)
 
     async def tenants(self) -> list[str]:
         """Implement `AuditStore`."""
         await self.link_pending()
-        found = await self._database.rows(_TENANTS, {})
-        return sorted({row.tenant for row in found} - {OF_WALS})
+        rows = await self._database.rows(_TENANTS, {})
+        return sorted({row.tenant for row in rows} - {OF_WALS})
 
     async def aclose(self) -> None:
         """Do nothing, because the database is closed with the records."""

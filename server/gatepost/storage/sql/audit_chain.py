@@ -28,7 +28,7 @@ _FROM = (
     select(*FIELDS)
     .where(_OF_CHAIN, _SEGMENTS.first >= bindparam("start"))
     .order_by(_SEGMENTS.first)
-    .limit(bindparam("most"))
+    .limit(bindparam("max_rows"))
 )
 # Begin with the segment that contains the record after that number.
 _START = select(func.max(_SEGMENTS.first)).where(
@@ -42,7 +42,7 @@ _BEHIND = (
         _SEGMENTS.last > bindparam("after"),
     )
     .order_by(_SEGMENTS.first)
-    .limit(bindparam("most"))
+    .limit(bindparam("max_rows"))
 )
 _CHANGE = (
     update(AUDIT_SEGMENTS)
@@ -67,11 +67,11 @@ class SqlChain:
         """Implement `TenantChain`."""
         await self._link_pending()
         rows: list[AuditRow] = []
-        while (most := min(limit - len(rows), PAGE_SIZE)) > 0:
-            page = await self._page(_BEHIND, after=after, most=most)
+        while (page_size := min(limit - len(rows), PAGE_SIZE)) > 0:
+            page = await self._page(_BEHIND, after=after, max_rows=page_size)
             # In a thread, because a page may contain megabytes.
             rows += await asyncio.to_thread(behind, sound(page), after)
-            if len(page) < most:
+            if len(page) < page_size:
                 break
             after = page[-1].last
         return rows[:limit]
@@ -79,7 +79,7 @@ class SqlChain:
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Implement `TenantChain`."""
         await self._link_pending()
-        return await self._page(_FROM, start=start, most=limit)
+        return await self._page(_FROM, start=start, max_rows=limit)
 
     async def erase(
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
@@ -95,13 +95,13 @@ class SqlChain:
             heads = await locked(connection, [chain])
             to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(to_erase, default=after):
-                which = {**self._which, "after": after, "most": PAGE_SIZE}
-                page = sound(as_segments(await connection.execute(_BEHIND, which)))
-                left = await asyncio.to_thread(lambda: [erased(one, to_erase) for one in page])  # noqa: B023  # at once
+                where_values = {**self._which, "after": after, "max_rows": PAGE_SIZE}
+                page = sound(as_segments(await connection.execute(_BEHIND, where_values)))
+                erased_segments = await asyncio.to_thread(_erase_in, page, to_erase)
                 changes = [
-                    {**self._which, "where_first": one.first, "left": one.records}
-                    for one, before in zip(left, page, strict=True)
-                    if one is not before
+                    {**self._which, "where_first": segment.first, "left": segment.records}
+                    for segment, before in zip(erased_segments, page, strict=True)
+                    if segment is not before
                 ]
                 if changes:
                     await connection.execute(_CHANGE, changes)
@@ -110,10 +110,14 @@ class SqlChain:
                 after = page[-1].last
             await add(connection, {chain: new_records}, heads, link)
 
-    async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
-        return as_segments(await self._database.rows(statement, {**self._which, **which}))
+    async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
+        return as_segments(await self._database.rows(statement, {**self._which, **where_values}))
 
 
 def as_segments(rows: Iterable[Any]) -> list[Segment]:
     """Return rows with the columns of `FIELDS` as segments."""
     return [Segment(*row) for row in rows]
+
+
+def _erase_in(page: list[Segment], to_erase: frozenset[int]) -> list[Segment]:
+    return [erased(segment, to_erase) for segment in page]

@@ -53,19 +53,19 @@ _LATEST = select(
 
 @cache
 def _keep(dialect: str) -> Any:
-    put = insert_into(AUDIT_HEADS, dialect)
+    upsert = insert_into(AUDIT_HEADS, dialect)
     fields = [name for name in ChainHead.__struct_fields__ if name not in {"tenant", "writer"}]
-    changes = {name: put.excluded[name] for name in fields}
-    return put.on_conflict_do_update(index_elements=_KEY, set_=changes)
+    changes = {name: upsert.excluded[name] for name in fields}
+    return upsert.on_conflict_do_update(index_elements=_KEY, set_=changes)
 
 
 @cache
 def _sign(dialect: str) -> Any:
     # Another process may have signed the same heads a moment ago.
-    put = insert_into(AUDIT_CHECKPOINTS, dialect)
-    changes = {name: put.excluded[name] for name in ("statement", "signature")}
+    upsert = insert_into(AUDIT_CHECKPOINTS, dialect)
+    changes = {name: upsert.excluded[name] for name in ("statement", "signature")}
     columns = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
-    return put.on_conflict_do_update(index_elements=columns, set_=changes)
+    return upsert.on_conflict_do_update(index_elements=columns, set_=changes)
 
 
 _SEGMENTS = AUDIT_SEGMENTS.c
@@ -117,9 +117,9 @@ def stored_checkpoint(row: Iterable[Any]) -> Checkpoint:
 def _typed(row: Iterable[Any], otherwise: Sequence[Any]) -> list[Any]:
     return [
         value
-        if type(value) is type(other) and not (isinstance(value, int) and value >= TOO_HIGH)
-        else other
-        for value, other in zip(row, otherwise, strict=True)
+        if type(value) is type(default) and not (isinstance(value, int) and value >= TOO_HIGH)
+        else default
+        for value, default in zip(row, otherwise, strict=True)
     ]
 
 
@@ -136,28 +136,28 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
         newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
-        made = {
+        new_checkpoints = {
             tenant: signed
             for tenant in heads
             if (signed := sign(heads[tenant], newest.get(tenant))) is not None
         }
-        if made:
+        if new_checkpoints:
             values = [
                 {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}
-                for tenant, (checkpoint, _) in made.items()
+                for tenant, (checkpoint, _) in new_checkpoints.items()
             ]
             await connection.execute(_sign(database.dialect), values)
-            await keep(connection, [head for _, head in made.values()])
-    return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
+            await keep(connection, [head for _, head in new_checkpoints.values()])
+    return {tenant: checkpoint for tenant, (checkpoint, _) in new_checkpoints.items()}
 
 
 def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
     """Return heads by tenant, in their order; those of a value that is no text are left out."""
-    found: dict[str, list[ChainHead]] = {}
+    heads_by_tenant: dict[str, list[ChainHead]] = {}
     for row in rows:
         if row.tenant != NOT_TEXT:
-            found.setdefault(row.tenant, []).append(stored_head(row))
-    return found
+            heads_by_tenant.setdefault(row.tenant, []).append(stored_head(row))
+    return heads_by_tenant
 
 
 async def locked(
@@ -182,8 +182,8 @@ async def locked(
 async def _ends(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead]:
-    found = select(*HEAD_COLUMNS).where(among(chains)).order_by(*_KEY).with_for_update()
-    heads = map(stored_head, await connection.execute(found))
+    query = select(*HEAD_COLUMNS).where(among(chains)).order_by(*_KEY).with_for_update()
+    heads = map(stored_head, await connection.execute(query))
     return {head.key: head for head in heads}
 
 
@@ -196,20 +196,23 @@ async def shown(
     It is the head unless records stand after that one, because it was set back. Records that are
     added after such a head would get the numbers of those that are there.
     """
-    which: dict[str, Any] = {"where_tenant": chain[0], "where_writer": chain[1]}
-    found = await connection.execute(_NEWEST_RECORDS, {**which, "too_high": TOO_HIGH})
-    newest = found.first()
+    where_values: dict[str, Any] = {"where_tenant": chain[0], "where_writer": chain[1]}
+    result = await connection.execute(_NEWEST_RECORDS, {**where_values, "too_high": TOO_HIGH})
+    newest = result.first()
     if newest is None or not is_beyond(newest, head):
         return head
-    found = await connection.execute(_SEGMENT, {**which, "where_first": newest.first})
-    values: Sequence[Any] = found.one()
+    result = await connection.execute(_SEGMENT, {**where_values, "where_first": newest.first})
+    values: Sequence[Any] = result.one()
     return end_of(chain, head, Segment(*values))
 
 
 def is_beyond(newest: Sequence[Any], head: ChainHead | None) -> bool:
     """Return whether a segment with this ``last`` and ``first`` stands after the head."""
     number = 0 if head is None else head.number
-    return any(isinstance(one, int) and number < one < TOO_HIGH for one in newest)
+    return any(
+        isinstance(stored_number, int) and number < stored_number < TOO_HIGH
+        for stored_number in newest
+    )
 
 
 def among(chains: Sequence[ChainKey]) -> Any:
@@ -226,18 +229,20 @@ async def add(
     """Add new records after the heads, or after the records behind them."""
     after: list[ChainHead] = []
     for chain, new_records in batch.items():
-        found = heads[chain] if not new_records else await shown(connection, chain, heads[chain])
-        made, head = link(chain, found, new_records)
-        await put(connection, chain[0], made)
+        current_head = (
+            heads[chain] if not new_records else await shown(connection, chain, heads[chain])
+        )
+        segments, head = link(chain, current_head, new_records)
+        await put(connection, chain[0], segments)
         after.append(head)
     if after:
         await keep(connection, after)
 
 
-async def put(connection: AsyncConnection, tenant: str, made: Sequence[Segment]) -> None:
+async def put(connection: AsyncConnection, tenant: str, segments: Sequence[Segment]) -> None:
     """Add segments."""
-    if made:
-        values = [{"tenant": tenant, **msgspec.structs.asdict(one)} for one in made]
+    if segments:
+        values = [{"tenant": tenant, **msgspec.structs.asdict(segment)} for segment in segments]
         await connection.execute(insert(AUDIT_SEGMENTS), values)
 
 

@@ -38,30 +38,30 @@ def rows_of(tenant: str, writer: int, sums: Sums) -> list[tuple[Any, ...]]:
 @lru_cache(MAX_COUNTS)
 def only_sort(counts: str) -> tuple[str | int, ...] | None:
     """Return kind, tool, outcome, limit and number of `counts` with one sort that is summed."""
-    found = read_counts(counts)
-    if len(found) != 1 or found[0][0][0] not in SUMMED:
+    parsed = read_counts(counts)
+    if len(parsed) != 1 or parsed[0][0][0] not in SUMMED:
         return None
-    sort, number = found[0]
+    sort, number = parsed[0]
     return *map(escaped, sort), number
 
 
-def rows_of_chain(tenant: str, writer: int, made: Sequence[Segment]) -> list[tuple[Any, ...]]:
+def rows_of_chain(tenant: str, writer: int, segments: Sequence[Segment]) -> list[tuple[Any, ...]]:
     """Return the rows that segments of one chain add to its sums, as `rows_of` does."""
-    if len(made) == 1 and (sort := only_sort(made[0].counts)) is not None:  # nearly always
-        hour = made[0].since - made[0].since % HOUR_MS
+    if len(segments) == 1 and (sort := only_sort(segments[0].counts)) is not None:  # nearly always
+        hour = segments[0].since - segments[0].since % HOUR_MS
         return [(tenant, hour, writer, *sort, (hour + KEPT_MS) / 1000)]
-    return rows_of(tenant, writer, sums_of(made))
+    return rows_of(tenant, writer, sums_of(segments))
 
 
 def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:
     """Return the rows that tenants' segments add to the sums, each key once and in order."""
     by_writer: dict[tuple[str, int], list[Segment]] = {}
-    for tenant, one in segments:
-        by_writer.setdefault((tenant, one.writer), []).append(one)
+    for tenant, segment in segments:
+        by_writer.setdefault((tenant, segment.writer), []).append(segment)
     return [
         row
-        for (tenant, writer), made in sorted(by_writer.items(), key=lambda one: one[0])
-        for row in rows_of_chain(escaped(tenant), writer, made)
+        for (tenant, writer), of_chain in sorted(by_writer.items(), key=lambda item: item[0])
+        for row in rows_of_chain(escaped(tenant), writer, of_chain)
     ]
 
 
@@ -77,13 +77,10 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
         .where(_OF_TENANT, _SUMS.hour >= bindparam("since"))
         .group_by(*sort)
     )
-    found = await database.rows(read, {"where_tenant": tenant, "since": since})
+    rows = await database.rows(read, {"where_tenant": tenant, "since": since})
     # PostgreSQL returns the sum as a decimal.
     return sorted_counts(
-        {
-            (row.at, row.kind, row.tool, row.outcome, row.limited_by): int(row.number)
-            for row in found
-        }
+        {(row.at, row.kind, row.tool, row.outcome, row.limited_by): int(row.number) for row in rows}
     )
 
 

@@ -100,8 +100,8 @@ class Database:
         task.add_done_callback(self._over)
         # A driver may hang although it was told to stop: the caller waits no longer than this.
         waits_s = within_s + GIVE_UP_S if self._interruptible else within_s
-        done, _ = await asyncio.wait([task], timeout=waits_s)
-        if not done:
+        finished, _ = await asyncio.wait([task], timeout=waits_s)
+        if not finished:
             raise StoreUnavailable(TIMED_OUT)
         if task.cancelled():
             # The caller was not cancelled, so it must not be ended by this cancellation.
@@ -209,7 +209,7 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     Its message holds no secret.
     """
     # This includes SQLAlchemy's error for a connection that was lost within a transaction.
-    others: tuple[type[Exception], ...] = (SQLAlchemyError, *errors)
+    error_types: tuple[type[Exception], ...] = (SQLAlchemyError, *errors)
     try:
         yield
     except IntegrityError:
@@ -224,7 +224,7 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreUnavailable(f"the database cannot be reached: {reason}") from None
-    except others as error:
+    except error_types as error:
         raise StoreUnavailable(error_summary(error)) from None
 
 

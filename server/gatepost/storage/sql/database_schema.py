@@ -66,22 +66,22 @@ async def revision(database: Database) -> str | None:
 
 async def check(database: Database) -> None:
     """Raise StoreRefused unless the database is exactly at our revision."""
-    found = await revision(database)
-    if found == REVISION:
+    current = await revision(database)
+    if current == REVISION:
         return
     steps = importlib.import_module(MIGRATIONS)
-    if found is not None and not steps.knows(SCRIPTS, found):
+    if current is not None and not steps.knows(SCRIPTS, current):
         raise StoreRefused(
-            f"the database is at revision {found}, which a newer Gatepost has made; this one needs "
-            f"{REVISION}, and `gatepost migrate` only goes forward: run the newer version"
+            f"the database is at revision {current}, which a newer Gatepost has made; this one "
+            f"needs {REVISION}, and `gatepost migrate` only goes forward: run the newer version"
         )
-    raise StoreRefused(behind(found))
+    raise StoreRefused(behind(current))
 
 
-def behind(found: str | None) -> str:
+def behind(current: str | None) -> str:
     """Return the message for a database that must be migrated."""
     return (
-        f"the database is at revision {found or 'none'} and this Gatepost needs {REVISION}: "
+        f"the database is at revision {current or 'none'} and this Gatepost needs {REVISION}: "
         "run `gatepost migrate`"
     )
 
@@ -106,9 +106,9 @@ async def make(database: Database) -> Move:
     """
     if await revision(database) is not None:
         return await migrate(database)
-    made = await database.apart(_make(database), within_s=MIGRATION_S)
+    created = await database.apart(_make(database), within_s=MIGRATION_S)
     # Another process was faster, perhaps with fewer steps.
-    return Move(None, REVISION) if made else await migrate(database)
+    return Move(None, REVISION) if created else await migrate(database)
 
 
 async def _make(database: Database) -> bool:
@@ -140,5 +140,5 @@ async def _migrate(database: Database, scripts: Path) -> Move:
 def _revision(connection: Connection) -> str | None:
     if connection.exec_driver_sql(_HAS_VERSIONS[connection.dialect.name]).scalar() is None:
         return None
-    found: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar()
-    return found
+    current: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar()
+    return current

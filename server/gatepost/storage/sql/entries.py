@@ -43,7 +43,7 @@ _LATEST = (
         ENTRIES.c.value.is_not(None),
     )
     .order_by(ENTRIES.c.updated_at.desc())
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 _CHANGES = select(ENTRIES.c.subject, ENTRIES.c.revision).where(
     ENTRIES.c.tenant == NO_TENANT,
@@ -92,21 +92,21 @@ class SqlEntries:
 
     async def get(self, key: str) -> Entry | None:
         """Return the entry with a key."""
-        found = await self._database.rows(_GET, self._this(key))
-        return Entry(**found[0]._mapping) if found else None
+        rows = await self._database.rows(_GET, self._this(key))
+        return Entry(**rows[0]._mapping) if rows else None
 
     async def all(self) -> list[Entry]:
         """Return all entries of the subject, sorted by key."""
-        which = {"where_tenant": self._tenant, "where_subject": self._subject}
-        found = await self._database.rows(_ALL, which)
+        where_values = {"where_tenant": self._tenant, "where_subject": self._subject}
+        rows = await self._database.rows(_ALL, where_values)
         # Not in the database's order, which depends on its locale.
-        return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
+        return sorted((Entry(**row._mapping) for row in rows), key=lambda entry: entry.key)
 
     async def count(self) -> int:
         """Return how many entries the subject has."""
-        which = {"where_tenant": self._tenant, "where_subject": self._subject}
-        found = await self._database.rows(_COUNT, which)
-        return int(found[0][0])
+        where_values = {"where_tenant": self._tenant, "where_subject": self._subject}
+        rows = await self._database.rows(_COUNT, where_values)
+        return int(rows[0][0])
 
     async def put(
         self,
@@ -141,28 +141,28 @@ async def tenants(database: Database, subject: str) -> list[str]:
     return sorted(row.tenant for row in await database.rows(_TENANTS, {"where_subject": subject}))
 
 
-async def latest(database: Database, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+async def latest(database: Database, subject: str, key: str, limit: int) -> list[tuple[str, Entry]]:
     """Return the entries of all tenants with that key and their tenant, the newest first."""
-    which = {"where_subject": subject, "where_key": key, "most": most}
-    return [_of_tenant(row) for row in await database.rows(_LATEST, which)]
+    where_values = {"where_subject": subject, "where_key": key, "max_rows": limit}
+    return [_of_tenant(row) for row in await database.rows(_LATEST, where_values)]
 
 
 async def changes(database: Database, subjects: Collection[str]) -> dict[str, int]:
     """Return the change counters of subjects."""
-    found = await database.rows(_CHANGES, {"subjects": sorted(subjects)})
-    return {row.subject: row.revision for row in found}
+    rows = await database.rows(_CHANGES, {"subjects": sorted(subjects)})
+    return {row.subject: row.revision for row in rows}
 
 
 async def entries_of(
     database: Database, tenants: Collection[str], subject: str
 ) -> dict[str, list[Entry]]:
     """Return the entries of a subject of several tenants; those that have none are left out."""
-    found: dict[str, list[Entry]] = {}
-    which = {"tenants": [*tenants], "where_subject": subject}
-    for row in await database.rows(_OF_THESE, which):
+    entries_by_tenant: dict[str, list[Entry]] = {}
+    where_values = {"tenants": [*tenants], "where_subject": subject}
+    for row in await database.rows(_OF_THESE, where_values):
         tenant, entry = _of_tenant(row)
-        found.setdefault(tenant, []).append(entry)
-    return found
+        entries_by_tenant.setdefault(tenant, []).append(entry)
+    return entries_by_tenant
 
 
 def _of_tenant(row: Any) -> tuple[str, Entry]:
@@ -188,8 +188,8 @@ async def replace_entries(
         fits(key, value)
         row = {"value": value, "revision": revision + 1, **times}
         if revision:
-            which = {"where_tenant": tenant, "where_subject": subject, "where_key": key}
-            changed.append({**which, **row, "where_revision": revision})
+            where_values = {"where_tenant": tenant, "where_subject": subject, "where_key": key}
+            changed.append({**where_values, **row, "where_revision": revision})
         else:
             added.append({"tenant": tenant, "subject": subject, "key": key, **row})
 
@@ -199,8 +199,8 @@ async def replace_entries(
                 await connection.execute(_REPLACE, changed)
             if added:
                 await connection.execute(_put(database.dialect, anew=True), added)
-            which = {"tenants": [*values], "where_subject": subject, "where_key": key}
-            found = (await connection.execute(_VALUES, which)).all()
-        return {row.tenant for row in found if row.value == values[row.tenant][0]}
+            where_values = {"tenants": [*values], "where_subject": subject, "where_key": key}
+            rows = (await connection.execute(_VALUES, where_values)).all()
+        return {row.tenant for row in rows if row.value == values[row.tenant][0]}
 
     return await database.apart(replace()) if values else set()

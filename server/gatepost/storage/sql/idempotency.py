@@ -68,15 +68,15 @@ class SqlIdempotency:
         for _ in range(ATTEMPTS):
             if await self._database.change(statement, values):
                 return None
-            if (kept := await self.get(record.key)) is not None:
-                return kept
+            if (stored := await self.get(record.key)) is not None:
+                return stored
             # The other call released the key between the two statements: it is free again.
         raise StoreUnavailable("an idempotency key changes hands faster than it can be read")
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:
         """Return the record that holds this key."""
-        found = await self._database.rows(_GET, self._this(key))
-        return IdempotencyRecord(**found[0]._mapping) if found else None
+        rows = await self._database.rows(_GET, self._this(key))
+        return IdempotencyRecord(**rows[0]._mapping) if rows else None
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
         """Extend the lease of a running call; return False if *holder* no longer has the record."""
@@ -93,11 +93,11 @@ class SqlIdempotency:
         """Delete the record of a call that did nothing."""
         await self._database.change(_RELEASE, {**self._this(key), "where_holder": holder})
 
-    async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
-        """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
+    async def take_over(self, record: IdempotencyRecord, *, expected: IdempotencyRecord) -> bool:
+        """Replace *expected*, whose holder is gone; return False if it has changed meanwhile."""
         values = _columns(record)
         values["where_key"] = values.pop("key")
-        for name, value in msgspec.structs.asdict(was).items():
+        for name, value in msgspec.structs.asdict(expected).items():
             values.setdefault(f"where_{name}", value)
         return (
             await self._database.change(_TAKE_OVER, {**values, "where_tenant": self._tenant}) == 1

@@ -29,7 +29,7 @@ _OLDEST = (
     select(OUTBOX_MESSAGES.c.id)
     .where(_OF)
     .order_by(OUTBOX_MESSAGES.c.created_at.desc(), OUTBOX_MESSAGES.c.id.desc())
-    .offset(bindparam("most", type_=Integer))
+    .offset(bindparam("max_rows", type_=Integer))
     .limit(BATCH)
 )
 
@@ -49,7 +49,7 @@ _first = (
     select(*_KEY)
     .where(_DUE)
     .order_by(OUTBOX_MESSAGES.c.due_at)
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
     .with_for_update(skip_locked=True, of=OUTBOX_MESSAGES)
     .cte("first")
 )
@@ -89,41 +89,41 @@ class SqlOutbox:
         statement = adding(self._database.dialect)
         return await self._database.change(statement, values_of(self._tenant, message)) == 1
 
-    async def remove(self, taken: OutboxMessage) -> bool:
+    async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
-        return await self._database.change(_REMOVE, self._of(taken)) == 1
+        return await self._database.change(_REMOVE, self._of(message)) == 1
 
-    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+    async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
-        return await self._database.change(_PUT_OFF, {**self._of(taken), "due_at": until}) == 1
+        return await self._database.change(_PUT_OFF, {**self._of(message), "due_at": until}) == 1
 
-    async def shed(self, most: int) -> list[str]:
-        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
-        which = {"where_tenant": self._tenant}
-        found = await self._database.rows(_OLDEST, {**which, "most": most})
+    async def shed(self, limit: int) -> list[str]:
+        """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""
+        where_values = {"where_tenant": self._tenant}
+        rows = await self._database.rows(_OLDEST, {**where_values, "max_rows": limit})
         # One at a time: two processes that drop the same messages in different orders would
         # deadlock.
         return [
             row.id
-            for row in found
-            if await self._database.change(_DROP, {**which, "where_id": row.id})
+            for row in rows
+            if await self._database.change(_DROP, {**where_values, "where_id": row.id})
         ]
 
-    def _of(self, taken: OutboxMessage) -> dict[str, Any]:
+    def _of(self, message: OutboxMessage) -> dict[str, Any]:
         return {
             "where_tenant": self._tenant,
-            "where_id": taken.id,
-            "where_holder": taken.holder,
-            "where_attempts": taken.attempts,
+            "where_id": message.id,
+            "where_holder": message.holder,
+            "where_attempts": message.attempts,
         }
 
 
 async def leased(
-    database: Database, now: float, until: float, holder: str, most: int
+    database: Database, now: float, until: float, holder: str, limit: int
 ) -> list[tuple[str, OutboxMessage]]:
     """Lease due messages of all tenants to *holder*, *until* then."""
     if not await database.rows(_ANY, {"now": now}):
         return []  # a change that changes nothing also takes SQLite's only lock
-    values = {"now": now, "until": until, "where_holder": holder, "most": most}
-    found = [row._asdict() for row in await database.rows(_CLAIM, values)]
-    return [(row.pop("tenant"), OutboxMessage(**row)) for row in found]
+    values = {"now": now, "until": until, "where_holder": holder, "max_rows": limit}
+    rows = [row._asdict() for row in await database.rows(_CLAIM, values)]
+    return [(row.pop("tenant"), OutboxMessage(**row)) for row in rows]

@@ -97,8 +97,8 @@ def _split(url: str) -> tuple[str, str]:
         return url, POOL_MODES[0]
     if (mode := modes[-1]) not in POOL_MODES:
         raise StoreRefused(f"`{POOL_MODE}` in the database's URL must be session or transaction")
-    rest = [option for option in options if option[0] != POOL_MODE]
-    return parts._replace(query=urlencode(rest)).geturl(), mode
+    other_options = [option for option in options if option[0] != POOL_MODE]
+    return parts._replace(query=urlencode(other_options)).geturl(), mode
 
 
 def _watch(database: Database) -> None:

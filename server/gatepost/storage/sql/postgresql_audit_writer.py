@@ -128,31 +128,33 @@ class PostgresAuditStore(SqlAuditStore):
         """
         if not self._writer.is_ready or any(chain not in self._heads for chain in batch):
             return False
-        known = {chain: self._heads.pop(chain) for chain in batch}
-        made, segments = _linked(batch, known, link)
+        old_heads = {chain: self._heads.pop(chain) for chain in batch}
+        new_heads, segments = _linked(batch, old_heads, link)
         with answering((asyncpg.PostgresError, asyncpg.InterfaceError)):
             try:
-                await self._writer.add_at_once(_parameters(known, made, segments))
+                await self._writer.add_at_once(_parameters(old_heads, new_heads, segments))
             except (
                 asyncpg.IntegrityConstraintViolationError,
                 asyncpg.InvalidSQLStatementNameError,
             ):
                 return False  # another process has moved a head, or a pooler lost the statement
-        self._heads |= made
+        self._heads |= new_heads
         return True
 
     async def _write(self, batch: RecordsByChain, link: Link) -> None:
-        known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
-        ends = known
-        if len(known) < len(batch):
-            read, shown = await self._found([chain for chain in batch if chain not in known])
-            known, ends = known | read, known | shown
-        made, segments = _linked(batch, ends, link)
+        cached_heads = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
+        ends = cached_heads
+        if len(cached_heads) < len(batch):
+            read, read_ends = await self._found(
+                [chain for chain in batch if chain not in cached_heads]
+            )
+            cached_heads, ends = cached_heads | read, cached_heads | read_ends
+        new_heads, segments = _linked(batch, ends, link)
         try:
-            await self._writer.add(_parameters(known, made, segments))
+            await self._writer.add(_parameters(cached_heads, new_heads, segments))
         except asyncpg.IntegrityConstraintViolationError:
-            made = await self._write_in_turn(batch, link)
-        self._heads |= made
+            new_heads = await self._write_in_turn(batch, link)
+        self._heads |= new_heads
 
     async def _found(
         self, chains: Sequence[ChainKey]
@@ -170,9 +172,11 @@ class PostgresAuditStore(SqlAuditStore):
                 async with self._database.transaction() as connection:
                     heads = await locked(connection, sorted(batch))
                     ends = await _shown(connection, heads)
-                    made, segments = _linked(batch, ends, link)
-                    await connection.exec_driver_sql(_WRITE, _parameters(heads, made, segments))
-                    return made
+                    new_heads, segments = _linked(batch, ends, link)
+                    await connection.exec_driver_sql(
+                        _WRITE, _parameters(heads, new_heads, segments)
+                    )
+                    return new_heads
         raise StoreUnavailable("other processes write to the same chains of audit records")
 
 
@@ -272,10 +276,10 @@ class PostgresWriter:
 async def _read(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead | None]:
-    found: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
+    heads_of_chains: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
     rows = await connection.execute(select(*HEAD_COLUMNS).where(among(chains)))
     heads = [ChainHead(**row._mapping) for row in rows]
-    return found | {head.key: head for head in heads}
+    return heads_of_chains | {head.key: head for head in heads}
 
 
 async def _shown(
@@ -285,8 +289,10 @@ async def _shown(
     keys = list(heads)
     names, writers = [escaped(tenant) for tenant, _ in keys], [writer for _, writer in keys]
     newest = await connection.exec_driver_sql(_NEWEST, (names, writers))
-    found = {keys[row[0] - 1]: row[1:] for row in newest}
-    beyond = [chain for chain, numbers in found.items() if is_beyond(numbers, heads[chain])]
+    newest_by_chain = {keys[row[0] - 1]: row[1:] for row in newest}
+    beyond = [
+        chain for chain, numbers in newest_by_chain.items() if is_beyond(numbers, heads[chain])
+    ]
     return {**heads, **{chain: await shown(connection, chain, heads[chain]) for chain in beyond}}
 
 
@@ -294,26 +300,26 @@ def _linked(
     batch: RecordsByChain, ends: Mapping[ChainKey, ChainHead | None], link: Link
 ) -> tuple[dict[ChainKey, ChainHead], list[tuple[str, Segment]]]:
     """Return the heads after a batch that is added after these ends, and its segments."""
-    made: dict[ChainKey, ChainHead] = {}
+    new_heads: dict[ChainKey, ChainHead] = {}
     segments: list[tuple[str, Segment]] = []
     for chain, new_records in batch.items():
-        added, made[chain] = link(chain, ends[chain], new_records)
-        segments += [(chain[0], one) for one in added]
-    return made, segments
+        added, new_heads[chain] = link(chain, ends[chain], new_records)
+        segments += [(chain[0], segment) for segment in added]
+    return new_heads, segments
 
 
 def _parameters(
-    known: Mapping[ChainKey, ChainHead | None],
-    made: Mapping[ChainKey, ChainHead],
+    old_heads: Mapping[ChainKey, ChainHead | None],
+    new_heads: Mapping[ChainKey, ChainHead],
     segments: Sequence[tuple[str, Segment]],
 ) -> tuple[str, str, list[str], str]:
     """Return the rows of the heads, the segments, their records, and the rows of the sums."""
     ends = [
-        (escaped(chain[0]), *_columns(made[chain])[1:], *_columns(known[chain])[2:])
-        for chain in made
+        (escaped(chain[0]), *_columns(new_heads[chain])[1:], *_columns(old_heads[chain])[2:])
+        for chain in new_heads
     ]
-    added = [(escaped(tenant), *astuple(one)[:-1]) for tenant, one in segments]
-    records = [one.records for _, one in segments]
+    added = [(escaped(tenant), *astuple(segment)[:-1]) for tenant, segment in segments]
+    records = [segment.records for _, segment in segments]
     return _encoded(ends), _encoded(added), records, _encoded(rows_of_segments(segments))
 
 

@@ -55,10 +55,10 @@ _PING = text("SELECT 1")
 
 def _sweep(table: Table) -> Delete:
     keys = list(table.primary_key)
-    over = table.c.expires_at <= bindparam("now")
+    is_expired = table.c.expires_at <= bindparam("now")
     # Rows that another process sweeps are skipped (PostgreSQL; SQLite has one writer).
-    batch = select(*keys).where(over).limit(BATCH).with_for_update(skip_locked=True)
-    return delete(table).where(tuple_(*keys).in_(batch), over)
+    batch = select(*keys).where(is_expired).limit(BATCH).with_for_update(skip_locked=True)
+    return delete(table).where(tuple_(*keys).in_(batch), is_expired)
 
 
 _SWEEPS = [_sweep(table) for table in METADATA.sorted_tables if "expires_at" in table.c]
@@ -69,16 +69,16 @@ def _sums(*, of_owner: bool) -> Any:
 
 
 def _sum(table: Table, *, of_owner: bool) -> Select[Any]:
-    which: list[ColumnElement[bool]] = [
+    conditions: list[ColumnElement[bool]] = [
         table.c.tenant == bindparam("where_tenant"),
         table.c.expires_at > bindparam("now"),
     ]
     if of_owner:
-        which.append(table.c.owner == bindparam("where_owner"))
+        conditions.append(table.c.owner == bindparam("where_owner"))
     return select(
         func.coalesce(func.sum(table.c.bytes), 0).label("taken"),
         func.min(table.c.expires_at).label("until"),
-    ).where(*which)
+    ).where(*conditions)
 
 
 _OF_ALL, _OF_ONE = _sums(of_owner=False), _sums(of_owner=True)
@@ -91,8 +91,8 @@ def _audit_store(database: Database) -> SqlAuditStore:
         return SqliteAuditStore(database, path)
     # Imported here, because a SQLite file does not need it.
     module = importlib.import_module("gatepost.storage.sql.postgresql_audit_writer")
-    made: SqlAuditStore = module.PostgresAuditStore(database)
-    return made
+    store: SqlAuditStore = module.PostgresAuditStore(database)
+    return store
 
 
 class SqlRecords:
@@ -117,18 +117,18 @@ class SqlRecords:
         return await overdue(self.database, now, limit)
 
     async def lease_messages(
-        self, now: float, until: float, holder: str, most: int
+        self, now: float, until: float, holder: str, limit: int
     ) -> list[tuple[str, OutboxMessage]]:
         """Lease due messages of all tenants to *holder*, *until* then."""
-        return await leased(self.database, now, until, holder, most)
+        return await leased(self.database, now, until, holder, limit)
 
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
         return await tenants(self.database, subject)
 
-    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+    async def latest(self, subject: str, key: str, limit: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
-        return await latest(self.database, subject, key, most)
+        return await latest(self.database, subject, key, limit)
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
         """Return the change counters of subjects, in one cheap statement."""
@@ -147,11 +147,11 @@ class SqlRecords:
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""
-        gone = 0
+        removed_count = 0
         for statement in _SWEEPS:
             while swept := await self.database.change(statement, {"now": now}):
-                gone += swept
-        return gone
+                removed_count += swept
+        return removed_count
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the store answers."""
@@ -215,11 +215,11 @@ class SqlTenant:
         values = {"where_tenant": self._tenant, "now": now}
         # The indexes alone answer this.
         if owner is None:
-            found = await self._database.rows(_OF_ALL, values)
+            rows = await self._database.rows(_OF_ALL, values)
         else:
-            found = await self._database.rows(_OF_ONE, {**values, "where_owner": owner})
-        ends = [row.until for row in found if row.until is not None]
-        return StoredUsage(sum(int(row.taken) for row in found), min(ends, default=None))
+            rows = await self._database.rows(_OF_ONE, {**values, "where_owner": owner})
+        ends = [row.until for row in rows if row.until is not None]
+        return StoredUsage(sum(int(row.taken) for row in rows), min(ends, default=None))
 
 
 async def opened(url: str) -> SqlRecords:
@@ -265,5 +265,5 @@ def database_of(url: str) -> Database:
         return sqlite.database(url)
     # Imported here, because its driver is an extra.
     driver = importlib.import_module("gatepost.storage.sql.postgresql")
-    made: Database = driver.database(url)
-    return made
+    database: Database = driver.database(url)
+    return database

@@ -42,14 +42,14 @@ class SqlRevocations:
     async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
         statement = _put(self._database.dialect)
-        put = await self._database.change(statement, msgspec.structs.asdict(record)) == 1
+        is_new = await self._database.change(statement, msgspec.structs.asdict(record)) == 1
         await self._tell()
-        return put
+        return is_new
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
-        which = {"where_tenant": tenant, "where_id": revocation_id}
-        existed = await self._database.change(_DELETE, which) == 1
+        where_values = {"where_tenant": tenant, "where_id": revocation_id}
+        existed = await self._database.change(_DELETE, where_values) == 1
         await self._tell()
         return existed
 

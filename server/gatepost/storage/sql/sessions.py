@@ -40,10 +40,10 @@ class SqlSessions:
 
     async def get(self, key: bytes) -> SessionRecord:
         """Return the state of a session."""
-        found = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_key": key})
-        if not found:
+        rows = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_key": key})
+        if not rows:
             return NEW_SESSION
-        values = {**found[0]._mapping}
+        values = {**rows[0]._mapping}
         return SessionRecord(**values | {"subscriptions": _decode(values["subscriptions"])})
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
@@ -57,5 +57,9 @@ class SqlSessions:
         if record.revision == 0:
             first = {"tenant": self._tenant, "key": key, **values}
             return await self._database.change(_first(self._database.dialect), first) == 1
-        which = {"where_tenant": self._tenant, "where_key": key, "where_revision": record.revision}
-        return await self._database.change(_REPLACE, {**values, **which}) == 1
+        where_values = {
+            "where_tenant": self._tenant,
+            "where_key": key,
+            "where_revision": record.revision,
+        }
+        return await self._database.change(_REPLACE, {**values, **where_values}) == 1

@@ -130,14 +130,14 @@ def empty_log(url: str) -> bool:
 def wals(path: str) -> dict[int, str]:
     """Return the paths of the write-ahead logs beside a file, by their numbers."""
     folder, name = os.path.split(path)
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
     with os.scandir(folder or ".") as entries:
         for entry in entries:
             if entry.name.startswith(name + WAL):
                 number = entry.name.removeprefix(name + WAL)
                 if number.isascii() and number.isdecimal() and number == str(int(number)):
-                    found[int(number)] = entry.path
-    return dict(sorted(found.items()))
+                    paths[int(number)] = entry.path
+    return dict(sorted(paths.items()))
 
 
 def overwrite(file: int, end: int) -> None:
@@ -150,9 +150,9 @@ def _set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
     for name, value in PRAGMAS.items():
         _set(cursor, f"PRAGMA {name} = {value}")
         cursor.execute(f"PRAGMA {name}")
-        found = cursor.fetchone()
+        row = cursor.fetchone()
         # SQLite ignores a pragma that it cannot apply, without an error.
-        if found is None or found[0] != value:
+        if row is None or row[0] != value:
             raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {value}")
 
 
@@ -224,7 +224,7 @@ class QueuedConnection(sqlite3.Connection):
     the statement.
     """
 
-    def __init__(self, database: str, *arguments: Any, **named: Any) -> None:
+    def __init__(self, database: str, *arguments: Any, **keywords: Any) -> None:
         self._file = -1
         try:
             self._file = os.open(database + LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -234,7 +234,7 @@ class QueuedConnection(sqlite3.Connection):
         # Taking the lock twice, or releasing another connection's lock, does nothing.
         self.lock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_EX)
         self.unlock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_UN)
-        super().__init__(database, *arguments, **named)
+        super().__init__(database, *arguments, **keywords)
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a cursor whose writes wait for the lock."""

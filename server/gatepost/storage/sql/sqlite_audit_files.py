@@ -10,7 +10,7 @@ from pathlib import Path
 from gatepost.permissions import close_to_others
 
 
-def locked(name: str, beside: str) -> int:
+def locked(name: str, owner_path: str) -> int:
     """
     Open a write-ahead log, or make it, and lock it; return -1 if another process has it. OSError.
 
@@ -25,7 +25,7 @@ def locked(name: str, beside: str) -> int:
     try:
         if os.geteuid() == 0:
             # A command of an administrator must not leave a file that the server cannot read.
-            owner = os.stat(beside)
+            owner = os.stat(owner_path)
             os.fchown(file, owner.st_uid, owner.st_gid)
         close_to_others(file, name)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,36 +92,36 @@ class SqliteConnection:
 
     def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Add checkpoints, as `AuditStore.sign` does."""
-        made: dict[str, tuple[Checkpoint, ChainHead]] = {}
+        new_checkpoints: dict[str, tuple[Checkpoint, ChainHead]] = {}
         with self.transaction() as execute:
             for tenant in tenants:
-                heads = [stored_head((tenant, *one[1:])) for one in ends_of(execute, tenant)]
+                heads = [stored_head((tenant, *row[1:])) for row in ends_of(execute, tenant)]
                 newest = newest_checkpoint(execute, tenant)
                 if heads and (signed := sign(heads, newest)) is not None:
-                    made[tenant] = signed
-            names = {tenant: escaped(tenant) for tenant in made}
-            checks = [(names[tenant], *astuple(one)) for tenant, (one, _) in made.items()]
-            heads_after = [(names[one], *astuple(made[one][1])[1:]) for one in made]
-            put(execute, heads=heads_after, checkpoints=checks)
-            self._uncopied += sum(len(one[2]) + len(one[3]) for one in checks)
-        return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
+                    new_checkpoints[tenant] = signed
+            rows = [(escaped(tenant), *signed) for tenant, signed in new_checkpoints.items()]
+            checkpoints = [(name, *astuple(checkpoint)) for name, checkpoint, _ in rows]
+            new_heads = [(name, *astuple(head)[1:]) for name, _, head in rows]
+            put(execute, heads=new_heads, checkpoints=checkpoints)
+            self._uncopied += sum(len(row[2]) + len(row[3]) for row in checkpoints)
+        return {tenant: checkpoint for tenant, (checkpoint, _) in new_checkpoints.items()}
 
     def extend(self, execute: Execute, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to the tables, within a transaction."""
         # In the order of the tables: neighbours share pages, which are changed once.
-        named = [(chain, (escaped(chain[0]), chain[1])) for chain in batch]
-        names = dict(sorted(named, key=lambda one: one[1]))
+        escaped_names = [(chain, (escaped(chain[0]), chain[1])) for chain in batch]
+        names = dict(sorted(escaped_names, key=lambda item: item[1]))
         segments: list[tuple[str, Segment]] = []
         heads: list[tuple[Any, ...]] = []
         sums: list[tuple[Any, ...]] = []
         for chain, before in shown(execute, names):
             key = names[chain]
-            made, head = link(chain, before, batch[chain])
-            segments += [(key[0], one) for one in made]
-            sums += rows_of_chain(*key, made)
+            linked, head = link(chain, before, batch[chain])
+            segments += [(key[0], segment) for segment in linked]
+            sums += rows_of_chain(*key, linked)
             heads.append((*key, *astuple(head)[2:]))
         put(execute, segments, heads, sums)
-        self._uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)
+        self._uncopied += sum(CHAIN_BYTES + len(segment.records) for _, segment in segments)
 
     def copy_log(self) -> None:
         """Copy the log into the database file if it has grown; a failed copy is made later."""
@@ -189,16 +189,16 @@ class Merged(msgspec.Struct):
 
     def take(self, wal: int, frames: Iterator[Frame]) -> list[Frame]:
         """Take frames of a write-ahead log while there is room, and return them."""
-        taken: list[Frame] = []
+        taken_frames: list[Frame] = []
         while not self.is_full and (frame := next(frames, None)) is not None:
             _add(self.batch, frame)
             self.size += frame.size
-            if frame.proof and not taken:
+            if frame.proof and not taken_frames:
                 self.first.append(frame)
-            taken.append(frame)
-        if taken:
-            self.end(wal, taken[-1].number, taken[-1].digest, taken[-1].end)
-        return taken
+            taken_frames.append(frame)
+        if taken_frames:
+            self.end(wal, taken_frames[-1].number, taken_frames[-1].digest, taken_frames[-1].end)
+        return taken_frames
 
     def end(self, wal: int, number: int, digest: bytes, offset: int) -> None:
         """Note how far a write-ahead log is merged."""
@@ -283,13 +283,13 @@ class SqliteMerger(SqliteConnection):
                 undo.callback(self._doubt, wal)
             with self.transaction() as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_WALS)}
-                own = None
+                own_end = None
                 if wal is not None and wal.number == wal.merged.writer != 0:
-                    own = self._own(execute, wal, ends.get(wal.number), merged)
+                    own_end = self._own(execute, wal, ends.get(wal.number), merged)
                     if restart and not merged.is_full:
-                        own = merged.ends.get(wal.number, own)
-                        merged.end(wal.number, own.number, own.hash, 0)
-                        own = merged.ends[wal.number]
+                        own_end = merged.ends.get(wal.number, own_end)
+                        merged.end(wal.number, own_end.number, own_end.hash, 0)
+                        own_end = merged.ends[wal.number]
                 for number, path in wals(self.path).items():
                     if number in ends and (wal is None or number != wal.number):
                         file = undo.enter_context(opened(path))
@@ -298,8 +298,8 @@ class SqliteMerger(SqliteConnection):
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
             merged.extension.committed()
-            if wal is not None and own is not None:
-                wal.forget(merged.ends.get(wal.number, own))
+            if wal is not None and own_end is not None:
+                wal.forget(merged.ends.get(wal.number, own_end))
             for file, path, is_damaged in ended:
                 with suppress(OSError):  # the next merge tries again; a restart must follow now
                     if is_damaged:
@@ -316,49 +316,47 @@ class SqliteMerger(SqliteConnection):
             wal.is_ready = self.is_in_doubt = False
 
     def _own(
-        self, execute: Execute, wal: WriteAheadLog, found: ChainHead | None, merged: Merged
+        self, execute: Execute, wal: WriteAheadLog, stored_end: ChainHead | None, merged: Merged
     ) -> ChainHead:
         """Take the frames of this process; return how far they are merged."""
-        known = wal.merged
-        frames = [*wal.frames]
-        if found == known:
+        merged_end, frames = wal.merged, [*wal.frames]
+        if stored_end == merged_end:
             pass
-        elif found is not None and wal.has(found) and not merged.linker.doubt(found):
+        elif stored_end is not None and wal.has(stored_end) and not merged.linker.doubt(stored_end):
             # Another process has merged it, and this process was not told of the records. The row
             # of another database with the same key ring has a valid proof as well.
-            known = found
+            merged_end = stored_end
         else:
-            for frame in frames:
-                for chain in frame.batch:
-                    merged.extension.doubt(chain, CHANGED)
-            merged.end(wal.number, known.number, known.hash, known.pruned)
-        # This includes a frame that another process has merged while it was still being
-        # synchronised.
-        _miss(execute, [one for one in frames if one.number <= known.number], merged.extension)
-        merged.take(wal.number, iter([one for one in frames if one.number > known.number]))
-        return known
+            for chain in (chain for frame in frames for chain in frame.batch):
+                merged.extension.doubt(chain, CHANGED)
+            merged.end(wal.number, merged_end.number, merged_end.hash, merged_end.pruned)
+        # This includes a frame that another process has merged while it was being synchronised.
+        last = merged_end.number
+        _miss(execute, [frame for frame in frames if frame.number <= last], merged.extension)
+        merged.take(wal.number, iter([frame for frame in frames if frame.number > last]))
+        return merged_end
 
     def _other(
-        self, path: str, file: int, found: ChainHead, merged: Merged
+        self, path: str, file: int, stored_end: ChainHead, merged: Merged
     ) -> list[tuple[int, str, bool]]:
         """
         Take the frames of another process.
 
         Return the file if that has ended, its path, and whether it was changed.
         """
-        if file < 0 or merged.is_full or merged.linker.doubt(found):
+        if file < 0 or merged.is_full or merged.linker.doubt(stored_end):
             return []  # the next process with this write-ahead log handles a changed head
         is_over = has_ended(file)  # otherwise more frames could follow
-        for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
+        for frame in merged.take(stored_end.writer, frames_behind(file, stored_end, merged.linker)):
             for chain, new_records in () if is_over else frame.batch.items():
                 merged.extension.leave(chain, new_records)
-        end = merged.ends.get(found.writer, found)
+        end = merged.ends.get(stored_end.writer, stored_end)
         if not is_over or merged.is_full:
             return []
         if is_damaged := has_more(file, end, merged.linker):
             merged.extension.doubt(OF_WAL, CHANGED)
             merged.batch.setdefault(OF_WAL, [])
-        merged.end(found.writer, end.number, end.hash, 0)
+        merged.end(stored_end.writer, end.number, end.hash, 0)
         return [(file, path, is_damaged)]
 
 
@@ -370,13 +368,14 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
     """
     for frame in merged.first:
         for chain, new_records in frame.batch.items():
-            there = records_since(execute, chain, min([one.at for one in new_records], default=0))
+            since = min([record.at for record in new_records], default=0)
+            stored_records = records_since(execute, chain, since)
             # The salts of its details make each body unique.
-            salted = [one.body.decode() for one in new_records if one.side is not None]
-            if any(body in records for records in there for body in salted):
-                for doubted in (chain, OF_WAL):
-                    merged.extension.doubt(doubted, CHANGED)
-                    merged.batch.setdefault(doubted, [])
+            salted = [record.body.decode() for record in new_records if record.side is not None]
+            if any(body in records for records in stored_records for body in salted):
+                for doubted_chain in (chain, OF_WAL):
+                    merged.extension.doubt(doubted_chain, CHANGED)
+                    merged.batch.setdefault(doubted_chain, [])
 
 
 def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
@@ -389,9 +388,9 @@ def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> No
     for chain, new_records in batch.items():
         if not new_records or (row := heads.get(keys[chain])) is None:
             continue
-        found = segments_since(execute, chain, min([one.at for one in new_records]))
+        segments = segments_since(execute, chain, min([record.at for record in new_records]))
         with suppress(Damaged):
-            rows = [row for one in found for row in rows_of(one)]
+            rows = [row for segment in segments for row in rows_of(segment)]
             extension.missed(stored_head((chain[0], *row[1:])), rows, new_records)
 
 

@@ -76,11 +76,11 @@ def _insert(table: str, columns: int, size: int, conflict: str) -> str:
 
 def heads_of(execute: Execute, chains: Sequence[ChainKey]) -> dict[ChainKey, tuple[Any, ...]]:
     """Return the columns of the heads of these chains; a missing head is left out."""
-    found: dict[ChainKey, tuple[Any, ...]] = {}
+    rows_by_chain: dict[ChainKey, tuple[Any, ...]] = {}
     for part in _parts(chains):
-        rows = execute(_heads(len(part)), [one for chain in part for one in chain])
-        found |= {(row[0], row[1]): row for row in rows}
-    return found
+        rows = execute(_heads(len(part)), [field for chain in part for field in chain])
+        rows_by_chain |= {(row[0], row[1]): row for row in rows}
+    return rows_by_chain
 
 
 def ends_of(execute: Execute, tenant: str) -> list[tuple[Any, ...]]:
@@ -132,7 +132,7 @@ def put(
 
     Tenants are spelt as the database does.
     """
-    rows = [(tenant, *astuple(one)) for tenant, one in segments]
+    rows = [(tenant, *astuple(segment)) for tenant, segment in segments]
     _put(execute, "audit_segments", rows)
     moved = f"ON CONFLICT (tenant, writer) DO UPDATE SET {_MOVED}"
     _put(execute, "audit_heads", heads, moved)

@@ -222,31 +222,31 @@ class WriteAheadLog:
         os.ftruncate(self._file, end.pruned)
         # The last frame may be one that could not be synchronised. Its pages then count as written,
         # although they are not on the disk, so the next synchronisation would leave them out.
-        rest = os.pread(self._file, end.pruned - merged.pruned, merged.pruned)
-        _put(self._file, rest, merged.pruned)
+        tail = os.pread(self._file, end.pruned - merged.pruned, merged.pruned)
+        _put(self._file, tail, merged.pruned)
         _synchronise(self._file)
         # The file may be new. Unless its name is durable, it could not be found after a loss of
         # power.
         synchronise_folder(self._name)
         self.number, self.merged, self.frames = self._locked, merged, deque(frames)
-        self._appended, self._forgotten = sum(one.size for one in frames), 0
+        self._appended, self._forgotten = sum(frame.size for frame in frames), 0
         self._number, self._digest = end.number, end.hash
         self.position = self._allocated = end.pruned
         self.is_ready = True
 
     def has(self, end: ChainHead) -> bool:
         """Return whether that is the end of a frame of this process; others merge no further."""
-        known = [self._last[1], *(one.digest for one in self.frames.copy())]
-        return end.hash in known
+        hashes = [self._last[1], *(frame.digest for frame in self.frames.copy())]
+        return end.hash in hashes
 
     def forget(self, merged: ChainHead) -> list[Frame]:
         """Note how far the log is merged, and return the merged frames."""
-        known = []
+        forgotten = []
         while self.frames and self.frames[0].number <= merged.number:
-            known.append(self.frames.popleft())
-            self._forgotten += known[-1].size
+            forgotten.append(self.frames.popleft())
+            self._forgotten += forgotten[-1].size
         self.merged = merged
-        return known
+        return forgotten
 
     def restart(self) -> None:
         """Append from the beginning, and overwrite the merged frames; call this while paused."""
@@ -288,14 +288,14 @@ def _next(file: int, end: ChainHead) -> Frame | None:
     magic, size, length, number, header_digest = _HEADER.unpack(header)
     if (magic, number) != (_MAGIC, end.number + 1) or size > os.fstat(file).st_size:
         return None
-    rest = os.pread(file, length + size, end.pruned + _HEADER.size)
-    proof, content = rest[:length], rest[length:]
+    remainder = os.pread(file, length + size, end.pruned + _HEADER.size)
+    proof, content = remainder[:length], remainder[length:]
     digest = _digest(end.hash, number, content)
     if digest != header_digest or (batch := _read(content)) is None:
         return None
-    size = len(header) + len(rest)
-    told = proof.decode("ascii", "replace")
-    return Frame(number, digest, end.pruned + size, size, batch, told)
+    size = len(header) + len(remainder)
+    proof_text = proof.decode("ascii", "replace")
+    return Frame(number, digest, end.pruned + size, size, batch, proof_text)
 
 
 def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
@@ -309,17 +309,17 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     if _next(file, last) is not None:
         return True
     size = min(max(os.fstat(file).st_size - last.pruned, 0), MAX_BYTES)
-    rest = os.pread(file, size, last.pruned)
-    at = rest.find(_MAGIC)
-    while 0 <= at <= len(rest) - _HEADER.size:
-        _, _, length, number, digest = _HEADER.unpack_from(rest, at)
+    tail = os.pread(file, size, last.pruned)
+    at = tail.find(_MAGIC)
+    while 0 <= at <= len(tail) - _HEADER.size:
+        _, _, length, number, digest = _HEADER.unpack_from(tail, at)
         # The next one may be incomplete. In an argument of a caller, nothing is proven, and any two
         # characters are a longer length: a million of them must not cost a proof each.
         if number > last.number + 1 and length <= _LONGEST_PROOF:
-            proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
+            proof = tail[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
             if linker.proves(_proven(last.writer, number, digest, proof)):
                 return True
-        at = rest.find(_MAGIC, at + 1)
+        at = tail.find(_MAGIC, at + 1)
     return False
 
 
@@ -343,10 +343,10 @@ def _end(merged: ChainHead, frames: list[Frame]) -> ChainHead:
 
 def _put(file: int, content: bytes, offset: int) -> None:
     """Write all of the content at an offset; OSError."""
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(file, rest, offset)
-        rest, offset = rest[written:], offset + written
+    remaining = memoryview(content)
+    while remaining:
+        written = os.pwrite(file, remaining, offset)
+        remaining, offset = remaining[written:], offset + written
 
 
 def _head(wal: int, number: int, digest: bytes) -> ChainHead:
@@ -372,8 +372,8 @@ def _read(content: bytes) -> RecordsByChain | None:
     try:
         return {
             (tenant.decode("utf-8", "surrogatepass"), writer): [
-                NewAuditRecord(one.body, one.at, one.sort, one.side)  # type: ignore[arg-type]  # a sort
-                for one in new_records
+                NewAuditRecord(record.body, record.at, record.sort, record.side)  # type: ignore[arg-type]  # a sort
+                for record in new_records
             ]
             for tenant, writer, new_records in _decode(content)
         }

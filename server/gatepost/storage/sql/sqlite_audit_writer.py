@@ -96,8 +96,10 @@ class SqliteAuditStore(SqlAuditStore):
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Implement `AuditStore`."""
         await self.link_pending()
-        made: dict[str, Checkpoint] = await self._merge(partial(self._merger.sign, tenants, sign))
-        return made
+        checkpoints: dict[str, Checkpoint] = await self._merge(
+            partial(self._merger.sign, tenants, sign)
+        )
+        return checkpoints
 
     async def aclose(self) -> None:
         """Finish the last batch, merge it, and unlock the write-ahead log."""
@@ -116,8 +118,8 @@ class SqliteAuditStore(SqlAuditStore):
         waited = wal.unmerged
         wal.append(batch)
         self._chains.update(batch)
-        wanted = len(self._chains) * MERGED_BYTES_OF_CHAIN
-        self._merged_bytes = min(max(wanted, MERGED_BYTES), MAX_MERGED_BYTES)
+        wanted_bytes = len(self._chains) * MERGED_BYTES_OF_CHAIN
+        self._merged_bytes = min(max(wanted_bytes, MERGED_BYTES), MAX_MERGED_BYTES)
         if not waited or waited < self._merged_bytes <= wal.unmerged:
             self._merging.wake()
 
@@ -177,7 +179,7 @@ class WorkThread:
     None: after the next work, or after `wake`.
     """
 
-    def __init__(self, name: str, look: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(self, name: str, look: Callable[[], float | None] | None = None) -> None:
         self._name, self._look = name, look
         self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -196,12 +198,12 @@ class WorkThread:
             self._start()
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work, loop.create_future())
-        late = loop.call_later(within_s, queued.tell, None, StoreUnavailable(TIMED_OUT))
+        timer = loop.call_later(within_s, queued.tell, None, StoreUnavailable(TIMED_OUT))
         self._queue.put(queued)
         try:
             return await queued.answer
         finally:
-            late.cancel()
+            timer.cancel()
 
     def wake(self) -> None:
         """Have *look* called soon; callable in any thread."""
@@ -241,7 +243,7 @@ class WorkThread:
             del queued  # the item may hold a batch
             if self._closed and self._queue.empty():
                 return
-            timeout = self._look()
+            timeout = None if self._look is None else self._look()
 
 
 class QueuedWork(msgspec.Struct, eq=False):
@@ -262,11 +264,11 @@ class QueuedWork(msgspec.Struct, eq=False):
             self.answer.get_loop().call_soon_threadsafe(self.tell, self.found, error)
         return True
 
-    def tell(self, found: Any, error: BaseException | None) -> None:
+    def tell(self, result: Any, error: BaseException | None) -> None:
         """Set the result or the error, unless the future is done or cancelled."""
         if self.answer.done():
             return
         if error is None:
-            self.answer.set_result(found)
+            self.answer.set_result(result)
         else:
             self.answer.set_exception(error)

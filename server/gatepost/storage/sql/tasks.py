@@ -25,7 +25,7 @@ _ABANDONED = (
     select(TASKS.c.tenant, TASKS.c.id)
     .where(_OPEN, TASKS.c.leased_until < bindparam("now"))
     .order_by(TASKS.c.leased_until)
-    .limit(bindparam("most", type_=Integer))
+    .limit(bindparam("max_rows", type_=Integer))
 )
 
 
@@ -46,27 +46,27 @@ class SqlTasks:
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return a task, or None; it may have expired and not be removed yet."""
-        found = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_id": task_id})
-        return TaskRecord(**found[0]._mapping) if found else None
+        rows = await self._database.rows(_GET, {"where_tenant": self._tenant, "where_id": task_id})
+        return TaskRecord(**rows[0]._mapping) if rows else None
 
     async def replace(self, task: TaskRecord) -> bool:
         """Replace the record that has the same id and ``revision``; its revision grows by one."""
         values: dict[str, Any] = msgspec.structs.asdict(task)
-        which = {
+        where_values = {
             "where_tenant": self._tenant,
             "where_id": values.pop("id"),
             "where_revision": values.pop("revision"),
         }
         values |= {"revision": task.revision + 1, "bytes": task.weight}
-        return await self._database.change(_REPLACE, {**values, **which}) == 1
+        return await self._database.change(_REPLACE, {**values, **where_values}) == 1
 
     async def count(self, owner: bytes) -> int:
         """Return the number of the owner's tasks that have not ended."""
-        which = {"where_tenant": self._tenant, "where_owner": owner}
-        return int((await self._database.rows(_COUNT, which))[0][0])
+        where_values = {"where_tenant": self._tenant, "where_owner": owner}
+        return int((await self._database.rows(_COUNT, where_values))[0][0])
 
 
 async def abandoned(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
     """Return tenant and id of tasks of any tenant whose process is gone, the oldest first."""
-    found = await database.rows(_ABANDONED, {"now": now, "most": limit})
-    return [(row.tenant, row.id) for row in found]
+    rows = await database.rows(_ABANDONED, {"now": now, "max_rows": limit})
+    return [(row.tenant, row.id) for row in rows]

@@ -30,18 +30,18 @@ def _tenants(table: Table) -> Select[tuple[str]]:
     # This goes from each tenant to the next by the index; a plain DISTINCT would read every row.
     tenant = table.c.tenant
     first = select(func.min(tenant).label("tenant")).cte("known", recursive=True)
-    behind = select(func.min(tenant)).where(tenant > first.c.tenant).scalar_subquery()
-    known = first.union_all(select(behind).where(first.c.tenant.is_not(None)))
-    return select(known.c.tenant).where(known.c.tenant.is_not(None))
+    next_tenant = select(func.min(tenant)).where(tenant > first.c.tenant).scalar_subquery()
+    tenants = first.union_all(select(next_tenant).where(first.c.tenant.is_not(None)))
+    return select(tenants.c.tenant).where(tenants.c.tenant.is_not(None))
 
 
-def _count(table: Table, which: ColumnElement[bool]) -> Select[int]:
-    return select(func.count()).select_from(table).where(which)
+def _count(table: Table, condition: ColumnElement[bool]) -> Select[int]:
+    return select(func.count()).select_from(table).where(condition)
 
 
-def _clear(table: Table, which: ColumnElement[bool]) -> Delete:
+def _clear(table: Table, condition: ColumnElement[bool]) -> Delete:
     keys = list(table.primary_key)
-    return delete(table).where(tuple_(*keys).in_(select(*keys).where(which).limit(BATCH)))
+    return delete(table).where(tuple_(*keys).in_(select(*keys).where(condition).limit(BATCH)))
 
 
 def _everything(table: Table) -> ColumnElement[bool]:
@@ -51,8 +51,11 @@ def _everything(table: Table) -> ColumnElement[bool]:
 def _persons(table: Table) -> ColumnElement[bool] | None:
     """Return the person that a row belongs to; None if the row does not say."""
     if {"issuer", "subject"} <= {*table.c.keys()}:
-        named = (table.c.issuer == bindparam("issuer"), table.c.subject == bindparam("subject"))
-        return and_(_everything(table), *named)
+        conditions = (
+            table.c.issuer == bindparam("issuer"),
+            table.c.subject == bindparam("subject"),
+        )
+        return and_(_everything(table), *conditions)
     if "owner" in table.c:
         return and_(_everything(table), table.c.owner.in_(bindparam("owners", expanding=True)))
     return None
@@ -81,13 +84,15 @@ def _of_tenant() -> _Statements:
 
 @cache
 def _of_person() -> _Statements:
-    return _statements({table: one for table in _KINDS if (one := _persons(table)) is not None})
+    return _statements(
+        {table: condition for table in _KINDS if (condition := _persons(table)) is not None}
+    )
 
 
-def _statements(which: Mapping[Table, ColumnElement[bool]]) -> _Statements:
+def _statements(conditions: Mapping[Table, ColumnElement[bool]]) -> _Statements:
     return _Statements(
-        {table.name: _count(table, rows) for table, rows in which.items()},
-        [_clear(table, rows) for table, rows in which.items()],
+        {table.name: _count(table, rows) for table, rows in conditions.items()},
+        [_clear(table, rows) for table, rows in conditions.items()],
     )
 
 
@@ -103,9 +108,9 @@ class SqlTenantData:
         """Return the tenants that have records of these kinds, or of any kind, sorted."""
         by_kind = _tenants_by_kind()
         looks = [by_kind[kind] for kind in kinds or by_kind]
-        found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
+        tenants = {row.tenant for look in looks for row in await self._database.rows(look, {})}
         # Change counters belong to no tenant.
-        return sorted(found - {""})
+        return sorted(tenants - {""})
 
     async def count(self, tenant: str) -> dict[str, int]:
         """Return the number of records of each kind that has any, except those of `NOT_CLEARED`."""
@@ -132,8 +137,8 @@ class SqlTenantData:
 
     async def _clear(self, clears: Sequence[Executable], values: Values) -> int:
         for clear in clears:
-            if gone := await self._database.change(clear, values):
-                return gone
+            if removed_count := await self._database.change(clear, values):
+                return removed_count
         return 0
 
 

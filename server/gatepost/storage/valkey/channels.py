@@ -6,12 +6,13 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from gatepost.background import started
+from gatepost.background import TaskSet, started
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import DeliverMessage
 
@@ -42,6 +43,7 @@ class Channels:
         self._followed: dict[bytes, _Channel] = {}
         self._unconfirmed: Counter[bytes] = Counter()
         self._reader: asyncio.Task[None] | None = None
+        self._ending = TaskSet()
 
     async def follow(self, name: bytes, deliver: DeliverMessage) -> "ValkeySubscription":
         """Deliver the messages of a channel from now on; raises StoreUnavailable."""
@@ -59,15 +61,18 @@ class Channels:
                     await self._ask("SUBSCRIBE", name)
                 await channel.effective.wait()
         except (RedisError, OSError, TimeoutError):
-            await following.aclose()
+            following.end()
             raise StoreUnavailable("the shared store does not take up a channel") from None
         except asyncio.CancelledError:
-            await following.aclose()
+            following.end()
             raise
         return following
 
-    async def unfollow(self, following: "ValkeySubscription") -> None:
-        """Remove one subscriber."""
+    def unfollow(self, following: "ValkeySubscription") -> None:
+        """Remove one subscriber in a task: removing it and unsubscribing are one step there."""
+        self._ending.start(self._unfollow(following), context=Context())
+
+    async def _unfollow(self, following: "ValkeySubscription") -> None:
         channel = self._followed.get(following.name)
         if channel is None or following not in channel.followers:
             return
@@ -81,6 +86,7 @@ class Channels:
     async def aclose(self) -> None:
         """Follow nothing any more."""
         self._followed.clear()
+        await asyncio.gather(*self._ending)
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
@@ -140,7 +146,7 @@ class Channels:
     def _take(self, message: Any) -> None:
         if not isinstance(message, list):
             return
-        kind, name, *rest = message
+        kind, name, *payload = message
         channel = self._followed.get(name)
         if kind == b"subscribe":
             self._unconfirmed[name] -= 1
@@ -151,7 +157,7 @@ class Channels:
             loop = asyncio.get_running_loop()
             for following in channel.followers:
                 # Called by the loop, so that an exception in one follower does not end the reader.
-                loop.call_soon(following.receive, rest[0])
+                loop.call_soon(following.receive, payload[0])
 
 
 class _Channel:
@@ -178,10 +184,10 @@ class ValkeySubscription:
         if self._deliver is not None:
             self._deliver(message)
 
-    async def aclose(self) -> None:
-        """End the subscription."""
+    def end(self) -> None:
+        """Implement `Subscription`."""
         self._deliver = None
-        await self._channels.unfollow(self)
+        self._channels.unfollow(self)
 
 
 async def _ping(connection: AbstractConnection) -> None:

@@ -176,11 +176,11 @@ class ValkeyConcurrency:
     def leave(self, concurrency: Sequence[LimitedKey]) -> None:
         """End a call in each limit; other processes learn of it soon."""
         self._held.subtract([key for key, _ in concurrency])
-        for key, most in concurrency:
+        for key, limit in concurrency:
             if self._held[key] <= 0:
                 del self._held[key]
             self._untold.add(key)
-            if most < LARGE_LIMIT:
+            if limit < LARGE_LIMIT:
                 self._rate_limits.tell()
         if concurrency and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
@@ -218,8 +218,8 @@ class ValkeyConcurrency:
             self._rate_limits.tell()
 
     async def _ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
-        named = (key for request in requests for key, _ in request.concurrency)
-        reported = self._unsure.union(self._untold, named)
+        keys = (key for request in requests for key, _ in request.concurrency)
+        reported = self._unsure.union(self._untold, keys)
         concurrency = {key: number for number, key in enumerate(reported, 1)}
         # If the server runs the script but its answer is lost, these limits are reported again.
         self._unsure, self._untold = reported, set()
@@ -232,7 +232,11 @@ class ValkeyConcurrency:
             encoded.append(
                 (
                     rated,
-                    [one for key, most in request.concurrency for one in (concurrency[key], most)],
+                    [
+                        argument
+                        for key, limit in request.concurrency
+                        for argument in (concurrency[key], limit)
+                    ],
                 )
             )
         running = [self._held.get(key, 0) for key in concurrency]

@@ -42,9 +42,9 @@ class ValkeyRateLimits:
     request that was granted and whose call still waits.
     """
 
-    def __init__(self, ask: AskServer, taken: Callable[[RateLimitRequest], None]) -> None:
+    def __init__(self, ask: AskServer, on_taken: Callable[[RateLimitRequest], None]) -> None:
         self._ask = ask
-        self._taken = taken
+        self._taken = on_taken
         self._sent: list[RateLimitRequest] = []
         self._waiting: list[RateLimitRequest] = []
         self._is_reported = True

@@ -92,7 +92,7 @@ class _ScriptReply(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Implement `asyncio.Protocol`."""
         received = self._received = self._received + data
-        head, end, rest = received.partition(b"\r\n")
+        head, end, remaining = received.partition(b"\r\n")
         if not end:
             return
         if received.startswith(b"-"):
@@ -101,8 +101,8 @@ class _ScriptReply(asyncio.Protocol):
             self._give(ERRORS.get(word, ResponseError)())
         elif not received.startswith(b"$") or not head[1:].isdigit():
             self._give(InvalidResponse())
-        elif len(rest) >= (size := int(head[1:])) + 2:
-            self._give(rest[:size])
+        elif len(remaining) >= (size := int(head[1:])) + 2:
+            self._give(remaining[:size])
 
     def connection_lost(self, error: Exception | None) -> None:
         """Implement `asyncio.Protocol`."""

@@ -128,7 +128,10 @@ class ValkeyTenantSharedStore:
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
-        buckets = [(self._key(b"bucket", one.bucket), one.rate, one.burst) for one in spendings]
+        buckets = [
+            (self._key(b"bucket", spending.bucket), spending.rate, spending.burst)
+            for spending in spendings
+        ]
         limits = [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
         return await self._shared_store.concurrency.take(buckets, limits)
 
@@ -148,20 +151,25 @@ class ValkeyTenantSharedStore:
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
     ) -> list[float]:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
-        keys = [self._key(b"bucket", one.bucket) for one in spendings]
+        keys = [self._key(b"bucket", spending.bucket) for spending in spendings]
         keys += [self._key(b"limit", limit.name) for limit in concurrency]
         levels = await self._shared_store.levels(keys, len(spendings))
-        tokens = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
+        tokens = [
+            spending.burst - s * spending.rate
+            for spending, s in zip(spendings, levels, strict=False)
+        ]
         return [*tokens, *levels[len(spendings) :]]
 
-    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """Append to a log and return the entry's number; only the *most* newest entries stay."""
+    async def append(self, log: str, data: bytes, *, ttl_s: float, max_events: int) -> int:
+        """
+        Append to a log and return the entry's number; only the *max_events* newest entries stay.
+        """
         key = self._key(b"log", log)
         with answering():
             async with self._client.pipeline(transaction=True) as pipe:
                 # The server counts: it remembers the last number of a stream, even if the stream
                 # was trimmed.
-                pipe.xadd(key, {b"": data}, id="0-*", maxlen=most, approximate=False)
+                pipe.xadd(key, {b"": data}, id="0-*", maxlen=max_events, approximate=False)
                 pipe.pexpire(key, _milliseconds(ttl_s))
                 identity, _ = await pipe.execute()
         return _number(identity)
@@ -175,10 +183,10 @@ class ValkeyTenantSharedStore:
             async with self._client.pipeline(transaction=True) as pipe:
                 pipe.xrevrange(key, count=1)
                 pipe.xrange(key, min=f"0-{after + 1}")
-                newest, found = await pipe.execute()
+                newest, entries = await pipe.execute()
         if not newest:
             return None
-        events = [LogEvent(_number(identity), fields[b""]) for identity, fields in found]
+        events = [LogEvent(_number(identity), fields[b""]) for identity, fields in entries]
         return events if len(events) == _number(newest[0][0]) - after else None
 
     async def forget(self, log: str) -> None:

@@ -70,11 +70,11 @@ class ModernCall:
         server: UpstreamServer,
         declared: Capabilities,
         target: UpstreamTarget,
-        kept: ModernState | None = None,
+        state: ModernState | None = None,
     ) -> None:
         self._server, self._declared, self._target = server, declared, target
-        self._open = kept
-        self.round = 0 if kept is None else kept.round
+        self._open = state
+        self.round = 0 if state is None else state.round
 
     def begin(self) -> RoundAction:
         """Return the first action of this run."""
@@ -82,11 +82,13 @@ class ModernCall:
 
     def answered(self, answers: Mapping[str, Mapping[str, Any]]) -> RoundAction:
         """Handle the answers of the caller's client to all open requests."""
-        kept, self._open = self._open, None
-        if kept is None:
+        state, self._open = self._open, None
+        if state is None:
             raise ValueError("no request is open")
-        responses = {upstream_key: answers[own_key] for own_key, upstream_key in kept.names.items()}
-        return Send(responses, kept.upstream)
+        responses = {
+            upstream_key: answers[own_key] for own_key, upstream_key in state.names.items()
+        }
+        return Send(responses, state.upstream)
 
     def received(self, message: UpstreamResult | UpstreamError) -> RoundAction:
         """Handle the answer of the upstream."""
@@ -109,10 +111,10 @@ class ModernCall:
         if len(input_requests) > MAX_TOGETHER:
             return Refuse(f"{self._server.name} asked for more than {MAX_TOGETHER} inputs at once.")
         requests, names = {}, {}
-        for number, (upstream_key, one) in enumerate(input_requests.items()):
+        for number, (upstream_key, request) in enumerate(input_requests.items()):
             own_key = f"upstream-{self.round}-{number}"
             try:
-                method, params = str(one["method"]), one.get("params") or {}
+                method, params = str(request["method"]), request.get("params") or {}
                 requests[own_key] = input_request(self._server, self._declared, method, params)
             except (Unsupported, TypeError, KeyError, AttributeError):
                 return Refuse(
@@ -123,11 +125,11 @@ class ModernCall:
         self._open = ModernState(self._target, self.round, requests, names, state)
         return self._ask(self._open)
 
-    def _ask(self, kept: ModernState) -> RoundAction:
-        text = encoded(kept)
+    def _ask(self, state: ModernState) -> RoundAction:
+        text = encoded(state)
         if text is None:
             return Refuse(f"{self._server.name} asked for input with a state that is too large.")
-        return AskCaller(kept.requests, text)
+        return AskCaller(state.requests, text)
 
 
 # The steps of a call that is sent once, and its actions.
@@ -254,12 +256,12 @@ class SessionCall:
             return []
         actions: list[HolderAction] = []
         for key, identity in self._open.items():
-            given = None if answer.answers is None else answer.answers.get(key)
-            if given is None:
+            result = None if answer.answers is None else answer.answers.get(key)
+            if result is None:
                 sentence = answer.refusal or "The client did not answer."
                 response: dict[str, Any] = {"error": {"code": answer.code, "message": sentence}}
             else:
-                response = {"result": given}
+                response = {"result": result}
             actions.append(Respond(identity, response))
         self._open = {}
         self._since = self._last_message = now

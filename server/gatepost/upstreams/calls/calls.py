@@ -197,8 +197,8 @@ class UpstreamCalls:
                 "ref": {"type": kind, member: definition.key},
                 "argument": {"name": request.argument, "value": request.value},
             }
-            if request.given:
-                params["context"] = {"arguments": request.given}
+            if request.context_arguments:
+                params["context"] = {"arguments": request.context_arguments}
             return UpstreamCall("completion/complete", params)
 
         def read(result: UpstreamResult, _: Any) -> Outcome:
@@ -259,16 +259,16 @@ class _OneCall:
         ctx, server = self._ctx, self._server
         target = target_of(ctx, server, self._way.definition, self._arguments)
         try:
-            kept = kept_for(ctx.client.kept, target, server, nested=ctx.depth > 0)
+            state = kept_for(ctx.client.previous_state, target, server, nested=ctx.depth > 0)
         except Stale as stale:
             raise ToolFailure("conflict", str(stale)) from None
-        if isinstance(kept, ParkedState):
+        if isinstance(state, ParkedState):
             # It was sent before, so the health of the upstream makes no difference.
-            return await self._calls._sessions.resume(ctx, server, kept)
-        if isinstance(kept, TaskState):
+            return await self._calls._sessions.resume(ctx, server, state)
+        if isinstance(state, TaskState):
             self._is_modern = True
             try:
-                return await self._task(target, {"taskId": kept.task})
+                return await self._task(target, {"taskId": state.task})
             except ConnectionFailure as failure:
                 return ended_by(failure)
         health = self._calls.health
@@ -281,7 +281,7 @@ class _OneCall:
         self._calls._called(server.tenant, server.id)
         last: LastStep | None = None
         try:
-            last = await self._sent(target, kept)
+            last = await self._sent(target, state)
         except ConnectionFailure as failure:
             last = ended_by(failure)
         except InputNeeded:
@@ -296,7 +296,7 @@ class _OneCall:
             breaker.succeeded(health.clock())
         return last
 
-    async def _sent(self, target: UpstreamTarget, kept: RoundState | None) -> LastStep:
+    async def _sent(self, target: UpstreamTarget, state: RoundState | None) -> LastStep:
         description = await self._connection.describe()
         self._is_modern = description.era == "modern"
         if not self._is_modern:
@@ -317,17 +317,17 @@ class _OneCall:
                     self._ctx, self._server, self._way.definition.key
                 ),
             )
-        return await self._in_rounds(target, kept)
+        return await self._in_rounds(target, state)
 
-    async def _in_rounds(self, target: UpstreamTarget, kept: Any) -> LastStep:
-        machine = ModernCall(self._server, self._declared, target, kept)
+    async def _in_rounds(self, target: UpstreamTarget, state: Any) -> LastStep:
+        machine = ModernCall(self._server, self._declared, target, state)
         options, action = self._options(waits=False), machine.begin()
         while True:
             if isinstance(action, Send):
-                sent = msgspec.structs.replace(
+                round_options = msgspec.structs.replace(
                     options, input_responses=action.responses, request_state=action.state
                 )
-                message = await self._exchanged(self._call, sent)
+                message = await self._exchanged(self._call, round_options)
                 if is_task(message):
                     return await self._task(target, task_in(self._server, message))
                 action = machine.received(message)

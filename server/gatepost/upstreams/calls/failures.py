@@ -150,12 +150,12 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
 def _pages(server: UpstreamServer, data: Any) -> str:
     elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
     urls: list[str] = []
-    for one in (elicitations if isinstance(elicitations, list) else ())[:MAX_PAGES]:
+    for elicitation in (elicitations if isinstance(elicitations, list) else ())[:MAX_PAGES]:
         try:
-            urls.append(checked_page(one["url"]))
+            urls.append(checked_page(elicitation["url"]))
         except UNREADABLE:
             continue  # a misleading page, which no request may show either
     if not urls:
         return f"{server.name} wants its user to visit a page first, but names none that is safe."
-    shown = " and ".join(f"{url} (at {urlsplit(url).hostname})" for url in urls)
-    return f"The user must visit a page of {server.name} first: {shown}. Then call again."
+    pages = " and ".join(f"{url} (at {urlsplit(url).hostname})" for url in urls)
+    return f"The user must visit a page of {server.name} first: {pages}. Then call again."

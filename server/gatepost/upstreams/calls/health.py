@@ -75,7 +75,7 @@ class CircuitBreaker:
         if now < self._open_until:
             self._refused += 1
             return self._open_until - now
-        self._probes = {one: until for one, until in self._probes.items() if now < until}
+        self._probes = {probe: until for probe, until in self._probes.items() if now < until}
         if caller in self._probes or len(self._probes) >= PROBES:
             self._refused += 1
             return OPEN_S
@@ -166,8 +166,8 @@ class UpstreamHealth:
 
     def numbers(self, tenant: str, server_id: str) -> HealthNumbers:
         """Return the health of a tenant's upstream."""
-        known = self._breakers.get((tenant, server_id), CircuitBreaker())
-        return known.numbers(self.clock())
+        breaker = self._breakers.get((tenant, server_id), CircuitBreaker())
+        return breaker.numbers(self.clock())
 
     def all(self) -> dict[tuple[str, str], HealthNumbers]:
         """Return the health of all upstreams that were called, by tenant and id."""
@@ -176,7 +176,7 @@ class UpstreamHealth:
 
     def forget(self, server_id: str) -> None:
         """Forget an upstream that was changed or removed."""
-        for key in [one for one in self._breakers if one[1] == server_id]:
+        for key in [breaker_key for breaker_key in self._breakers if breaker_key[1] == server_id]:
             del self._breakers[key]
 
 

@@ -107,26 +107,29 @@ def _sampling(params: Mapping[str, Any]) -> InputRequest:
     options = {option: params[name] for name, option in SAMPLING.items() if params.get(name)}
     hints = (params.get("modelPreferences") or {}).get("hints") or ()
     models = [str(hint["name"]) for hint in hints if hint.get("name")]
-    most = params["maxTokens"]
-    if not isinstance(most, int) or isinstance(most, bool):
+    max_tokens = params["maxTokens"]
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
         raise ValueError("maxTokens is a number")
-    made: Any = Sampling(
-        [{"role": one["role"], "content": one["content"]} for one in params["messages"]],
-        most,
+    sampling: Any = Sampling(
+        [
+            {"role": message["role"], "content": message["content"]}
+            for message in params["messages"]
+        ],
+        max_tokens,
         **options,
         models=models,
     )
-    return InputRequest("sampling/createMessage", made.request.params)
+    return InputRequest("sampling/createMessage", sampling.request.params)
 
 
-def clean(text: str, most: int) -> str:
-    """Return a text without characters that hide or reorder others, cut to *most* characters."""
-    shown = "".join(
-        one
-        for one in text[: most + 1]
-        if one in "\n\t" or unicodedata.category(one) not in HIDDEN_CATEGORIES
+def clean(text: str, max_chars: int) -> str:
+    """Cut a text to *max_chars*, without characters that hide or reorder others."""
+    visible = "".join(
+        char
+        for char in text[: max_chars + 1]
+        if char in "\n\t" or unicodedata.category(char) not in HIDDEN_CATEGORIES
     )
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    return visible if len(visible) <= max_chars else visible[: max_chars - 1] + "…"
 
 
 def cleaned(value: Any) -> Any:
@@ -134,7 +137,7 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value, MAX_MESSAGE)
     if isinstance(value, Mapping):
-        return {clean(str(name), 200): cleaned(one) for name, one in value.items()}
+        return {clean(str(name), 200): cleaned(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(one) for one in value]
+        return [cleaned(item) for item in value]
     return value

@@ -18,21 +18,21 @@ def own_links(outcome: Outcome, server_id: str, owner_of: OwnerOf) -> Outcome:
     A URI belongs to the server that is registered longest. Another server's link would lead there,
     and its content would pass as that server's.
     """
-    if not any(one.get("type") in ("resource_link", "resource") for one in outcome.content):
+    if not any(block.get("type") in ("resource_link", "resource") for block in outcome.content):
         return outcome
-    content = tuple(_own(one, server_id, owner_of) for one in outcome.content)
+    content = tuple(_own(block, server_id, owner_of) for block in outcome.content)
     return msgspec.structs.replace(outcome, content=content)
 
 
 def _own(block: ContentBlock, server_id: str, owner_of: OwnerOf) -> ContentBlock:
     inner = block.get("resource")
-    named = inner if block.get("type") == "resource" else block
-    uri = named.get("uri") if isinstance(named, Mapping) else None
-    if not isinstance(named, Mapping) or not isinstance(uri, str):
+    holder = inner if block.get("type") == "resource" else block
+    uri = holder.get("uri") if isinstance(holder, Mapping) else None
+    if not isinstance(holder, Mapping) or not isinstance(uri, str):
         return block
     if owner_of(uri) in (None, server_id):
         return block
-    if isinstance(text := named.get("text"), str):
+    if isinstance(text := holder.get("text"), str):
         return {"type": "text", "text": text}
     note = "[A resource was left out: its URI belongs to another server behind this gate.]"
     return {"type": "text", "text": note}

@@ -35,19 +35,20 @@ class OtherReplicaExchange:
         self,
         shared_store: SharedStore,
         keyring: KeyRing,
-        kept: ParkedState,
+        state: ParkedState,
         *,
         silent_s: float,
         valid_until: float,
     ) -> None:
         """
-        Prepare to follow the call *kept* for a caller whose token is valid until *valid_until*.
+        Prepare to follow the call *state* for a caller whose token is valid until *valid_until*.
         """
         self._valid_until = valid_until
         self._silent_s = silent_s
         self._reply = ""
-        self._tenant = kept.target.tenant
-        self._shared_store, self._keyring, self._kept = shared_store.of(self._tenant), keyring, kept
+        self._tenant = state.target.tenant
+        self._shared_store = shared_store.of(self._tenant)
+        self._keyring, self._state = keyring, state
 
     async def after(
         self, step: int, answer: Answer | None, listener: ReceiveNotification
@@ -58,7 +59,7 @@ class OtherReplicaExchange:
         The step is an end of the kind "gone" if the other replica is dead or does not know the
         call. Raises StoreUnavailable; then the round can be repeated.
         """
-        kept, reply = self._kept, secrets.token_urlsafe(16)
+        state, reply = self._state, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
         received: asyncio.Queue[bytes] = asyncio.Queue(MAX_MESSAGES)
@@ -71,16 +72,15 @@ class OtherReplicaExchange:
         subscription = await self._shared_store.follow(reply_topic(reply), receive)
         try:
             request = ParkedRequest(
-                kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
+                state.parked, state.target.call, step, answer, valid_until=self._valid_until
             )
             await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
             await self._wait(reply, sealing, received, listener)
             note = await self._shared_store.take(step_note(reply))
         finally:
-            with suppress(StoreUnavailable):
-                await subscription.aclose()
-        found: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
-        return Ended("gone") if found is None else found
+            subscription.end()
+        next_step: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
+        return Ended("gone") if next_step is None else next_step
 
     async def _wait(
         self,
@@ -95,7 +95,7 @@ class OtherReplicaExchange:
         while loop.time() - last <= self._silent_s:
             if not answers:
                 # A message may be lost. The note is taken once, so a second one does nothing.
-                await self._shared_store.publish(replica_topic(self._kept.replica), reply.encode())
+                await self._shared_store.publish(replica_topic(self._state.replica), reply.encode())
             message = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
@@ -113,9 +113,9 @@ class OtherReplicaExchange:
         """Cancel the call there, if that replica can be reached."""
         if not self._reply:
             return
-        reply, kept = secrets.token_urlsafe(16), self._kept
-        request = ParkedRequest(kept.parked, kept.target.call, cancels=self._reply)
+        reply, state = secrets.token_urlsafe(16), self._state
+        request = ParkedRequest(state.parked, state.target.call, cancels=self._reply)
         sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
         with suppress(StoreUnavailable):
             await self._shared_store.put(request_note(reply), sealed, ttl_s=NOTE_S)
-            await self._shared_store.publish(replica_topic(self._kept.replica), reply.encode())
+            await self._shared_store.publish(replica_topic(self._state.replica), reply.encode())

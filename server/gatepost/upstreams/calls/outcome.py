@@ -77,8 +77,8 @@ def blocks(content: Any) -> tuple[ContentBlock, ...]:
     """Return the content blocks of a result: empty texts are left out, unknown types named."""
     if not isinstance(content, list | tuple) or len(content) > MAX_BLOCKS:
         raise Malformed(f"`content` is not a list of at most {MAX_BLOCKS} blocks")
-    shown = (block_of(one) for one in content)
-    return tuple(one for one in shown if one is not None)
+    converted = (block_of(block) for block in content)
+    return tuple(block for block in converted if block is not None)
 
 
 def block_of(block: Any) -> ContentBlock | None:
@@ -111,23 +111,23 @@ def _media(block: ContentBlock) -> ContentBlock | None:
 
 def _resource(block: ContentBlock) -> ContentBlock | None:
     inner = block.get("resource")
-    shown = contents_of(inner) if isinstance(inner, Mapping) else None
-    return None if shown is None else {"type": "resource", "resource": shown}
+    contents = contents_of(inner) if isinstance(inner, Mapping) else None
+    return None if contents is None else {"type": "resource", "resource": contents}
 
 
 def _link(block: ContentBlock) -> ContentBlock | None:
     uri, name = block.get("uri"), block.get("name")
     if not isinstance(uri, str) or not isinstance(name, str):
         return None
-    shown: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": clean(name, 500)}
+    link: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": clean(name, 500)}
     for member in ("title", "description"):
         if isinstance(text := block.get(member), str):
-            shown[member] = clean(text, MAX_MESSAGE)
+            link[member] = clean(text, MAX_MESSAGE)
     if _is_mime(block.get("mimeType")):
-        shown["mimeType"] = block["mimeType"]
+        link["mimeType"] = block["mimeType"]
     if type(block.get("size")) is int:
-        shown["size"] = block["size"]
-    return shown
+        link["size"] = block["size"]
+    return link
 
 
 CONVERTERS: Mapping[str, Callable[[ContentBlock], ContentBlock | None]] = {
@@ -139,30 +139,30 @@ CONVERTERS: Mapping[str, Callable[[ContentBlock], ContentBlock | None]] = {
 }
 
 
-def contents_of(one: Any) -> ContentBlock | None:
+def contents_of(resource: Any) -> ContentBlock | None:
     """Return one part of a resource's content; None if it has neither text nor bytes."""
-    if not isinstance(one, Mapping) or not isinstance(one.get("uri"), str):
+    if not isinstance(resource, Mapping) or not isinstance(resource.get("uri"), str):
         return None
-    shown: dict[str, Any] = {"uri": one["uri"]}
-    if _is_mime(one.get("mimeType")):
-        shown["mimeType"] = one["mimeType"]
-    if isinstance(one.get("text"), str):
-        shown["text"] = one["text"]
-    elif _is_base64(one.get("blob")):
-        shown["blob"] = one["blob"]
+    contents: dict[str, Any] = {"uri": resource["uri"]}
+    if _is_mime(resource.get("mimeType")):
+        contents["mimeType"] = resource["mimeType"]
+    if isinstance(resource.get("text"), str):
+        contents["text"] = resource["text"]
+    elif _is_base64(resource.get("blob")):
+        contents["blob"] = resource["blob"]
     else:
         return None
-    if meta := app_meta(one.get("_meta")):
-        shown["_meta"] = meta
-    return shown
+    if meta := app_meta(resource.get("_meta")):
+        contents["_meta"] = meta
+    return contents
 
 
 def app_meta(meta: Any) -> dict[str, Any]:
     """Return the members of a `_meta` that MCP Apps need, if they are small."""
     if not isinstance(meta, Mapping):
         return {}
-    kept = {name: meta[name] for name in UI_KEYS if name in meta}
-    return kept if len(_encode(kept)) <= MAX_META_BYTES else {}
+    ui_meta = {name: meta[name] for name in UI_KEYS if name in meta}
+    return ui_meta if len(_encode(ui_meta)) <= MAX_META_BYTES else {}
 
 
 def resource_outcome(
@@ -172,13 +172,13 @@ def resource_outcome(
     contents = result.value.get("contents")
     if not isinstance(contents, list | tuple) or len(contents) > MAX_BLOCKS:
         raise Malformed(f"`contents` is not a list of at most {MAX_BLOCKS} parts")
-    shown = []
-    for one in contents:
-        part = contents_of(one)
+    renamed_contents = []
+    for resource in contents:
+        part = contents_of(resource)
         if part is None:
             raise Malformed("a part of the resource has neither text nor bytes")
-        shown.append({**part, "uri": (names or {}).get(part["uri"], part["uri"])})
-    return Outcome(tuple(shown), untrusted=untrusted(server))
+        renamed_contents.append({**part, "uri": (names or {}).get(part["uri"], part["uri"])})
+    return Outcome(tuple(renamed_contents), untrusted=untrusted(server))
 
 
 def prompt_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
@@ -186,26 +186,26 @@ def prompt_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
     messages = result.value.get("messages")
     if not isinstance(messages, list | tuple) or len(messages) > MAX_BLOCKS:
         raise Malformed(f"`messages` is not a list of at most {MAX_BLOCKS} messages")
-    shown = []
-    for one in messages:
-        if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant"):
+    prompt_messages = []
+    for message in messages:
+        if not isinstance(message, Mapping) or message.get("role") not in ("user", "assistant"):
             raise Malformed("a message of the prompt has no role")
-        block = block_of(one.get("content"))
+        block = block_of(message.get("content"))
         if block is not None:
-            shown.append({"role": one["role"], "content": block})
-    return Outcome(tuple(shown), untrusted=untrusted(server))
+            prompt_messages.append({"role": message["role"], "content": block})
+    return Outcome(tuple(prompt_messages), untrusted=untrusted(server))
 
 
 def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
     """Return the outcome of a completion: its values, at most as many as the protocol allows."""
-    given = result.value.get("completion")
-    values = given.get("values") if isinstance(given, Mapping) else None
-    if not isinstance(given, Mapping) or not isinstance(values, list | tuple):
+    completion = result.value.get("completion")
+    values = completion.get("values") if isinstance(completion, Mapping) else None
+    if not isinstance(completion, Mapping) or not isinstance(values, list | tuple):
         raise Malformed("the completion has no values")
-    texts = [clean(one, MAX_MESSAGE) for one in values[:MAX_VALUES] if isinstance(one, str)]
-    total = given.get("total")
-    more = given.get("hasMore") is True or len(values) > len(texts)
-    answer: dict[str, Any] = {"values": texts, "hasMore": more}
+    texts = [clean(value, MAX_MESSAGE) for value in values[:MAX_VALUES] if isinstance(value, str)]
+    total = completion.get("total")
+    has_more = completion.get("hasMore") is True or len(values) > len(texts)
+    answer: dict[str, Any] = {"values": texts, "hasMore": has_more}
     if type(total) is int and total >= len(texts):
         answer["total"] = total
     return Outcome(structured=Raw(_encode(answer)), untrusted=untrusted(server))
@@ -213,12 +213,12 @@ def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcom
 
 def _annotated(block: ContentBlock) -> ContentBlock:
     annotations = block.get("annotations")
-    shown: dict[str, Any] = {}
+    annotated: dict[str, Any] = {}
     if isinstance(annotations, Mapping) and len(_encode(annotations)) <= MAX_ANNOTATION_BYTES:
-        shown["annotations"] = annotations
+        annotated["annotations"] = annotations
     if meta := app_meta(block.get("_meta")):
-        shown["_meta"] = meta
-    return shown
+        annotated["_meta"] = meta
+    return annotated
 
 
 def _is_mime(kind: Any) -> bool:

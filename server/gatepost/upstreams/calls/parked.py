@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from contextvars import Context
 
 import msgspec
@@ -191,8 +190,7 @@ class ParkedCalls:
                 task.cancel()
             await asyncio.wait(serving)
         for subscription in self._subscriptions.values():
-            with suppress(StoreUnavailable):
-                await subscription.aclose()
+            subscription.end()
         self._subscriptions.clear()
 
     def _has_room(self, call: ParkedCall) -> bool:

@@ -50,8 +50,10 @@ async def _log(ctx: CallContext, server: UpstreamServer, params: Mapping[str, An
     data = cleaned(params.get("data"))
     if len(msgspec.json.encode(data)) > MAX_LOG_BYTES:
         return
-    named = params.get("logger")
-    logger = f"{server.name}: {clean(named, 100)}" if isinstance(named, str) else server.name
+    logger_name = params.get("logger")
+    logger = (
+        f"{server.name}: {clean(logger_name, 100)}" if isinstance(logger_name, str) else server.name
+    )
     await ctx.log(level, data, logger=logger)
 
 

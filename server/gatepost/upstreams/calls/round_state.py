@@ -95,7 +95,7 @@ def encoded(state: RoundState) -> bytes | None:
 
 
 def kept_for(
-    kept: bytes, target: UpstreamTarget, server: UpstreamServer, *, nested: bool
+    encoded_state: bytes, target: UpstreamTarget, server: UpstreamServer, *, nested: bool
 ) -> RoundState | None:
     """
     Return the state that a round continues; None if the call begins with this round.
@@ -103,10 +103,10 @@ def kept_for(
     A nested call ignores a state of another call, because its outer tool runs from its beginning.
     Raises Stale if the state cannot be continued.
     """
-    if not kept:
+    if not encoded_state:
         return None
     try:
-        state: RoundState = _read(kept)
+        state: RoundState = _read(encoded_state)
     except msgspec.DecodeError:
         if nested:
             return None

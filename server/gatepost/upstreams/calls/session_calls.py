@@ -64,7 +64,7 @@ class SessionCalls:
     async def aclose(self) -> None:
         """Cancel all calls at their upstreams, the parked ones too."""
         await self._parked.aclose()
-        await asyncio.gather(*(one.aclose(SERVER_STOPS) for one in tuple(self._running)))
+        await asyncio.gather(*(running.aclose(SERVER_STOPS) for running in tuple(self._running)))
 
     async def begin(
         self,
@@ -104,16 +104,18 @@ class SessionCalls:
             if not is_parked:
                 running.cancel("The caller wants no answer any more")  # nothing if it has ended
 
-    async def resume(self, ctx: CallContext, server: UpstreamServer, kept: ParkedState) -> LastStep:
+    async def resume(
+        self, ctx: CallContext, server: UpstreamServer, state: ParkedState
+    ) -> LastStep:
         """Go on with a parked call, here or on the replica that holds it."""
-        target = kept.target
-        if kept.replica == self._parked.replica:
-            running = self._parked.find(target.tenant, kept.parked, target.call)
+        target = state.target
+        if state.replica == self._parked.replica:
+            running = self._parked.find(target.tenant, state.parked, target.call)
             if running is None:
                 return Ended("gone")
-            self._parked.extend(kept.parked, ctx.caller.expires_at)
+            self._parked.extend(state.parked, ctx.caller.expires_at)
             try:
-                return await self._converse(ctx, server, running, kept, None)
+                return await self._converse(ctx, server, running, state, None)
             except NoSuchStep:
                 return Ended("gone")
             except asyncio.CancelledError:
@@ -122,12 +124,12 @@ class SessionCalls:
         remote = OtherReplicaExchange(
             self._shared_store,
             self._keyring,
-            kept,
+            state,
             silent_s=self._parked.limits.silent_s,
             valid_until=ctx.caller.expires_at,
         )
         try:
-            return await self._converse(ctx, server, remote, kept, None)
+            return await self._converse(ctx, server, remote, state, None)
         except asyncio.CancelledError:
             await remote.cancel()
             raise
@@ -137,19 +139,19 @@ class SessionCalls:
         ctx: CallContext,
         server: UpstreamServer,
         steps: Steps,
-        kept: ParkedState,
+        parked_state: ParkedState,
         idempotency_digest: str | None,
     ) -> LastStep:
         """Ask the caller what the upstream asks, until the call ends."""
-        number, requests = kept.step, kept.requests
+        number, requests = parked_state.step, parked_state.requests
         while True:
             answer = None
             if requests:
-                if kept.step == 0:
+                if parked_state.step == 0:
                     # If the caller's client accepts tasks, the call waits in a task. In a later
                     # round the answers are in the request, and a task would ask once more.
                     await ctx.detach()
-                state = msgspec.structs.replace(kept, step=number, requests=requests)
+                state = msgspec.structs.replace(parked_state, step=number, requests=requests)
                 answer = await self._ask(ctx, server, steps, state, idempotency_digest)
             step = await steps.after(number, answer, partial(passed_on, ctx, server))
             if not isinstance(step, InputRequested):
@@ -169,7 +171,7 @@ class SessionCalls:
         if text is None:
             return Answer(refusal="The requests for input are too large.", code=INTERNAL)
         try:
-            given = await ctx.client.request(state.requests, state=text)
+            responses = await ctx.client.request(state.requests, state=text)
         except InputNeeded:
             if isinstance(steps, RunningExchange) and not await self._park(
                 ctx, server, steps, state, idempotency_digest
@@ -184,7 +186,7 @@ class SessionCalls:
         except ToolFailure as refused:
             code = REJECTED if refused.failure.kind == "denied" else INTERNAL
             return Answer(refusal="The client gave no answer.", code=code)
-        return Answer({key: dict(one) for key, one in given.items()})
+        return Answer({key: dict(response) for key, response in responses.items()})
 
     async def _park(
         self,
@@ -204,7 +206,7 @@ class SessionCalls:
                 sealed = Sealing(self._keyring, target.tenant, idempotency_digest).seal(state)
                 log = _call_log_name(idempotency_digest)
                 await self._shared_store.of(target.tenant).append(
-                    log, sealed, ttl_s=2 * PARKED_S, most=1
+                    log, sealed, ttl_s=2 * PARKED_S, max_events=1
                 )
         except StoreUnavailable:
             # The call was sent. An outage would make the caller's client send it again.
@@ -220,10 +222,10 @@ class SessionCalls:
         )
         if not events:
             return None
-        found = Sealing(self._keyring, target.tenant, idempotency_digest).open(
+        state = Sealing(self._keyring, target.tenant, idempotency_digest).open(
             events[-1].data, ParkedState
         )
-        return found if found is not None and found.target.call == target.call else None
+        return state if state is not None and state.target.call == target.call else None
 
     def _ended(self, identity: str, last: LastStep) -> None:
         size = len(msgspec.json.encode(last)) if isinstance(last, Concluded) else 256

@@ -100,15 +100,15 @@ class UpstreamTask:
             await self._tell(task)
             await self._sleep(_interval_s(task))
             try:
-                found = await self._ask("tasks/get", {"taskId": identity})
+                response = await self._ask("tasks/get", {"taskId": identity})
             except ConnectionFailure as failure:
                 lost += 1
                 if lost >= FAILED_POLLS:
                     raise ConnectionFailure("outcome_unknown", failure.message) from None
                 continue
-            if isinstance(found, UpstreamError):
-                return found
-            lost, task = 0, found.value
+            if isinstance(response, UpstreamError):
+                return response
+            lost, task = 0, response.value
             if task.get("taskId", identity) != identity:
                 sentence = f"{self._server.name} answered with another task than that of this call."
                 raise ToolFailure("internal", sentence)
@@ -116,7 +116,7 @@ class UpstreamTask:
             if status == "input_required":
                 await self._answer(identity, task)
             elif status not in RUNNING:
-                return found
+                return response
 
     def _end(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
         status, result, error = task.get("status"), task.get("result"), task.get("error")
@@ -139,7 +139,7 @@ class UpstreamTask:
         requested = task.get("inputRequests")
         if not isinstance(requested, Mapping):
             return
-        fresh = {key: one for key, one in requested.items() if key not in self._answered}
+        fresh = {key: request for key, request in requested.items() if key not in self._answered}
         if not fresh:
             return
         self._answered.update(fresh)
@@ -148,15 +148,18 @@ class UpstreamTask:
         try:
             requests = {
                 _our_key(key): input_request(
-                    self._server, self._declared, str(one["method"]), one.get("params") or {}
+                    self._server,
+                    self._declared,
+                    str(request["method"]),
+                    request.get("params") or {},
                 )
-                for key, one in fresh.items()
+                for key, request in fresh.items()
             }
         except (Unsupported, TypeError, KeyError, AttributeError):
             sentence = f"{self._server.name} asked for input that it may not ask for."
             raise ToolFailure("internal", sentence) from None
-        given = await self._ctx.client.request(requests)
-        answers = {key: given[_our_key(key)] for key in fresh}
+        responses = await self._ctx.client.request(requests)
+        answers = {key: responses[_our_key(key)] for key in fresh}
         await self._ask("tasks/update", {"taskId": identity, "inputResponses": answers})
 
 

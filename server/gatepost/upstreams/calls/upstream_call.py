@@ -34,14 +34,14 @@ class UpstreamCall(msgspec.Struct, frozen=True):
 def header_arguments(routed: Sequence[Routed], arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the `Mcp-Param-*` headers of a call; an argument that is not there has none."""
     headers = {}
-    for one in routed:
+    for parameter in routed:
         value: Any = arguments
-        for name in one.path:
+        for name in parameter.path:
             value = value.get(name) if isinstance(value, Mapping) else None
         if value is None:
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        headers[PREFIX + one.header] = _header_value(text)
+        headers[PREFIX + parameter.header] = _header_value(text)
     return headers
 
 
@@ -61,11 +61,11 @@ def idempotency_key(ctx: CallContext, server: UpstreamServer, key: str) -> str |
     The upstream sees one client, this server. So the keys of two callers must differ, and those of
     two tools too.
     """
-    given = ctx.idempotency_key
-    if given is None or given.kind != "idempotency":
+    client_key = ctx.idempotency_key
+    if client_key is None or client_key.kind != "idempotency":
         return None
-    named = [*ctx.caller.identity_key, server.id, key, given.key]
-    return hashlib.sha256(msgspec.json.encode(named)).hexdigest()
+    key_parts = [*ctx.caller.identity_key, server.id, key, client_key.key]
+    return hashlib.sha256(msgspec.json.encode(key_parts)).hexdigest()
 
 
 def options_of(
@@ -95,7 +95,7 @@ def options_of(
 def principal_of(ctx: CallContext, server: UpstreamServer) -> tuple[str, ...] | None:
     """Return the caller's key if the upstream keeps something for each caller."""
     program = server.program
-    each = server.stateful or server.catalogue == "person"
-    if each or (program is not None and program.per == "person"):
+    is_per_person = server.stateful or server.catalogue == "person"
+    if is_per_person or (program is not None and program.per == "person"):
         return cast("tuple[str, ...]", ctx.caller.principal_key)
     return None

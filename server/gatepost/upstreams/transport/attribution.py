@@ -20,11 +20,11 @@ def owner_of(
     if there is exactly one. With several it is given to none, because the wrong person could be
     asked.
     """
-    named = [value for where in _names_in(message.params) for value in where]
+    names = [value for where in _names_in(message.params) for value in where]
     for identity in running:
-        if any(is_same(value, identity) for value in named):
+        if any(is_same(value, identity) for value in names):
             return identity
-    if named and message.method == "notifications/progress":
+    if names and message.method == "notifications/progress":
         return None
     return next(iter(running)) if len(running) == 1 else None
 

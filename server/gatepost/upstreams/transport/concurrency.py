@@ -25,8 +25,8 @@ class UpstreamConcurrency:
     catalogues.
     """
 
-    def __init__(self, server: str, most: int, *, wait_s: float = WAIT_S) -> None:
-        self._server, self._most, self._wait_s = server, max(most, 1), wait_s
+    def __init__(self, server: str, max_requests: int, *, wait_s: float = WAIT_S) -> None:
+        self._server, self._most, self._wait_s = server, max(max_requests, 1), wait_s
         self._share = self._most - self._most // RESERVED
         self._running = 0
         self._of_caller: Counter[ConcurrencyKey] = Counter()
@@ -39,10 +39,10 @@ class UpstreamConcurrency:
             self._admit(caller)
             return
         waiting = list(self._waiters.values())
-        most = self._most if caller is None else self._share
+        max_running = self._most if caller is None else self._share
         if (
             len(waiting) >= self._most * WAITING_PER_RUNNING
-            or waiting.count(caller) >= most * WAITING_PER_RUNNING
+            or waiting.count(caller) >= max_running * WAITING_PER_RUNNING
         ):
             raise self._overloaded()
         waiter = asyncio.get_running_loop().create_future()

@@ -56,10 +56,10 @@ class UpstreamConnections:
         credential_of: Callable[[UpstreamServer], OutboundCredential],
         programs: ProgramServices,
         *,
-        kept: int = IDLE_CONNECTIONS,
+        max_idle: int = IDLE_CONNECTIONS,
     ) -> None:
         self._client, self._credential_of = client, credential_of
-        self._programs, self._kept = programs, kept
+        self._programs, self._max_idle = programs, max_idle
         self._servers: dict[str, RegisteredServer] = {}
         self._connections: dict[ConnectionKey, KeptConnection] = {}
         self._closing = TaskSet()
@@ -72,12 +72,13 @@ class UpstreamConnections:
         if program is not None and program.per == "tenant":
             principal = None
         key = (server.id, server.revision, server.credential, principal)
-        found = self._connections.pop(key, None)
-        if found is None:
-            found = self._made(server, principal)
-        self._connections[key] = found  # at the end, so that the mapping is in the order of use
-        self._close_idle(found)
-        return found
+        connection = self._connections.pop(key, None)
+        if connection is None:
+            connection = self._made(server, principal)
+        # At the end, so that the mapping is in the order of use.
+        self._connections[key] = connection
+        self._close_idle(connection)
+        return connection
 
     async def forget(self, server_id: str) -> None:
         """Close all connections to a server (`Connections`)."""
@@ -87,15 +88,15 @@ class UpstreamConnections:
 
     async def end(self, tenant: str) -> None:
         """Close all connections of a tenant; its sessions and its programs end."""
-        found = [key for key, one in self._servers.items() if one.tenant == tenant]
-        await asyncio.gather(*map(self.forget, found))
+        keys = [key for key, server in self._servers.items() if server.tenant == tenant]
+        await asyncio.gather(*map(self.forget, keys))
 
     async def aclose(self) -> None:
         """Close all connections (`Connections`)."""
-        found = list(self._connections.values())
+        connections = list(self._connections.values())
         self._connections.clear()
         self._servers.clear()
-        await asyncio.gather(*(one.aclose() for one in found), *self._closing)
+        await asyncio.gather(*(connection.aclose() for connection in connections), *self._closing)
 
     def _made(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> KeptConnection:
         shared = self._servers.get(server.id)
@@ -117,9 +118,13 @@ class UpstreamConnections:
 
     def _close_idle(self, used: KeptConnection) -> None:
         """Close the connections that were not used for longest, beyond those that are kept."""
-        over = len(self._connections) - self._kept
-        if over <= 0:
+        excess = len(self._connections) - self._max_idle
+        if excess <= 0:
             return
-        idle = [key for key, one in self._connections.items() if not one.users and one is not used]
-        for key in idle[:over]:
+        idle = [
+            key
+            for key, connection in self._connections.items()
+            if not connection.users and connection is not used
+        ]
+        for key in idle[:excess]:
             self._closing.start(self._connections.pop(key).aclose())

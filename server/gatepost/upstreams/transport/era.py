@@ -69,7 +69,11 @@ def of_handshake(outcome: UpstreamResult) -> ServerDescription | None:
 def second_offer(refusal: UpstreamError, first: str) -> str | None:
     """Return the revision to offer after a server refused the *first* one and named others."""
     return next(
-        (one for one in HANDSHAKE_REVISIONS if one in supported_in(refusal) and one != first),
+        (
+            revision
+            for revision in HANDSHAKE_REVISIONS
+            if revision in supported_in(refusal) and revision != first
+        ),
         None,
     )
 
@@ -117,7 +121,7 @@ def texts(value: Any) -> Sequence[str]:
     """Return the strings of a list; nothing for any other value."""
     if not isinstance(value, list):
         return ()
-    return [one for one in value[:100] if isinstance(one, str)]
+    return [text for text in value[:100] if isinstance(text, str)]
 
 
 def described(
@@ -144,8 +148,8 @@ def _own_info(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _text(value: Any, most: int) -> str:
-    return value[:most] if isinstance(value, str) else ""
+def _text(value: Any, max_chars: int) -> str:
+    return value[:max_chars] if isinstance(value, str) else ""
 
 
 class KnownEra(msgspec.Struct):

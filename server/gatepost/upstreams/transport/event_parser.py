@@ -36,11 +36,11 @@ class EventParser:
     the event after which the stream is continued.
     """
 
-    def __init__(self, most_bytes: int, *, most_lines: int = MAX_LINES, last_id: str = "") -> None:
+    def __init__(self, max_bytes: int, *, max_lines: int = MAX_LINES, last_id: str = "") -> None:
         self.last_id = last_id
         self.retry_ms: int | None = None
         """How long the server asks to wait before the stream is continued."""
-        self._most_bytes, self._most_lines = most_bytes, most_lines
+        self._most_bytes, self._most_lines = max_bytes, max_lines
         self._partial: list[bytes] = []
         self._data: list[bytes] = []
         self._type = b""
@@ -56,15 +56,15 @@ class EventParser:
         if not piece:
             return []
         self._after_return = piece.endswith(b"\r")
-        *whole, rest = _LINE_END.split(piece)
+        *lines, remainder = _LINE_END.split(piece)
         events: list[ReceivedEvent] = []
-        for line in whole:
+        for line in lines:
             self._keep(line)
             full = b"".join(self._partial)
             self._partial.clear()
             if (event := self._line(full)) is not None:
                 events.append(event)
-        self._keep(rest)
+        self._keep(remainder)
         return events
 
     def _keep(self, part: bytes) -> None:
@@ -100,8 +100,8 @@ class EventParser:
     def _dispatched(self) -> ReceivedEvent | None:
         data, kind = self._data, self._type
         self._data, self._type, self._size = [], b"", 0
-        whole = b"\n".join(data)
-        if not whole.strip():
+        event_data = b"\n".join(data)
+        if not event_data.strip():
             return None  # it only carries an id, from which the stream can be continued
         self._lines = 0
-        return ReceivedEvent(kind.decode(errors="replace") or "message", whole, self.last_id)
+        return ReceivedEvent(kind.decode(errors="replace") or "message", event_data, self.last_id)

@@ -47,8 +47,8 @@ class ExchangeTimeouts:
         self._open -= 1
         if self._timer is not None and self._open == 0:
             limit = self._limit()
-            when = None if limit is None else asyncio.get_running_loop().time() + limit
-            self._timer.reschedule(when)
+            deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+            self._timer.reschedule(deadline)
 
     def stop(self) -> None:
         """End the wait, now and for ever."""

@@ -31,11 +31,11 @@ def reported(server: str) -> Iterator[None]:
     try:
         yield
     except ToolFailure as failed:
-        found = failed.failure
+        failure = failed.failure
         raise ConnectionFailure(
-            REASONS.get(found.kind, "outcome_unknown"),
-            f"MCP server {server}: {found.message}",
-            retry_after_s=found.retry_after,
+            REASONS.get(failure.kind, "outcome_unknown"),
+            f"MCP server {server}: {failure.message}",
+            retry_after_s=failure.retry_after,
         ) from None
     except (AnswerInvalid, InvalidMessage, StreamTooLarge) as problem:
         raise invalid(server, str(problem)) from None
@@ -45,9 +45,9 @@ def reported(server: str) -> Iterator[None]:
         ) from None
 
 
-def invalid(server: str, what: str) -> ConnectionFailure:
-    """Return the failure of a server that broke the protocol; *what* says how."""
-    return ConnectionFailure("invalid", f"The MCP server {server} {what}.")
+def invalid(server: str, problem: str) -> ConnectionFailure:
+    """Return the failure of a server that broke the protocol; *problem* says how."""
+    return ConnectionFailure("invalid", f"The MCP server {server} {problem}.")
 
 
 def broken(server: str) -> ConnectionFailure:

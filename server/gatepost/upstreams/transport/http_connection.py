@@ -135,8 +135,8 @@ class HttpConnection:
             self._end(peer)
         if self._asides:
             await asyncio.wait(self._asides, timeout=SEND_S)
-        for aside in self._asides:
-            aside.cancel()
+        for sending in self._asides:
+            sending.cancel()
 
     async def peer(self, capabilities: Mapping[str, Any]) -> UpstreamPeer:
         """Return the server with a session that may be used; raises ConnectionFailure."""
@@ -148,23 +148,23 @@ class HttpConnection:
         if self._discovery.era == "modern" and self._modern is not None:
             return self._modern
         key = b"" if self._keeps_state else _encode(capabilities)
-        known = self._usable(key)
-        if known is not None:
-            if known.session_id is None or self._keeps_state:
-                return known
-            if known.credential_version == await self.requester.credential_version():
-                return known
-            self.drop_peer(known, era_too=False)
-            self._end(known)
+        usable_peer = self._usable(key)
+        if usable_peer is not None:
+            if usable_peer.session_id is None or self._keeps_state:
+                return usable_peer
+            if usable_peer.credential_version == await self.requester.credential_version():
+                return usable_peer
+            self.drop_peer(usable_peer, era_too=False)
+            self._end(usable_peer)
         return await self._once(key, lambda: self._open(key, capabilities))
 
     def _usable(self, key: bytes) -> UpstreamPeer | None:
-        found = self._sessions.get(key)
-        if found is None:
+        usable_peer = self._sessions.get(key)
+        if usable_peer is None:
             # A server without sessions remembers no capabilities, so any peer is the same.
-            alone = (one for one in self._sessions.values() if one.session_id is None)
-            found = next(alone, None)
-        return found
+            alone = (peer for peer in self._sessions.values() if peer.session_id is None)
+            usable_peer = next(alone, None)
+        return usable_peer
 
     async def _once(self, key: bytes, make: Callable[[], Awaitable[UpstreamPeer]]) -> UpstreamPeer:
         """Let all requests that need the same session wait for one opening."""
@@ -198,14 +198,14 @@ class HttpConnection:
 
     async def _open(self, key: bytes, capabilities: Mapping[str, Any]) -> UpstreamPeer:
         if self._discovery.era is None:
-            found = await discover(self.requester, next(self._ids))
-            if found == "incompatible":
+            discovered = await discover(self.requester, next(self._ids))
+            if discovered == "incompatible":
                 name = self.requester.server.name
                 raise invalid(name, "speaks no revision of MCP that this gate speaks")
-            if isinstance(found, ServerDescription):
+            if isinstance(discovered, ServerDescription):
                 self._discovery.era = "modern"
                 self._described_at = asyncio.get_running_loop().time()
-                self._modern = UpstreamPeer(found)
+                self._modern = UpstreamPeer(discovered)
                 return self._modern
         peer = await open_session(self.requester, next(self._ids), capabilities)
         self._discovery.era = "session"
@@ -214,10 +214,12 @@ class HttpConnection:
             # A server that sends requests does so on this stream, unless it knows better.
             stream = self._streams[peer.session_id] = SessionStream()
             await stream.follow(self, peer)
-        idle = [one for one in self._sessions.items() if not one[1].users and one[1] is not peer]
-        for unused, one in idle[: max(len(self._sessions) - MAX_SESSIONS, 0)]:
+        idle = [
+            entry for entry in self._sessions.items() if not entry[1].users and entry[1] is not peer
+        ]
+        for unused, idle_peer in idle[: max(len(self._sessions) - MAX_SESSIONS, 0)]:
             del self._sessions[unused]
-            self._end(one)
+            self._end(idle_peer)
         return peer
 
     def _stream_of(self, peer: UpstreamPeer) -> SessionStream | None:
@@ -254,8 +256,10 @@ class HttpConnection:
     def _prepared(
         self, peer: UpstreamPeer, method: str, params: Mapping[str, Any], options: RequestOptions
     ) -> PreparedRequest:
-        known = peer.description
-        return PreparedRequest(next(self._ids), method, params, options, known.era, known.revision)
+        description = peer.description
+        return PreparedRequest(
+            next(self._ids), method, params, options, description.era, description.revision
+        )
 
     def next_id(self) -> int:
         """Return an id that no other request of this connection has."""
@@ -265,7 +269,7 @@ class HttpConnection:
         """Forget a session that the server ended, or everything if it speaks another revision."""
         peer.lost = True
         self._close_stream(peer)
-        self._sessions = {key: one for key, one in self._sessions.items() if one is not peer}
+        self._sessions = {key: other for key, other in self._sessions.items() if other is not peer}
         if era_too:
             self._modern, self._discovery.era = None, None
 

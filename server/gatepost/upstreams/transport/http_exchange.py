@@ -165,30 +165,30 @@ class HttpExchange:
         """Return the next message to pass on; None after one that only shows that it works."""
         async for received in incoming:
             with reported(self._server):
-                judged = self._reader.judge(received)
-            if isinstance(judged, Deliver):
-                self._ended = judged.final
-                return judged.message
-            if isinstance(judged, AnswerItself):
-                self._host.aside(self._peer, outgoing.response(judged.id, judged.answer))
-            elif isinstance(judged, Announce):
-                self._host.announce(judged.notification)
-            elif judged == "alive":
+                judgement = self._reader.judge(received)
+            if isinstance(judgement, Deliver):
+                self._ended = judgement.final
+                return judgement.message
+            if isinstance(judgement, AnswerItself):
+                self._host.aside(self._peer, outgoing.response(judgement.id, judgement.answer))
+            elif isinstance(judgement, Announce):
+                self._host.announce(judgement.notification)
+            elif judgement == "alive":
                 return None
         raise broken(self._server)
 
     async def _received(self) -> AsyncGenerator[ReceivedMessage, None]:
         try:
             async with aclosing(self._posted()) as messages:
-                async for one in messages:
-                    yield one
+                async for message in messages:
+                    yield message
         except ConnectionFailure as failed:
             if failed.reason != "outcome_unknown" or not self._can_resume():
                 raise
         while self._can_resume():
             async with aclosing(self._resumed()) as messages:
-                async for one in messages:
-                    yield one
+                async for message in messages:
+                    yield message
         raise broken(self._server)
 
     async def _posted(self) -> AsyncGenerator[ReceivedMessage, None]:
@@ -217,8 +217,8 @@ class HttpExchange:
                         batches=self._is_session,
                     )
                 ) as messages:
-                    async for one in messages:
-                        yield one
+                    async for message in messages:
+                        yield message
                 if is_json:
                     raise invalid(self._server, "answered another request than the one sent")
         except ConnectionFailure as failed:
@@ -260,8 +260,8 @@ class HttpExchange:
                         raise broken(self._server)
                     limit = self._options.max_bytes
                     async with aclosing(streamed_messages(reply, self._parser, limit)) as messages:
-                        async for one in messages:
-                            yield one
+                        async for message in messages:
+                            yield message
             except ConnectionFailure as failed:
                 if failed.reason not in {"unreachable", "outcome_unknown"}:
                     raise

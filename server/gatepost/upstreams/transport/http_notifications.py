@@ -76,8 +76,8 @@ async def followed(
 
 
 async def _each(queue: AnnouncementQueue) -> AsyncGenerator[UpstreamNotification, None]:
-    async for one in queue:
-        yield one
+    async for notification in queue:
+        yield notification
 
 
 async def _pumped(
@@ -123,9 +123,9 @@ def _take(
     if isinstance(received, UpstreamNotification) and received.method in CHANGE_NOTIFICATIONS:
         queue.put(received)
     elif isinstance(received, UpstreamRequest):
-        judged = judged_request(received, asks=False)
-        if isinstance(judged, AnswerItself):
-            host.aside(peer, outgoing.response(judged.id, judged.answer))
+        judgement = judged_request(received, asks=False)
+        if isinstance(judgement, AnswerItself):
+            host.aside(peer, outgoing.response(judgement.id, judgement.answer))
 
 
 async def _listened(
@@ -149,8 +149,8 @@ async def _listened(
         raise_for_refusal(name, reply)
         if reply.status >= 400 or media_type(reply) != EVENTS:
             raise invalid(name, "does not open a stream of notifications")
-        async for one in streamed_messages(reply, EventParser(EVENT_BYTES), None):
-            yield one
+        async for message in streamed_messages(reply, EventParser(EVENT_BYTES), None):
+            yield message
 
 
 async def read_stream(
@@ -165,8 +165,8 @@ async def read_stream(
         if reply.status >= 400 or media_type(reply) != EVENTS:
             raise invalid(name, "does not open a stream of notifications")
         yield UpstreamNotification(ACKNOWLEDGED, {})
-        async for one in streamed_messages(reply, EventParser(EVENT_BYTES), None):
-            yield one
+        async for message in streamed_messages(reply, EventParser(EVENT_BYTES), None):
+            yield message
 
 
 def _is_offered(capabilities: Mapping[str, Any], section: str, feature: str) -> bool:

@@ -71,12 +71,12 @@ class HttpRequester:
                         return
 
     def _of(self, signed: SignedHeaders) -> dict[str, str]:
-        found = {name.lower(): value for name, value in signed.headers.items()}
-        for name in found:
+        headers = {name.lower(): value for name, value in signed.headers.items()}
+        for name in headers:
             if name in RESERVED_HEADERS or name.startswith(("content-", "mcp-", "proxy-")):
                 raise ConnectionFailure(
                     "denied",
                     f"The credential for the MCP server {self.server.name} sets the header "
                     f"{name[:100]!r}, which it may not set.",
                 )
-        return found
+        return headers

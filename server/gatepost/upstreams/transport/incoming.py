@@ -46,7 +46,7 @@ def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage
     """Return the message in *data*, or the messages of a batch where the revision has them."""
     value = read_json(data)
     if isinstance(value, list) and batches and 0 < len(value) <= MAX_BATCH:
-        return [_message(one) for one in value]
+        return [_message(item) for item in value]
     return [_message(value)]
 
 
@@ -71,8 +71,8 @@ def _bare(value: Any) -> Any:
     result = value.get("result") if isinstance(value, dict) else None
     if not isinstance(result, dict):
         return value
-    kept = {name: one for name, one in result.items() if name not in DEFINITIONS}
-    return {**value, "result": kept}
+    bare = {name: item for name, item in result.items() if name not in DEFINITIONS}
+    return {**value, "result": bare}
 
 
 def _message(value: Any) -> ReceivedMessage:

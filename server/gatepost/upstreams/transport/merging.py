@@ -29,17 +29,17 @@ async def merged(
                 from_messages = None
                 yield message
     finally:
-        left = [one for one in (from_messages, from_side) if one is not None]
-        for one in left:
-            one.cancel()
-        if left:
-            await asyncio.wait(left)
-            _seen(left)
+        waiting = [future for future in (from_messages, from_side) if future is not None]
+        for future in waiting:
+            future.cancel()
+        if waiting:
+            await asyncio.wait(waiting)
+            _seen(waiting)
         await messages.aclose()
 
 
 def _seen(futures: list[asyncio.Future[T]]) -> None:
     """Mark errors as retrieved that no task awaits any longer."""
-    for one in futures:
-        if not one.cancelled():
-            one.exception()
+    for future in futures:
+        if not future.cancelled():
+            future.exception()

@@ -35,10 +35,10 @@ class UpstreamPeer(msgspec.Struct):
 
     def headers(self) -> dict[str, str]:
         """Return the headers of each request to it."""
-        found = outgoing.common_headers(self.description.era, self.description.revision)
+        headers = outgoing.common_headers(self.description.era, self.description.revision)
         if self.session_id is not None:
-            found["mcp-session-id"] = self.session_id
-        return found
+            headers["mcp-session-id"] = self.session_id
+        return headers
 
 
 async def discover(
@@ -71,17 +71,17 @@ async def open_session(
         requester, identity, era.HANDSHAKE_REVISIONS[0], capabilities
     )
     if isinstance(outcome, UpstreamError):
-        other = era.second_offer(outcome, era.HANDSHAKE_REVISIONS[0])
-        if other is not None:
-            outcome, session_id = await _initialize(requester, identity, other, capabilities)
+        revision = era.second_offer(outcome, era.HANDSHAKE_REVISIONS[0])
+        if revision is not None:
+            outcome, session_id = await _initialize(requester, identity, revision, capabilities)
     if not isinstance(outcome, UpstreamResult):
         raise invalid(name, "answered neither `server/discover` nor `initialize` as MCP has it")
     description = era.of_handshake(outcome)
     if description is None:
         raise invalid(name, "speaks no revision of MCP that this gate speaks")
     peer = UpstreamPeer(description, session_id, version)
-    done = outgoing.message("notifications/initialized", {})
-    async with requester.open("POST", peer.headers(), done, timeout_s=WITHIN_S) as reply:
+    notification = outgoing.message("notifications/initialized", {})
+    async with requester.open("POST", peer.headers(), notification, timeout_s=WITHIN_S) as reply:
         raise_for_refusal(name, reply)
         if reply.status >= 400:
             raise invalid(name, f"refused `notifications/initialized` (HTTP {reply.status})")
@@ -104,4 +104,4 @@ async def _initialize(
 
 def is_session_id(text: str) -> bool:
     """Return whether a session id has only the characters that the protocol allows (S-14)."""
-    return 0 < len(text) <= MAX_SESSION_ID and all("!" <= one <= "~" for one in text)
+    return 0 < len(text) <= MAX_SESSION_ID and all("!" <= char <= "~" for char in text)

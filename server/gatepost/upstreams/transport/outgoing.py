@@ -71,22 +71,22 @@ class PreparedRequest(msgspec.Struct, frozen=True):
             headers[PARAM + short] = encoded_value(value)
         return headers
 
-    def _meta(self, given: Any) -> dict[str, Any]:
+    def _meta(self, meta: Any) -> dict[str, Any]:
         # Only this server may set the members about a connection; the caller's own members stay.
-        kept = {
+        new_meta = {
             name: value
-            for name, value in (given.items() if isinstance(given, dict) else ())
+            for name, value in (meta.items() if isinstance(meta, dict) else ())
             if not name.startswith(PREFIX) and name not in {"progressToken", IDEMPOTENCY_KEY}
         }
         if self.options.progress_token is not None or self.method in WITH_PROGRESS:
-            kept["progressToken"] = self.id
+            new_meta["progressToken"] = self.id
         if self.options.idempotency_key is not None:
-            kept[IDEMPOTENCY_KEY] = self.options.idempotency_key
+            new_meta[IDEMPOTENCY_KEY] = self.options.idempotency_key
         if self.era == "modern":
-            kept |= modern_meta(self.options.capabilities)
+            new_meta |= modern_meta(self.options.capabilities)
             if self.options.log_level is not None:
-                kept[LOG_LEVEL] = self.options.log_level
-        return kept
+                new_meta[LOG_LEVEL] = self.options.log_level
+        return new_meta
 
 
 def modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,18 +104,18 @@ def common_headers(era: Era | None, revision: str) -> dict[str, str]:
 
 def message(method: str, params: Mapping[str, Any], identity: int | None = None) -> bytes:
     """Encode a request, or without an id a notification."""
-    whole: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if identity is not None:
-        whole["id"] = identity
+        body["id"] = identity
     if params:
-        whole["params"] = params
-    return _encode(whole)
+        body["params"] = params
+    return _encode(body)
 
 
 def response(identity: int | str, answer: Mapping[str, Any]) -> bytes:
     """Encode the response to a request of the server; *answer* has its result or error."""
-    kept = {name: answer[name] for name in ("result", "error") if name in answer}
-    return _encode({"jsonrpc": "2.0", "id": identity, **kept})
+    members = {name: answer[name] for name in ("result", "error") if name in answer}
+    return _encode({"jsonrpc": "2.0", "id": identity, **members})
 
 
 def initialize(identity: int, revision: str, capabilities: Mapping[str, Any]) -> bytes:

@@ -99,18 +99,18 @@ def judged_request(received: UpstreamRequest, *, asks: bool) -> Deliver | Answer
     return AnswerItself(received.id, {"error": error})
 
 
-def is_same(given: object, identity: int) -> bool:
+def is_same(answered_id: object, identity: int) -> bool:
     """Return whether an id is ours; some servers make a string of a number."""
-    if isinstance(given, bool):
+    if isinstance(answered_id, bool):
         return False
-    return given == identity or given == str(identity)
+    return answered_id == identity or answered_id == str(identity)
 
 
 def outcome_for(
     messages: list[ReceivedMessage], identity: int
 ) -> UpstreamResult | UpstreamError | None:
     """Return the response to a request among the messages of a JSON body."""
-    for one in messages:
-        if isinstance(one, UpstreamResponse) and is_same(one.id, identity):
-            return one.outcome
+    for message in messages:
+        if isinstance(message, UpstreamResponse) and is_same(message.id, identity):
+            return message.outcome
     return None

@@ -86,8 +86,8 @@ class SessionStream(msgspec.Struct):
         self, host: NotificationHost, peer: UpstreamPeer, received: UpstreamRequest
     ) -> None:
         owner = owner_of(received, self.running.keys())
-        judged = judged_request(received, asks=owner is not None)
-        if isinstance(judged, AnswerItself):
-            host.aside(peer, outgoing.response(judged.id, judged.answer))
+        judgement = judged_request(received, asks=owner is not None)
+        if isinstance(judgement, AnswerItself):
+            host.aside(peer, outgoing.response(judgement.id, judgement.answer))
         elif owner is not None:
             self.running[owner].receive_aside(received)

@@ -63,13 +63,13 @@ class StdioConnection:
         server: UpstreamServer,
         program: StdioProgram,
         services: ProgramServices,
-        known: KnownEra,
+        known_era: KnownEra,
         concurrency: UpstreamConcurrency,
     ) -> None:
         self.users = 0
         """The requests that use it now."""
         self._server, self._program, self._services = server, program, services
-        self._known, self._concurrency = known, concurrency
+        self._known, self._concurrency = known_era, concurrency
         self._introduced: IntroducedProcess | None = None
         self._starting: asyncio.Task[IntroducedProcess] | None = None
         self._ending = TaskSet()
@@ -92,9 +92,9 @@ class StdioConnection:
         async with self._used():
             await self._concurrency.acquire(options.caller)
             try:
-                process, known = await self._running()
-                await self._level(process, known, method, options)
-                request = self._prepared(known, method, params, options)
+                process, description = await self._running()
+                await self._level(process, description, method, options)
+                request = self._prepared(description, method, params, options)
                 exchange = StdioExchange(process, self._concurrency, request)
                 try:
                     yield exchange
@@ -113,8 +113,8 @@ class StdioConnection:
         Following does not keep an idle program running. Its end is a failure of the iteration.
         """
         async with self._used():
-            process, known = await self._running()
-            if known.era == "modern":
+            process, description = await self._running()
+            if description.era == "modern":
                 await self._listen(process, uris)
             elif uris:
                 for uri in uris:
@@ -173,13 +173,13 @@ class StdioConnection:
         if self._introduced is not None:
             return self._introduced
         if self._starting is None:
-            left = self._not_before - asyncio.get_running_loop().time()
-            if left > 0:
+            wait_s = self._not_before - asyncio.get_running_loop().time()
+            if wait_s > 0:
                 raise ConnectionFailure(
                     "unreachable",
                     f"The program of the MCP server {self._server.name} ended soon after its "
                     "start, and is started again after a pause.",
-                    retry_after_s=left,
+                    retry_after_s=wait_s,
                 )
             self._starting = asyncio.create_task(self._start())
             self._starting.add_done_callback(self._started)
@@ -257,16 +257,16 @@ class StdioConnection:
         params = {"_meta": outgoing.modern_meta({})}
         body = outgoing.message("server/discover", params, identity)
         try:
-            found = era.of_discovery(await request_once(process, identity, body, PROBE_S))
+            discovered = era.of_discovery(await request_once(process, identity, body, PROBE_S))
         except TimeoutError:
             return None  # it waits for `initialize`
         except ConnectionFailure as failed:
             if failed.reason not in {"invalid", "outcome_unknown"}:
                 raise
             return None
-        if found == "incompatible":
+        if discovered == "incompatible":
             raise invalid(self._server.name, "speaks no revision of MCP that this gate speaks")
-        return found if isinstance(found, ServerDescription) else None
+        return discovered if isinstance(discovered, ServerDescription) else None
 
     async def _initialized(self, process: StdioProcess) -> ServerDescription:
         name = self._server.name
@@ -287,21 +287,25 @@ class StdioConnection:
             first = revision == era.HANDSHAKE_REVISIONS[0]
             refused = isinstance(outcome, UpstreamError) and first
             revision = era.second_offer(outcome, revision) if refused else None  # type: ignore[arg-type]
-        found = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
-        if found is None:
+        description = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
+        if description is None:
             raise invalid(name, "answered neither `server/discover` nor `initialize` as MCP has it")
         await process.send(outgoing.message("notifications/initialized", {}))
-        return found
+        return description
 
     async def _level(
-        self, process: StdioProcess, known: ServerDescription, method: str, options: RequestOptions
+        self,
+        process: StdioProcess,
+        description: ServerDescription,
+        method: str,
+        options: RequestOptions,
     ) -> None:
         """Set the log level of a session, which the modern era says with each request."""
         level = options.log_level
         wants = level is not None and level != process.log_level and method != "logging/setLevel"
-        if not wants or known.era == "modern":
+        if not wants or description.era == "modern":
             return
-        if "logging" in known.capabilities:
+        if "logging" in description.capabilities:
             identity = next(self._ids)
             body = outgoing.message("logging/setLevel", {"level": level}, identity)
             process.log_level = level
@@ -320,9 +324,11 @@ class StdioConnection:
 
     def _prepared(
         self,
-        known: ServerDescription,
+        description: ServerDescription,
         method: str,
         params: Mapping[str, Any],
         options: RequestOptions,
     ) -> PreparedRequest:
-        return PreparedRequest(next(self._ids), method, params, options, known.era, known.revision)
+        return PreparedRequest(
+            next(self._ids), method, params, options, description.era, description.revision
+        )

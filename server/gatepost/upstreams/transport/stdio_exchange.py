@@ -76,9 +76,9 @@ class StdioExchange:
 
     def receive(self, message: ReceivedMessage, size: int) -> None:
         """Take a message from the process (`MessageReceiver`)."""
-        most = self._request.options.max_bytes
+        max_bytes = self._request.options.max_bytes
         self._bytes += size
-        if size > most or self._bytes > most * STREAMS:
+        if size > max_bytes or self._bytes > max_bytes * STREAMS:
             self.fail(invalid(self._server, "sent more than is read of one answer"))
             return
         self._received.append((message, size))
@@ -119,11 +119,11 @@ class StdioExchange:
                     raise self._failure
                 self._arrived.clear()
                 await self._arrived.wait()
-            judged = self._reader.judge(self._received.popleft()[0])
-            if isinstance(judged, Deliver):
-                self._ended = judged.final
-                return judged.message
-            if isinstance(judged, AnswerItself):
-                self._process.aside(outgoing.response(judged.id, judged.answer))
-            elif judged == "alive":
+            judgement = self._reader.judge(self._received.popleft()[0])
+            if isinstance(judgement, Deliver):
+                self._ended = judgement.final
+                return judgement.message
+            if isinstance(judgement, AnswerItself):
+                self._process.aside(outgoing.response(judgement.id, judgement.answer))
+            elif judgement == "alive":
                 return None

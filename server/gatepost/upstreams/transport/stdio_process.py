@@ -140,11 +140,11 @@ class StdioProcess:
         for message in messages:
             self._take(message, len(line))
 
-    def _only_fails(self, what: str) -> None:
+    def _only_fails(self, problem: str) -> None:
         """Fail the only request; with several, the one it was for ends by its clock."""
         if len(self._running) == 1:
             (receiver,) = self._running.values()
-            receiver.fail(invalid(self.server, what))
+            receiver.fail(invalid(self.server, problem))
 
     def _take(self, message: ReceivedMessage, size: int) -> None:
         if isinstance(message, UpstreamResponse):
@@ -158,13 +158,13 @@ class StdioProcess:
         if isinstance(message, UpstreamNotification) and message.method in CHANGE_NOTIFICATIONS:
             self.announcements.publish(message)
             return
-        found = owner_of(message, self._running.keys())
-        if found is not None:
-            self._running[found].receive(message, size)
+        owner_id = owner_of(message, self._running.keys())
+        if owner_id is not None:
+            self._running[owner_id].receive(message, size)
         elif not isinstance(message, UpstreamNotification):
-            judged = judged_request(message, asks=False)
-            if isinstance(judged, AnswerItself):
-                self.aside(outgoing.response(judged.id, judged.answer))
+            judgement = judged_request(message, asks=False)
+            if isinstance(judgement, AnswerItself):
+                self.aside(outgoing.response(judgement.id, judgement.answer))
 
 
 class SingleAnswer:
@@ -217,11 +217,11 @@ def capabilities_for(allow: tuple[str, ...]) -> Mapping[str, Any]:
     A process has one handshake for all callers. What a caller's client cannot do is refused when
     the server asks for it.
     """
-    found: dict[str, Any] = {}
+    capabilities: dict[str, Any] = {}
     if "elicitation" in allow:
-        found["elicitation"] = {"form": {}, "url": {}}
+        capabilities["elicitation"] = {"form": {}, "url": {}}
     if "sampling" in allow:
-        found["sampling"] = {}
+        capabilities["sampling"] = {}
     if "roots" in allow:
-        found["roots"] = {}
-    return found
+        capabilities["roots"] = {}
+    return capabilities

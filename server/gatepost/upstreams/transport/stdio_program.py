@@ -33,7 +33,7 @@ async def environment(
     server: UpstreamServer, program: StdioProgram, services: ProgramServices
 ) -> dict[str, str]:
     """Return the program's environment; raises ConnectionFailure if a secret is missing."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in program.env.items():
         if value.startswith(REFERENCE):
             secret = await services.secret(server.tenant, value.removeprefix(REFERENCE))
@@ -48,8 +48,8 @@ async def environment(
             raise ConnectionFailure(
                 "denied", f"The environment of the MCP server {server.name} cannot be set."
             )
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def confined(server: UpstreamServer, program: StdioProgram, env: Mapping[str, str]) -> Confined:
@@ -82,33 +82,33 @@ def confined(server: UpstreamServer, program: StdioProgram, env: Mapping[str, st
 
 def located(command: str) -> Path | None:
     """Return the absolute path of a command, with its links; None if it cannot be executed."""
-    found = command if command.startswith("/") else shutil.which(command)
-    if found is None or not os.access(found, os.X_OK) or not Path(found).is_file():
+    path = command if command.startswith("/") else shutil.which(command)
+    if path is None or not os.access(path, os.X_OK) or not Path(path).is_file():
         return None
-    return Path(found)
+    return Path(path)
 
 
 def installations(command: Path) -> Iterator[str]:
     """Yield the folders that a command of Python or Node reads."""
-    for one in dict.fromkeys((command, command.resolve())):
-        above = one.parent.parent
-        versioned = any(above.glob("lib/python3.*")) if one.parent.name == "bin" else False
-        if versioned or any((above / sign).exists() for sign in INSTALLATIONS):
-            yield str(above)
+    for path in dict.fromkeys((command, command.resolve())):
+        prefix = path.parent.parent
+        versioned = any(prefix.glob("lib/python3.*")) if path.parent.name == "bin" else False
+        if versioned or any((prefix / sign).exists() for sign in INSTALLATIONS):
+            yield str(prefix)
 
 
 def scripts(args: Iterable[str]) -> Iterator[str]:
     """Yield the files among the arguments that are absolute paths: the program is to read them."""
-    for one in args:
-        if one.startswith("/") and Path(one).is_file():
-            yield one
+    for argument in args:
+        if argument.startswith("/") and Path(argument).is_file():
+            yield argument
 
 
 def tasks_of_this_user() -> int:
     """Return the number of processes and threads that count against this user's limit."""
     count = 0
     try:
-        entries = [one for one in os.scandir("/proc") if one.name.isdigit()]
+        entries = [entry for entry in os.scandir("/proc") if entry.name.isdigit()]
     except OSError:
         return 4_096  # not Linux
     for entry in entries:

@@ -44,9 +44,10 @@ def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in HIDDEN_HEADERS}
 
 
-def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> ShownBody:
+def shown_body(data: bytes, content_type: str, *, truncated: bool, max_bytes: int) -> ShownBody:
     """
-    Return a body as JSON of about *most* bytes: JSON as itself, text as text, else `{"base64": …}`.
+    Return a body as JSON of about *max_bytes* bytes: JSON as itself, text as text, else `{"base64":
+    …}`.
 
     *truncated* says that *data* is only the beginning.
     """
@@ -58,77 +59,77 @@ def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) ->
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         else:
-            return shortened(value, most)
+            return shortened(value, max_bytes)
     text = _text(data, content_type, truncated=truncated)
     if text is not None:
-        kept = shortened(text, most)
-        return ShownBody(kept.body, kept.cut or truncated)
-    left = max(most // 4 * 3 // 3 * 3, 3)
-    encoded = base64.b64encode(data[:left]).decode()
-    return ShownBody({"base64": encoded}, truncated or len(data) > left)
+        short = shortened(text, max_bytes)
+        return ShownBody(short.body, short.cut or truncated)
+    shown_bytes = max(max_bytes // 4 * 3 // 3 * 3, 3)
+    encoded = base64.b64encode(data[:shown_bytes]).decode()
+    return ShownBody({"base64": encoded}, truncated or len(data) > shown_bytes)
 
 
-def shortened(value: Any, most: int, depth: int = 0) -> ShownBody:
+def shortened(value: Any, max_bytes: int, depth: int = 0) -> ShownBody:
     """
-    Return *value* in about *most* bytes of JSON.
+    Return *value* in about *max_bytes* bytes of JSON.
 
     A text or list is cut at its end. An object keeps its small members, so that a count beside a
     long list stays.
     """
     try:
-        if len(_encode(value)) <= most:
+        if len(_encode(value)) <= max_bytes:
             return ShownBody(value, False)
     except (RecursionError, UnicodeEncodeError):
         return ShownBody(None, True)
-    if depth >= DEPTH or most < 2:
+    if depth >= DEPTH or max_bytes < 2:
         return ShownBody(None, True)
     if isinstance(value, str):
-        return ShownBody(_beginning(value, most), True)
+        return ShownBody(_beginning(value, max_bytes), True)
     if isinstance(value, list):
-        return ShownBody(_first_items(value, most, depth), True)
+        return ShownBody(_first_items(value, max_bytes, depth), True)
     if isinstance(value, dict):
-        return ShownBody(_members(value, most, depth), True)
+        return ShownBody(_members(value, max_bytes, depth), True)
     return ShownBody(None, True)
 
 
-def _first_items(value: list[Any], most: int, depth: int) -> list[Any]:
-    kept: list[Any] = []
-    left = most - 2
+def _first_items(value: list[Any], max_bytes: int, depth: int) -> list[Any]:
+    items: list[Any] = []
+    remaining_bytes = max_bytes - 2
     for item in value:
         size = len(_encode(item)) + 1
-        if size > left:
-            if not kept and left >= LEAST and isinstance(item, dict | list | str):
-                kept.append(shortened(item, left, depth + 1).body)
+        if size > remaining_bytes:
+            if not items and remaining_bytes >= LEAST and isinstance(item, dict | list | str):
+                items.append(shortened(item, remaining_bytes, depth + 1).body)
             break
-        kept.append(item)
-        left -= size
-    return kept
+        items.append(item)
+        remaining_bytes -= size
+    return items
 
 
-def _members(value: dict[str, Any], most: int, depth: int) -> dict[str, Any]:
-    left = most - 2
+def _members(value: dict[str, Any], max_bytes: int, depth: int) -> dict[str, Any]:
+    remaining_bytes = max_bytes - 2
     sizes = {name: len(_encode({name: inner})) for name, inner in value.items()}
-    kept: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     # The smallest parts first: each may have an equal share of the rest, and few need all of it.
     for at, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
-        share = left // (len(sizes) - at)
+        share = remaining_bytes // (len(sizes) - at)
         if sizes[name] <= share:
-            kept[name] = value[name]
-            left -= sizes[name]
+            members[name] = value[name]
+            remaining_bytes -= sizes[name]
             continue
         overhead = len(_encode(name)) + 2
         if share - overhead < LEAST:
             continue
-        kept[name] = shortened(value[name], share - overhead, depth + 1).body
-        left -= min(len(_encode({name: kept[name]})), left)
-    return {name: kept[name] for name in value if name in kept}
+        members[name] = shortened(value[name], share - overhead, depth + 1).body
+        remaining_bytes -= min(len(_encode({name: members[name]})), remaining_bytes)
+    return {name: members[name] for name in value if name in members}
 
 
-def _beginning(text: str, most: int) -> str:
-    low, high = 0, min(len(text), most)
+def _beginning(text: str, max_bytes: int) -> str:
+    low, high = 0, min(len(text), max_bytes)
     while low < high:
         middle = (low + high + 1) // 2
-        if len(_encode(text[:middle])) <= most:
+        if len(_encode(text[:middle])) <= max_bytes:
             low = middle
         else:
             high = middle - 1

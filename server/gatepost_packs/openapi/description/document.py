@@ -102,14 +102,16 @@ class ApiDescription:
         The path's `servers` apply if the operation has none.
         """
         item = self._item(entry.path)
-        found: dict[str, Any] = msgspec.json.decode(item[entry.method.lower()])
+        operation_source: dict[str, Any] = msgspec.json.decode(item[entry.method.lower()])
         for name in ("parameters", "servers"):
             shared = msgspec.json.decode(item[name]) if name in item else None
             if isinstance(shared, list):
-                own = found.get(name)
-                own = own if isinstance(own, list) else []
-                found[name] = [*shared, *own] if name == "parameters" else own or shared
-        return found
+                own_list = operation_source.get(name)
+                own_list = own_list if isinstance(own_list, list) else []
+                operation_source[name] = (
+                    [*shared, *own_list] if name == "parameters" else own_list or shared
+                )
+        return operation_source
 
     def _dialect(self) -> Dialect:
         version = self.member("openapi") or self.member("swagger")
@@ -131,9 +133,9 @@ class ApiDescription:
         for _ in range(HOPS):
             if not isinstance(item, dict) or "$ref" not in item:
                 break
-            own = {name: raw for name, raw in item.items() if name != "$ref"}
+            siblings = {name: raw for name, raw in item.items() if name != "$ref"}
             referred = _level(self.at(_text(msgspec.json.decode(item["$ref"]))))
-            item = {**referred, **own} if isinstance(referred, dict) else own
+            item = {**referred, **siblings} if isinstance(referred, dict) else siblings
         if not isinstance(item, dict):
             raise Unresolvable(path)
         return item

@@ -88,21 +88,21 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 def read_operation(document: ApiDescription, entry: OperationSummary) -> Operation:
     """Return the operation of that entry."""
     source: dict[str, Any] = resolved(document, document.operation(entry))
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    parameters: dict[tuple[str, str], dict[str, Any]] = {}
     listed = source.get("parameters")
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("name"), str):
+    for parameter in listed if isinstance(listed, list) else ():
+        if isinstance(parameter, dict) and isinstance(parameter.get("name"), str):
             # The operation's own parameters come last and replace those of its path.
-            found[one["name"], str(one.get("in"))] = one
+            parameters[parameter["name"], str(parameter.get("in"))] = parameter
     if listed is not None:
-        source["parameters"] = list(found.values())
+        source["parameters"] = list(parameters.values())
     old = document.dialect == "2.0"
-    body = _old_body(document, source, found) if old else _body(source.get("requestBody"))
+    body = _old_body(document, source, parameters) if old else _body(source.get("requestBody"))
     return Operation(
         entry=entry,
         dialect=document.dialect,
         source=source,
-        parameters=tuple(_parameters(found.values(), old=old)),
+        parameters=tuple(_parameters(parameters.values(), old=old)),
         body=body,
     )
 
@@ -112,8 +112,8 @@ def answer_schema(operation: Operation) -> Mapping[str, Any] | None:
     responses = operation.source.get("responses")
     if not isinstance(responses, dict):
         return None
-    good = [code for code in sorted(responses) if code[:1] == "2"] or ["default"]
-    answer = responses.get(good[0])
+    success_codes = [code for code in sorted(responses) if code[:1] == "2"] or ["default"]
+    answer = responses.get(success_codes[0])
     if not isinstance(answer, dict):
         return None
     if operation.dialect == "2.0":
@@ -129,21 +129,21 @@ def is_json(media_type: str) -> bool:
 
 
 def _parameters(written: Any, *, old: bool) -> Iterator[Parameter]:
-    for one in written:
-        where = PARAMETER_LOCATIONS.get(str(one.get("in")))
+    for parameter in written:
+        where = PARAMETER_LOCATIONS.get(str(parameter.get("in")))
         if where is None:
             continue
-        content = _media(one.get("content"))
-        schema = next(iter(content.values())) if content else _mapping(one.get("schema"))
-        style, explode = _style(one, where)
+        content = _media(parameter.get("content"))
+        schema = next(iter(content.values())) if content else _mapping(parameter.get("schema"))
+        style, explode = _style(parameter, where)
         if old:
-            schema = {name: one[name] for name in one if name in SCHEMA_WORDS}
-            style, explode = _old_style(one, where)
+            schema = {name: parameter[name] for name in parameter if name in SCHEMA_WORDS}
+            style, explode = _old_style(parameter, where)
         yield Parameter(
-            name=one["name"],
+            name=parameter["name"],
             where=where,
-            required=one.get("required") is True or where == "path",
-            description=_text_or_empty(one.get("description")),
+            required=parameter.get("required") is True or where == "path",
+            description=_text_or_empty(parameter.get("description")),
             schema=schema,
             style=style,
             explode=explode,
@@ -181,27 +181,33 @@ def _old_body(
     written: Mapping[tuple[str, str], dict[str, Any]],
 ) -> RequestBody | None:
     consumes = source.get("consumes", document.member("consumes"))
-    types = [one for one in consumes if isinstance(one, str)] if isinstance(consumes, list) else []
-    fields = {name: one for (name, where), one in written.items() if where == "formData"}
-    whole = [one for (_, where), one in written.items() if where == "body"]
-    if whole:
-        media = {name: _mapping(whole[0].get("schema")) for name in types or [JSON]}
+    types = (
+        [media_type for media_type in consumes if isinstance(media_type, str)]
+        if isinstance(consumes, list)
+        else []
+    )
+    fields = {
+        name: parameter for (name, where), parameter in written.items() if where == "formData"
+    }
+    body_parameters = [parameter for (_, where), parameter in written.items() if where == "body"]
+    if body_parameters:
+        media = {name: _mapping(body_parameters[0].get("schema")) for name in types or [JSON]}
         return RequestBody(
-            required=whole[0].get("required") is True,
-            description=_text_or_empty(whole[0].get("description")),
+            required=body_parameters[0].get("required") is True,
+            description=_text_or_empty(body_parameters[0].get("description")),
             media=dict(sorted(media.items(), key=lambda item: _rank(item[0]))),
         )
     if not fields:
         return None
-    files = any(one.get("type") == "file" for one in fields.values())
+    files = any(field.get("type") == "file" for field in fields.values())
     form = MULTIPART if files or types == [MULTIPART] else FORM
     schema = {
         "type": "object",
         "properties": {
-            name: {word: one[word] for word in (*SCHEMA_WORDS, "description") if word in one}
-            for name, one in fields.items()
+            name: {word: field[word] for word in (*SCHEMA_WORDS, "description") if word in field}
+            for name, field in fields.items()
         },
-        "required": [name for name, one in fields.items() if one.get("required") is True],
+        "required": [name for name, field in fields.items() if field.get("required") is True],
     }
     return RequestBody(required=bool(schema["required"]), media={form: schema})
 
@@ -210,7 +216,9 @@ def _media(content: Any) -> dict[str, Mapping[str, Any]]:
     if not isinstance(content, dict):
         return {}
     return {
-        name: _mapping(one.get("schema")) for name, one in content.items() if isinstance(one, dict)
+        name: _mapping(entry.get("schema"))
+        for name, entry in content.items()
+        if isinstance(entry, dict)
     }
 
 

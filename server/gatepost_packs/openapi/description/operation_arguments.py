@@ -45,16 +45,16 @@ def tool_names(
         )
         for entry in entries
     }
-    named = {
+    full_names = {
         parameter: name if name != prefix else prefix + _snake(f"{parameter[1]} {parameter[0]}")
         for parameter, name in plain.items()
     }
-    counted = Counter(_cut(name) for name in named.values())
+    counted = Counter(_cut(name) for name in full_names.values())
     return {
         parameter: name
         if len(name) <= LONGEST and counted[name] == 1
         else _suffixed(name, parameter)
-        for parameter, name in named.items()
+        for parameter, name in full_names.items()
     }
 
 
@@ -106,22 +106,24 @@ class OperationArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     def schema(self) -> dict[str, Any]:
         """Return their JSON Schema."""
-        made: dict[str, Any] = {
+        schema: dict[str, Any] = {
             "type": "object",
-            "properties": {one.name: dict(one.schema) for one in self.listed},
+            "properties": {argument.name: dict(argument.schema) for argument in self.listed},
             "additionalProperties": self.open,
         }
-        required = [one.name for one in self.listed if one.required]
-        return {**made, "required": required} if required else made
+        required = [argument.name for argument in self.listed if argument.required]
+        return {**schema, "required": required} if required else schema
 
     def given(self, arguments: Mapping[str, Any]) -> OperationInput:
         """Return checked arguments by their place."""
         parts: dict[str, dict[str, Any]] = {where: {} for where in ("path", "query", "header")}
         parts |= {"cookie": {}, "member": {}, "body": {}}
-        known = {one.name: one for one in self.listed}
+        by_name = {argument.name: argument for argument in self.listed}
         for name, value in arguments.items():
-            one = known.get(name)
-            parts[one.target if one else "member"][one.source if one else name] = value
+            argument = by_name.get(name)
+            parts[argument.target if argument else "member"][
+                argument.source if argument else name
+            ] = value
         body = parts["body"].get("", parts["member"] or None)
         return OperationInput(parts["path"], parts["query"], parts["header"], parts["cookie"], body)
 
@@ -138,31 +140,31 @@ def arguments_of(
     simplified = Simplified(operation.dialect, plain=plain)
     order = ("path", "query", "header", "cookie")
     used = [
-        one
+        parameter
         for where in order
-        for one in operation.parameters
-        if one.where == where
-        and not (where == "header" and one.name.lower() in IGNORED_HEADERS | hidden)
+        for parameter in operation.parameters
+        if parameter.where == where
+        and not (where == "header" and parameter.name.lower() in IGNORED_HEADERS | hidden)
     ]
-    found = [
+    arguments = [
         OperationArgument(
-            name=argument_name(one.name),
-            target=one.where,
-            source=one.name,
-            required=one.required,
-            schema=_described(simplified.schema(one.schema), one.description),
+            name=argument_name(parameter.name),
+            target=parameter.where,
+            source=parameter.name,
+            required=parameter.required,
+            schema=_described(simplified.schema(parameter.schema), parameter.description),
         )
-        for one in used
+        for parameter in used
     ]
     media_type, body = None, operation.body
     is_open = False
     if body is not None:
         media_type = next(iter(body.media))
-        whole = simplified.schema(_joined(body.media[media_type]))
-        members = list(_members(body, media_type, whole))
-        is_open = bool(members) and whole.get("additionalProperties", False) is not False
-        found += members or [_whole(body, media_type, whole)]
-    return OperationArguments(listed=tuple(_apart(found)), media_type=media_type, open=is_open)
+        body_schema = simplified.schema(_joined(body.media[media_type]))
+        members = list(_members(body, media_type, body_schema))
+        is_open = bool(members) and body_schema.get("additionalProperties", False) is not False
+        arguments += members or [_whole(body, media_type, body_schema)]
+    return OperationArguments(listed=tuple(_apart(arguments)), media_type=media_type, open=is_open)
 
 
 def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
@@ -208,16 +210,18 @@ def _joined(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     parts = schema.get("allOf")
     if not isinstance(parts, list) or not parts:
         return schema
-    flat = [_joined(one) for one in parts if isinstance(one, Mapping)]
-    own = {word: value for word, value in schema.items() if word != "allOf"}
-    if len(flat) != len(parts) or not all(_is_plain(one) for one in (*flat, own)):
+    flat = [_joined(part) for part in parts if isinstance(part, Mapping)]
+    own_schema = {word: value for word, value in schema.items() if word != "allOf"}
+    if len(flat) != len(parts) or not all(
+        _is_plain(flat_schema) for flat_schema in (*flat, own_schema)
+    ):
         return schema
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for one in (*flat, own):
-        properties |= one.get("properties", {})
-        required += one.get("required", [])
-    return {"type": "object", **own, "properties": properties, "required": required}
+    for flat_schema in (*flat, own_schema):
+        properties |= flat_schema.get("properties", {})
+        required += flat_schema.get("required", [])
+    return {"type": "object", **own_schema, "properties": properties, "required": required}
 
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:
@@ -229,16 +233,16 @@ def _is_plain(schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _apart(found: list[OperationArgument]) -> Iterator[OperationArgument]:
-    taken: set[str] = set()
-    for one in found:
-        name = one.name
-        if name in taken:
-            prefix = "body" if one.target in ("member", "body") else one.target
+def _apart(arguments: list[OperationArgument]) -> Iterator[OperationArgument]:
+    taken_names: set[str] = set()
+    for argument in arguments:
+        name = argument.name
+        if name in taken_names:
+            prefix = "body" if argument.target in ("member", "body") else argument.target
             name = argument_name(f"{prefix}_{name}")
         number = 2
-        while name in taken:
+        while name in taken_names:
             name = argument_name(f"{name[:58]}_{number}")
             number += 1
-        taken.add(name)
-        yield msgspec.structs.replace(one, name=name)
+        taken_names.add(name)
+        yield msgspec.structs.replace(argument, name=name)

@@ -68,24 +68,30 @@ class OperationInput(NamedTuple):
     body: Any = None
 
 
-def request_target(operation: Operation, given: OperationInput) -> str:
+def request_target(operation: Operation, operation_input: OperationInput) -> str:
     """Return path and query of the request, percent-encoded, to follow the base URL."""
-    path = _path(operation, given.path)
-    declared = {one.name: one for one in operation.parameters if one.where == "query"}
+    path = _path(operation, operation_input.path)
+    declared = {
+        parameter.name: parameter
+        for parameter in operation.parameters
+        if parameter.where == "query"
+    }
     pairs = [
         pair
-        for name, value in given.query.items()
+        for name, value in operation_input.query.items()
         if value is not None
         for pair in _query(name, value, declared.get(name))
     ]
     return f"{path}?{'&'.join(pairs)}" if pairs else path
 
 
-def request_headers(operation: Operation, given: OperationInput) -> dict[str, str]:
+def request_headers(operation: Operation, operation_input: OperationInput) -> dict[str, str]:
     """Return the caller's headers by lower-case names; raise Misuse for forbidden ones."""
-    declared = {one.name.lower(): one for one in operation.parameters if one.where == "header"}
+    declared = {
+        header.name.lower(): header for header in operation.parameters if header.where == "header"
+    }
     headers = {}
-    for name, value in given.headers.items():
+    for name, value in operation_input.headers.items():
         if value is None:
             continue
         if not TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
@@ -94,15 +100,17 @@ def request_headers(operation: Operation, given: OperationInput) -> dict[str, st
         headers[name.lower()] = _header_text(name, _simple(value, parameter, "headers"))
     cookies = [
         f"{_escaped(name)}={_escaped(_scalar(value, 'cookies'))}"
-        for name, value in given.cookies.items()
+        for name, value in operation_input.cookies.items()
         if value is not None
     ]
     return headers | ({"cookie": "; ".join(cookies)} if cookies else {})
 
 
-def request_body(operation: Operation, given: OperationInput, content_type: str | None) -> Sending:
+def request_body(
+    operation: Operation, operation_input: OperationInput, content_type: str | None
+) -> Sending:
     """Return the client options that carry the body, in that media type if one is named."""
-    value, body = given.body, operation.body
+    value, body = operation_input.body, operation.body
     method, path = operation.entry.method, operation.entry.path
     if value is None:
         if body is not None and body.required:
@@ -124,7 +132,7 @@ def _carried(value: Any, media_type: str, body: RequestBody) -> Sending:
         if not isinstance(value, dict):
             raise Misuse(f"`body` must be an object: it is sent as {bare}.", "body")
         if bare == FORM:
-            pairs = [pair for name, one in value.items() for pair in _query(name, one, None)]
+            pairs = [pair for name, item in value.items() for pair in _query(name, item, None)]
             return {"content": "&".join(pairs).encode(), "headers": {"content-type": FORM}}
         return _multipart(value, body.media.get(media_type, {}))
     if not isinstance(value, str):
@@ -154,8 +162,8 @@ def _multipart(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Sending:
     described = properties if isinstance(properties, dict) else {}
     form: dict[str, Any] = {}
     uploads: list[Upload] = []
-    for name, one in value.items():
-        for item in one if isinstance(one, list) else [one]:
+    for name, member in value.items():
+        for item in member if isinstance(member, list) else [member]:
             if item is None:
                 continue
             upload = _upload(name, item, described.get(name))
@@ -198,15 +206,17 @@ def is_file(schema: Any) -> bool:
     )
 
 
-def _path(operation: Operation, given: Mapping[str, Any]) -> str:
+def _path(operation: Operation, path_values: Mapping[str, Any]) -> str:
     template = operation.entry.path
-    declared = {one.name: one for one in operation.parameters if one.where == "path"}
+    declared = {
+        parameter.name: parameter for parameter in operation.parameters if parameter.where == "path"
+    }
     names = PLACEHOLDER.findall(template)
-    missing = [name for name in names if given.get(name) in (None, "")]
+    missing = [name for name in names if path_values.get(name) in (None, "")]
     if missing:
         listed = ", ".join(f"`{name}`" for name in missing)
         raise Misuse(f"Missing required path parameters: {listed}.", "path_params")
-    if unknown := [name for name in given if name not in names]:
+    if unknown := [name for name in path_values if name not in names]:
         listed = ", ".join(f"`{name}`" for name in unknown)
         takes = ", ".join(f"`{name}`" for name in names) or "none"
         raise Misuse(
@@ -214,7 +224,9 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> str:
         )
     parts = PLACEHOLDER.split(template)
     filled = [
-        _segment(part, given[part], declared.get(part)) if at % 2 else quote(part, safe=LITERAL)
+        _segment(part, path_values[part], declared.get(part))
+        if at % 2
+        else quote(part, safe=LITERAL)
         for at, part in enumerate(parts)
     ]
     path = "".join(filled)
@@ -238,12 +250,12 @@ def _segment(name: str, value: Any, parameter: Parameter | None) -> str:
 def _simple_parts(value: Any, field: str, *, explode: bool, separator: str) -> str:
     """Return the value in style `simple` (OpenAPI 3, Style Values), percent-encoded."""
     if isinstance(value, list):
-        return separator.join(_escaped(_scalar(one, field)) for one in value)
+        return separator.join(_escaped(_scalar(item, field)) for item in value)
     if isinstance(value, dict):
-        between = "=" if explode else separator
+        joiner = "=" if explode else separator
         return separator.join(
-            f"{_escaped(name)}{between}{_escaped(_scalar(one, field))}"
-            for name, one in value.items()
+            f"{_escaped(name)}{joiner}{_escaped(_scalar(item, field))}"
+            for name, item in value.items()
         )
     return _escaped(_scalar(value, field))
 
@@ -253,10 +265,10 @@ def _simple(value: Any, parameter: Parameter | None, field: str) -> str:
     if parameter is not None and parameter.is_json:
         return msgspec.json.encode(value).decode()
     if isinstance(value, list):
-        return ",".join(_scalar(one, field) for one in value)
+        return ",".join(_scalar(item, field) for item in value)
     if isinstance(value, dict):
-        between = "=" if parameter is not None and parameter.explode else ","
-        return ",".join(f"{name}{between}{_scalar(one, field)}" for name, one in value.items())
+        joiner = "=" if parameter is not None and parameter.explode else ","
+        return ",".join(f"{name}{joiner}{_scalar(item, field)}" for name, item in value.items())
     return _scalar(value, field)
 
 
@@ -267,7 +279,7 @@ def _query(name: str, value: Any, parameter: Parameter | None) -> Iterator[str]:
     if parameter is not None and parameter.is_json:
         yield f"{_escaped(name)}={_escaped(msgspec.json.encode(value).decode())}"
     elif isinstance(value, list):
-        texts = [_escaped(_item(one)) for one in value]
+        texts = [_escaped(_item(item)) for item in value]
         if explode and style == "form":
             yield from (f"{_escaped(name)}={text}" for text in texts)
         elif texts:
@@ -282,12 +294,14 @@ def _query_object(
     name: str, value: Mapping[str, Any], style: str, *, explode: bool, declared: Parameter | None
 ) -> Iterator[str]:
     if style == "deepObject" or declared is None:
-        for inner, one in value.items():
-            yield from _query(f"{name}[{inner}]", one, None)
+        for inner, item in value.items():
+            yield from _query(f"{name}[{inner}]", item, None)
     elif explode:
-        yield from (f"{_escaped(inner)}={_escaped(_item(one))}" for inner, one in value.items())
+        yield from (f"{_escaped(inner)}={_escaped(_item(item))}" for inner, item in value.items())
     else:
-        flat = ",".join(f"{_escaped(inner)},{_escaped(_item(one))}" for inner, one in value.items())
+        flat = ",".join(
+            f"{_escaped(inner)},{_escaped(_item(item))}" for inner, item in value.items()
+        )
         yield f"{_escaped(name)}={flat}"
 
 

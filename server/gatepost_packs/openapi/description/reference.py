@@ -75,7 +75,7 @@ def resolved(document: ApiDescription, value: Any) -> Any:
     object is valid wherever a reference was.
     """
     holder = [value]
-    left = MAX_BYTES
+    remaining_bytes = MAX_BYTES
     # Level by level, so that the deepest parts are left out.
     queue: deque[tuple[Any, Any, ReferencePlace, tuple[str, ...], int]] = deque(
         [(holder, 0, "node", (), 0)]
@@ -86,15 +86,15 @@ def resolved(document: ApiDescription, value: Any) -> Any:
             reference = _reference(container[key], place)
             if reference is None:
                 break
-            budget = left if depth < DEPTH else 0
-            found, brought = _followed(document, container[key], reference, chain, budget)
-            container[key] = found
-            left -= brought
+            budget = remaining_bytes if depth < DEPTH else 0
+            target, target_bytes = _followed(document, container[key], reference, chain, budget)
+            container[key] = target
+            remaining_bytes -= target_bytes
             chain = (*chain, reference)
         if place != "example":
             queue.extend(
-                (container[key], inner, inside, chain, depth + 1)
-                for inner, inside in _inner(container[key], place)
+                (container[key], inner, inner_place, chain, depth + 1)
+                for inner, inner_place in _inner(container[key], place)
             )
     return holder[0]
 
@@ -127,16 +127,19 @@ def _followed(
     if size > budget:
         note = "Left out: with this, the operation would be too large to show."
         return {"description": note, "x-omitted-ref": reference}, 0
-    found = msgspec.json.decode(raw)
-    if not isinstance(found, dict):
+    target = msgspec.json.decode(raw)
+    if not isinstance(target, dict):
         return {"description": note, "x-unresolved-ref": reference}, size
     siblings = {name: inner for name, inner in value.items() if name != "$ref"}
     if document.dialect != "3.1":
         # OpenAPI 3.0 ignores the members beside a reference; notes are useful all the same.
         siblings = {name: inner for name, inner in siblings.items() if name in OVERRIDING_MEMBERS}
-    if siblings.keys() - OVERRIDING_MEMBERS and siblings.keys() & found.keys() - OVERRIDING_MEMBERS:
-        return {"allOf": [found, siblings]}, size
-    return {**found, **siblings}, size
+    if (
+        siblings.keys() - OVERRIDING_MEMBERS
+        and siblings.keys() & target.keys() - OVERRIDING_MEMBERS
+    ):
+        return {"allOf": [target, siblings]}, size
+    return {**target, **siblings}, size
 
 
 def _inner(value: Any, place: ReferencePlace) -> Iterator[tuple[Any, ReferencePlace]]:
@@ -148,9 +151,9 @@ def _inner(value: Any, place: ReferencePlace) -> Iterator[tuple[Any, ReferencePl
     elif isinstance(value, dict):
         for name, inner in value.items():
             if isinstance(inner, dict | list):
-                inside = _place_of(name, inner, place)
-                if inside != "data":
-                    yield name, inside
+                inner_place = _place_of(name, inner, place)
+                if inner_place != "data":
+                    yield name, inner_place
 
 
 def _place_of(name: str, value: Any, place: ReferencePlace) -> ReferencePlace:
@@ -171,4 +174,6 @@ def _walk(value: Any) -> Iterator[tuple[Any, ReferencePlace]]:
         container, place = stack.pop()
         yield (container, place) if place in ("node", "example") else ({}, place)
         if place != "example":
-            stack.extend((container[key], inside) for key, inside in _inner(container, place))
+            stack.extend(
+                (container[key], inner_place) for key, inner_place in _inner(container, place)
+            )

@@ -40,23 +40,23 @@ class Simplified:
         """Return the schema as JSON Schema; all references must be resolved."""
         if not isinstance(written, Mapping) or depth >= DEPTH:
             return {}
-        made: dict[str, Any] = {}
+        simple: dict[str, Any] = {}
         for word, keep in KEPT_KEYWORDS.items():
             if word in written and keep(written[word]):
-                made[word] = written[word]
+                simple[word] = written[word]
         if self._plain:
-            made.pop("pattern", None)
-        if "description" in made:
-            made["description"] = made["description"].strip()[:LONGEST]
-        self._types(written, made)
-        self._objects(written, made, depth)
+            simple.pop("pattern", None)
+        if "description" in simple:
+            simple["description"] = simple["description"].strip()[:LONGEST]
+        self._types(written, simple)
+        self._objects(written, simple, depth)
         for word in ("allOf", "anyOf", "oneOf", "prefixItems"):
             if isinstance(written.get(word), list) and self._fits(len(written[word])):
-                made[word] = [self.schema(one, depth + 1) for one in written[word]]
+                simple[word] = [self.schema(item, depth + 1) for item in written[word]]
         for word in ("items", "not", "contains", "propertyNames", "if", "then", "else"):
             if isinstance(written.get(word), Mapping) and self._fits(1):
-                made[word] = self.schema(written[word], depth + 1)
-        return self._nullable(made) if self._old and written.get("nullable") is True else made
+                simple[word] = self.schema(written[word], depth + 1)
+        return self._nullable(simple) if self._old and written.get("nullable") is True else simple
 
     def _fits(self, parts: int) -> bool:
         """Return whether there is room for so many parts, and take it."""
@@ -65,57 +65,65 @@ class Simplified:
         self.left -= parts
         return True
 
-    def _types(self, written: Mapping[str, Any], made: dict[str, Any]) -> None:
+    def _types(self, written: Mapping[str, Any], simple: dict[str, Any]) -> None:
         type_ = written.get("type")
         if type_ == "file":
             type_ = "string"
-        listed = [one for one in type_ if one in TYPES] if isinstance(type_, list) else []
+        listed = (
+            [type_name for type_name in type_ if type_name in TYPES]
+            if isinstance(type_, list)
+            else []
+        )
         if isinstance(type_, str) and type_ in TYPES:
-            made["type"] = type_
+            simple["type"] = type_
         elif listed:
-            made["type"] = listed
+            simple["type"] = listed
         for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             exclusive = written.get(word)
-            if exclusive is True and limit in made:
-                made[word] = made.pop(limit)
+            if exclusive is True and limit in simple:
+                simple[word] = simple.pop(limit)
             elif _is_number(exclusive):
-                made[word] = exclusive
+                simple[word] = exclusive
 
-    def _objects(self, written: Mapping[str, Any], made: dict[str, Any], depth: int) -> None:
+    def _objects(self, written: Mapping[str, Any], simple: dict[str, Any], depth: int) -> None:
         properties = written.get("properties")
         dropped: set[str] = set()
         if isinstance(properties, Mapping) and self._fits(len(properties)):
-            dropped = {name for name, one in properties.items() if self._is_dropped(one)}
-            made["properties"] = {
-                name: self.schema(one, depth + 1)
-                for name, one in properties.items()
+            dropped = {
+                name
+                for name, property_schema in properties.items()
+                if self._is_dropped(property_schema)
+            }
+            simple["properties"] = {
+                name: self.schema(property_schema, depth + 1)
+                for name, property_schema in properties.items()
                 if name not in dropped
             }
         required = written.get("required")
         if isinstance(required, list):
-            kept = {one for one in required if isinstance(one, str)} - dropped
-            if kept:
-                made["required"] = sorted(kept)
-        more = written.get("additionalProperties")
-        if isinstance(more, Mapping) and self._fits(1):
-            made["additionalProperties"] = self.schema(more, depth + 1)
-        elif isinstance(more, bool) and not (self._lenient and more is False):
-            made["additionalProperties"] = more
+            still_required = {name for name in required if isinstance(name, str)} - dropped
+            if still_required:
+                simple["required"] = sorted(still_required)
+        additional = written.get("additionalProperties")
+        if isinstance(additional, Mapping) and self._fits(1):
+            simple["additionalProperties"] = self.schema(additional, depth + 1)
+        elif isinstance(additional, bool) and not (self._lenient and additional is False):
+            simple["additionalProperties"] = additional
 
     def _is_dropped(self, schema: Any) -> bool:
         return isinstance(schema, Mapping) and schema.get(self._drops) is True
 
     @staticmethod
-    def _nullable(made: dict[str, Any]) -> dict[str, Any]:
+    def _nullable(simple: dict[str, Any]) -> dict[str, Any]:
         """Translate OpenAPI 3.0's own way to allow null."""
-        if isinstance(made.get("enum"), list) and None not in made["enum"]:
-            made["enum"] = [*made["enum"], None]
-        if isinstance(made.get("type"), str):
-            return {**made, "type": [made["type"], "null"]}
-        if not made.keys() & {"allOf", "anyOf", "oneOf", "enum"}:
-            return made
-        described = {"description": made.pop("description")} if "description" in made else {}
-        return {**described, "anyOf": [made, {"type": "null"}]}
+        if isinstance(simple.get("enum"), list) and None not in simple["enum"]:
+            simple["enum"] = [*simple["enum"], None]
+        if isinstance(simple.get("type"), str):
+            return {**simple, "type": [simple["type"], "null"]}
+        if not simple.keys() & {"allOf", "anyOf", "oneOf", "enum"}:
+            return simple
+        described = {"description": simple.pop("description")} if "description" in simple else {}
+        return {**described, "anyOf": [simple, {"type": "null"}]}
 
 
 def _is_number(value: Any) -> bool:

@@ -73,12 +73,16 @@ def _usable(parts: SplitResult) -> bool:
 def _first(servers: Any) -> str | None:
     """Return the first server's URL, its variables replaced by their defaults."""
     listed = servers if isinstance(servers, list) else []
-    found = [one for one in listed if isinstance(one, dict) and isinstance(one.get("url"), str)]
-    if not found:
+    valid_servers = [
+        server
+        for server in listed
+        if isinstance(server, dict) and isinstance(server.get("url"), str)
+    ]
+    if not valid_servers:
         return None
-    variables = found[0].get("variables")
+    variables = valid_servers[0].get("variables")
     values = variables if isinstance(variables, dict) else {}
-    return VARIABLE.sub(lambda match: _default(values.get(match[1])), found[0]["url"])
+    return VARIABLE.sub(lambda match: _default(values.get(match[1])), valid_servers[0]["url"])
 
 
 def _default(variable: Any) -> str:
@@ -109,7 +113,7 @@ def _old_server(document: ApiDescription, spec_url: str) -> str:
     host = document.member("host")
     host = host if isinstance(host, str) and host else loaded_from.netloc
     listed = document.member("schemes")
-    schemes = [one for one in listed if one in PORTS] if isinstance(listed, list) else []
+    schemes = [name for name in listed if name in PORTS] if isinstance(listed, list) else []
     if "https" in schemes:
         schemes = ["https"]
     scheme = schemes[0] if schemes else loaded_from.scheme or "https"

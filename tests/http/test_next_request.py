@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.conftest import RULES, Front, connected, serving
 from tests.http.test_framing import LAST_MEMBER, app, post, told, warmed
+from tests.support.connections import RULES, RecordedEdge, connected, serving
 
 REQUEST_NAME: ContextVar[str] = ContextVar("named", default="unset_")
 
@@ -97,20 +97,20 @@ async def test_nothing_of_a_request_outlives_its_connection() -> None:
     of thousands of objects.
     """
     traces: weakref.WeakSet[ScopeTrace] = weakref.WeakSet()
-    front = Front(msgspec.structs.replace(RULES, origin="http://h", development=True))
+    recorded = RecordedEdge(msgspec.structs.replace(RULES, origin="http://h", development=True))
 
     async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
         scope["trace"] = trace = ScopeTrace()
         traces.add(trace)
         await respond(send, 200, LAST_MEMBER)
 
-    front.edge.app = leaves_one
-    async with serving(front.edge, HttptoolsProtocol) as port, connected(port) as wire:
+    recorded.edge.app = leaves_one
+    async with serving(recorded.edge, HttptoolsProtocol) as port, connected(port) as wire:
         for field in (b"X-A: 1", b"X-A: 1", b"X-A: 1", b"X-A: 2", b"X-A: 1"):
             await wire.send(post(b"first", field))
             await wire.until(LAST_MEMBER)
         assert len(traces) == 1, "the connection has its last request, and no other"
-    await front.log.aclose()
+    await recorded.log.aclose()
 
     assert len(traces) == 0
 
