@@ -21,7 +21,7 @@ EXPORTERS = {"gatepost.telemetry.otlp_http"}
 """The OpenTelemetry SDK's exporters use `requests`, in threads of the SDK."""
 BLOCKING = ("time.sleep", "requests", "urllib.request", "http.client")
 BANNED = {"time.sleep", "datetime.utcnow", "eval", "exec", "pickle.loads", "os.system"}
-BROAD = {"Exception", "BaseException"}
+BROAD_EXCEPTIONS = {"Exception", "BaseException"}
 LAST_RESORTS = {"gatepost.http.edge", "gatepost.tools.runner", "gatepost.tools.threads"}
 PRIVATE_KEY = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}|\"d\"\s*:\s*\"[\w-]{20,}\"", re.ASCII
@@ -64,7 +64,7 @@ def test_broad_excepts_stand_in_three_places_only() -> None:
     others = [path for path in source_files() if module_name(path) not in LAST_RESORTS]
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [handler for handler in contents(path).excepts if handler[0] in BROAD]
+        return [handler for handler in contents(path).excepts if handler[0] in BROAD_EXCEPTIONS]
 
     assert wrong(others, rule) == []
 
@@ -118,7 +118,7 @@ def test_no_tracked_file_holds_a_private_key() -> None:
     assert files == []
 
 
-APART = (
+SEPARATE_LOCK_FILES = (
     "tests/providers/requirements.lock",
     "tests/deploy/requirements.lock",
     "deploy/requirements.lock",
@@ -129,7 +129,7 @@ APART = (
 
 def test_locks_carry_hashes_and_no_index_address() -> None:
     """A lock that names a registry installs from there on a machine that cannot reach it."""
-    for name in ("requirements.lock", "requirements-dev.lock", *APART):
+    for name in ("requirements.lock", "requirements-dev.lock", *SEPARATE_LOCK_FILES):
         text = (ROOT / name).read_text(encoding="utf-8")
         pins = re.findall(r"^[\w.-]+==", text, re.MULTILINE)
 

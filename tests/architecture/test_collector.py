@@ -10,7 +10,7 @@ import msgspec
 
 from tests.architecture.source import SOURCE_ROOTS, source_files
 
-PLAIN = (str, bytes, int, float, bool, types.NoneType, msgspec.Raw, msgspec.UnsetType)
+UNTRACKED_TYPES = (str, bytes, int, float, bool, types.NoneType, msgspec.Raw, msgspec.UnsetType)
 CONTAINERS = (tuple, frozenset, dict, Mapping)
 
 
@@ -35,7 +35,7 @@ def is_unseen(kind: Any) -> bool:
 def holds_no_ring(kind: Any) -> bool:
     """Whether values of this type lead to plain values only, however deep."""
     origin = typing.get_origin(kind)
-    if origin is typing.Literal or kind is Ellipsis or kind in PLAIN or is_unseen(kind):
+    if origin is typing.Literal or kind is Ellipsis or kind in UNTRACKED_TYPES or is_unseen(kind):
         return True
     if origin in (typing.Union, types.UnionType) or origin in CONTAINERS:
         return all(map(holds_no_ring, typing.get_args(kind)))

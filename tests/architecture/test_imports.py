@@ -13,7 +13,7 @@ from tests.architecture.source import (
     wrong,
 )
 
-PUBLIC = ("gatepost", "gatepost.sandbox", "gatepost.workspace", "gatepost_authz")
+PUBLIC_MODULES = ("gatepost", "gatepost.sandbox", "gatepost.workspace", "gatepost_authz")
 """The modules that docs/tools.md offers to packs."""
 
 ROW = re.compile(r"^\| `(?P<package>gatepost[\w.]*)` \| (?P<allowed>[^|]*) \|$", re.MULTILINE)
@@ -29,7 +29,7 @@ def table() -> dict[str, list[str]]:
     }
 
 
-ALLOWED = table()
+ALLOWED_IMPORTS = table()
 
 
 def package_of(name: str) -> str:
@@ -66,7 +66,7 @@ def test_imports_point_one_way() -> None:
     """A module imports only what the table grants its package."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        granted = ALLOWED.get(package_of(module_name(path)), [])
+        granted = ALLOWED_IMPORTS.get(package_of(module_name(path)), [])
         return [imported for imported in imports(path) if imported[0] not in granted]
 
     assert wrong(source_files(), rule) == []
@@ -78,15 +78,15 @@ def test_the_table_names_each_package_once_and_what_it_uses() -> None:
     for path in source_files():
         used[package_of(module_name(path))].update(name for name, _ in imports(path))
 
-    assert {package: set(allowed) for package, allowed in ALLOWED.items()} == used
+    assert {package: set(allowed) for package, allowed in ALLOWED_IMPORTS.items()} == used
 
 
 def test_a_package_imports_only_what_stands_above_it() -> None:
     """With the rows in such an order, no packages import each other, however long the way."""
-    rows = list(ALLOWED)
+    rows = list(ALLOWED_IMPORTS)
     below = {
         (package, other)
-        for package, allowed in ALLOWED.items()
+        for package, allowed in ALLOWED_IMPORTS.items()
         for other in allowed
         if rows.index(other) > rows.index(package)
     }
@@ -125,7 +125,7 @@ def is_public(name: str) -> bool:
     module, _, attribute = name.rpartition(".")
     if module.split(".")[0] == "gatepost_packs" or name == "gatepost_packs":
         return True
-    return module in PUBLIC and attribute in import_module(module).__all__
+    return module in PUBLIC_MODULES and attribute in import_module(module).__all__
 
 
 def test_few_modules_lie_flat() -> None:
@@ -137,8 +137,10 @@ def test_few_modules_lie_flat() -> None:
 
 def test_only_the_development_command_and_tests_import_the_signing_keys() -> None:
     """Signing must not be reachable from anything that serves in production."""
-    importers = [package for package, allowed in ALLOWED.items() if "gatepost_keys" in allowed]
-    of_them = {package for package, allowed in ALLOWED.items() if {*importers} & {*allowed}}
+    importers = [
+        package for package, allowed in ALLOWED_IMPORTS.items() if "gatepost_keys" in allowed
+    ]
+    of_them = {package for package, allowed in ALLOWED_IMPORTS.items() if {*importers} & {*allowed}}
 
     assert importers == ["gatepost.dev", "gatepost.testing"]
     assert of_them <= {"gatepost.testing"}

@@ -83,7 +83,7 @@ def case(identifier: str, name: str, make: Make, *, offline: bool = False) -> An
     )
 
 
-REFUSED = [
+REFUSED_TOKENS = [
     case("A01", "none", unsigned("none"), offline=True),
     *[case("A02", repr(a), unsigned(a), offline=True) for a in ("None", "NONE", "nOnE", " none")],
     *[
@@ -134,7 +134,7 @@ REFUSED = [
     case("A20", "stranger", by("main", "RS256", rsa_key("stranger"))),
 ]
 
-ACCEPTED = [
+ACCEPTED_TOKENS = [
     case("A08", "PS256-key-without-alg", by("main", "PS256", rsa_key())),
     case("A10", "EdDSA", by("ed", "EdDSA", ed_key())),
     case("A10", "Ed25519", by("ed", "EdDSA", ed_key(), as_alg="Ed25519")),
@@ -154,7 +154,7 @@ ACCEPTED = [
 ]
 
 
-@each(("make", "offline"), REFUSED)
+@each(("make", "offline"), REFUSED_TOKENS)
 def test_a_confused_algorithm_or_key_never_reaches_a_tool(
     server: AttackedServer, make: Make, offline: bool
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_confused_algorithm_or_key_never_reaches_a_tool(
         assert server.idp.key_hits("offline") == 0
 
 
-@each(("make", "offline"), ACCEPTED)
+@each(("make", "offline"), ACCEPTED_TOKENS)
 def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
     server: AttackedServer, make: Make, offline: bool
 ) -> None:

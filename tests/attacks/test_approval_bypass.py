@@ -10,19 +10,19 @@ from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, ApprovalDeployment, failure_kind
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))
-LARGE = "arguments.amount > 1000"
-STRICTER = {
-    "two people": {"tools": ["act"], "when": LARGE, "approvals": 2},
-    "other approver": {"tools": ["act"], "when": LARGE, "by": ["role:treasurer"]},
+LARGE_AMOUNT = "arguments.amount > 1000"
+STRICTER_SETTINGS = {
+    "two people": {"tools": ["act"], "when": LARGE_AMOUNT, "approvals": 2},
+    "other approver": {"tools": ["act"], "when": LARGE_AMOUNT, "by": ["role:treasurer"]},
 }
 
 
 def bank(stricter: str) -> ApprovalDeployment:
     """Every call needs an approver, a large one more than that."""
-    return ApprovalDeployment(require=["act"], rules=[STRICTER[stricter]])
+    return ApprovalDeployment(require=["act"], rules=[STRICTER_SETTINGS[stricter]])
 
 
-@pytest.mark.parametrize("stricter", STRICTER)
+@pytest.mark.parametrize("stricter", STRICTER_SETTINGS)
 async def test_an_edit_does_not_go_around_a_stricter_rule(stricter: str) -> None:
     """A small call that one person may approve was edited into one that takes two, or others."""
     replica = bank(stricter).replica()
@@ -36,7 +36,7 @@ async def test_an_edit_does_not_go_around_a_stricter_rule(stricter: str) -> None
     await replica.service.approve(ACME, request.id, BOB, edited=edited)
 
 
-@pytest.mark.parametrize("stricter", STRICTER)
+@pytest.mark.parametrize("stricter", STRICTER_SETTINGS)
 async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None:
     """A grant that was given with a small call let every large one pass."""
     deployment = bank(stricter)
@@ -53,17 +53,19 @@ async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     """Given with a call that only a treasurer approves; the operator may approve any."""
     replica = bank("other approver").replica()
     request = await replica.asked(what="a", amount=5000)
-    await replica.service.approve(ACME, request.id, TREASURER, grant=GrantScope(uses=1, when=LARGE))
+    await replica.service.approve(
+        ACME, request.id, TREASURER, grant=GrantScope(uses=1, when=LARGE_AMOUNT)
+    )
     assert failure_kind(await replica.call(what="b", amount=6000)) == ""
 
     request = await replica.asked(what="c", amount=1)
     await replica.service.approve(
-        ACME, request.id, Operator("root"), grant=GrantScope(uses=1, when=LARGE)
+        ACME, request.id, Operator("root"), grant=GrantScope(uses=1, when=LARGE_AMOUNT)
     )
     assert failure_kind(await replica.call(what="d", amount=7000)) == ""
 
 
-DELEGATE = a_caller(actor="agent")
+DELEGATE_CALLER = a_caller(actor="agent")
 
 
 async def test_an_approval_of_a_users_call_does_not_cover_a_delegate() -> None:
@@ -72,7 +74,7 @@ async def test_an_approval_of_a_users_call_does_not_cover_a_delegate() -> None:
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
 
-    delegated = await replica.asked(caller=DELEGATE, what="a")
+    delegated = await replica.asked(caller=DELEGATE_CALLER, what="a")
 
     assert delegated.caller.actor == "agent"
     assert failure_kind(await replica.call(what="b")) == ""
@@ -87,13 +89,13 @@ async def test_an_agent_cannot_approve_a_call_it_makes_for_a_user() -> None:
         await replica.service.approve(ACME, request.id, BOB)
 
 
-WITHIN = "arguments.a.all(y, x == y)"
-HIDDEN = {
+NESTED_ALL = "arguments.a.all(y, x == y)"
+HIDDEN_CONDITIONS = {
     "behind a comment": "arguments.a.all//\n(x, arguments.a.all//\n(y, x == y))",
-    "behind a parenthesis in a comment": f"arguments.a.all(x, // )\n {WITHIN})",
-    "between quotation marks in comments": f'// "\n arguments.a.all(x, {WITHIN}) // "',
-    "between raw texts": rf'r"\" == "" || arguments.a.all(x, {WITHIN}) || r"\" == ""',
-    "between long texts": rf"'''\'''' == '' || arguments.a.all(x, {WITHIN}) || '''' '''== ''",
+    "behind a parenthesis in a comment": f"arguments.a.all(x, // )\n {NESTED_ALL})",
+    "between quotation marks in comments": f'// "\n arguments.a.all(x, {NESTED_ALL}) // "',
+    "between raw texts": rf'r"\" == "" || arguments.a.all(x, {NESTED_ALL}) || r"\" == ""',
+    "between long texts": rf"'''\'''' == '' || arguments.a.all(x, {NESTED_ALL}) || '''' '''== ''",
     "by another name": "arguments.a.existsOne(x, arguments.a.existsOne(y, x == y))",
     "in a chain that doubles": "[arguments.s]" + ".map(x, x + x)" * 100 + "== []",
     "in a pattern of the caller's": "arguments.s.matches(arguments.p)",
@@ -105,7 +107,7 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("text", HIDDEN_CONDITIONS.values(), ids=HIDDEN_CONDITIONS)
 def test_a_condition_that_would_delay_all_callers_is_refused(text: str) -> None:
     """An approver of one tenant writes conditions of grants; all tenants share the process."""
     with pytest.raises(BadCondition):

@@ -24,9 +24,9 @@ from gatepost.tools.exact_json import decoded
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
-LONG = b"0.12345678901234567891"
+LONG_NUMBER = b"0.12345678901234567891"
 NUMBERS = [
-    LONG,
+    LONG_NUMBER,
     b"9007199254740993.0",
     b"1e400",
     b"1.10",
@@ -162,9 +162,13 @@ def test_the_command_line_shows_what_is_in_a_line(
     assert '"a": "x\\' in output
 
 
-R = "[REDACTED:PASSWORD]"
+REDACTED_PASSWORD = "[REDACTED:PASSWORD]"
 USERS = [{"name": "ann", "word": "anns"}, {"name": "bob", "word": "bobs"}, {"name": "eve"}]
-ANN, BOB_HIDDEN, EVE = {"name": "ann", "word": R}, {"name": "bob", "word": R}, {"name": "eve"}
+ANN, BOB_HIDDEN, EVE = (
+    {"name": "ann", "word": REDACTED_PASSWORD},
+    {"name": "bob", "word": REDACTED_PASSWORD},
+    {"name": "eve"},
+)
 
 
 def edited_users(*edited: object) -> object:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.attacks.conftest import AttackedServer
 from tests.support.issuers import ABSENT, b64, compact, rsa_key, signer
 
-SIGN = signer(rsa_key(), "RS256")
+SIGNER = signer(rsa_key(), "RS256")
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4)
@@ -75,7 +75,7 @@ def test_any_value_of_a_claim(server: AttackedServer, claim: str, value: Any) ->
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
     """Signed by the right key, and still not a set of claims."""
-    token = compact(server.tokens().header(), payload, SIGN)
+    token = compact(server.tokens().header(), payload, SIGNER)
     if not payload:
         return
     with server.nothing_runs():

@@ -12,13 +12,13 @@ from tests.support.endpoint import EndpointClient, message
 pytestmark = pytest.mark.requirement("DE-09", "J-09")
 
 pack = Pack("writers")
-WROTE: list[str] = []
+WRITTEN_TEXTS: list[str] = []
 
 
 @pack.tool()
 async def write(ctx: CallContext, name: str) -> str:
     """Write once."""
-    WROTE.append(name)
+    WRITTEN_TEXTS.append(name)
     return f"wrote {name}"
 
 
@@ -67,7 +67,7 @@ async def test_what_has_run_is_answered_whatever_comes_behind_it() -> None:
     answer = await client.within(session, b"[%b,%b]" % (_write("a"), response))
 
     assert [response["id"] for response in answer.json] == ["a"]
-    assert WROTE.pop() == "a"
+    assert WRITTEN_TEXTS.pop() == "a"
 
 
 async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
@@ -85,4 +85,4 @@ async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
     answer = await client.within(session, b"[%b,%b,%b]" % (_write("b"), cancel, _write("c")))
 
     assert [response["id"] for response in answer.json] == ["b", "c"]
-    assert [WROTE.pop(), WROTE.pop()] == ["c", "b"]
+    assert [WRITTEN_TEXTS.pop(), WRITTEN_TEXTS.pop()] == ["c", "b"]

@@ -19,7 +19,7 @@ class Panic(BaseException):
 
 
 pack = Pack("endings")
-ENDINGS: dict[str, Callable[[], BaseException]] = {
+CALL_ENDINGS: dict[str, Callable[[], BaseException]] = {
     "panic": lambda: Panic("hunter2"),
     "interrupt": KeyboardInterrupt,
     "exit": lambda: SystemExit(3),
@@ -33,7 +33,7 @@ async def end(ctx: CallContext, how: str, waits: bool) -> str:
     """End in a way that a tool should not."""
     if waits:
         await asyncio.sleep(0)
-    raise ENDINGS[how]()
+    raise CALL_ENDINGS[how]()
 
 
 @pack.tool(timeout_s=0.02)
@@ -45,7 +45,7 @@ async def report(ctx: CallContext) -> str:
 
 @pytest.mark.parametrize("key", ["", "k"])
 @pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", CALL_ENDINGS)
 async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: str) -> None:
     """A panic got past the server's last resort: 500 without a JSON-RPC body; others ended it."""
     client = EndpointClient(pack.tools.values())

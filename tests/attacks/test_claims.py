@@ -14,8 +14,8 @@ from tests.support.measuring import each
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
-FAR = 253_402_300_799  # the last second of year 9999
-DEEP = "[" * 20_000 + "]" * 20_000
+LAST_SECOND = 253_402_300_799  # the last second of year 9999
+DEEP_JSON = "[" * 20_000 + "]" * 20_000
 
 
 def claim(**claims: Any) -> Make:
@@ -69,13 +69,13 @@ NOT_TIMES = {
     "null": "null",
 }
 
-REFUSED = [
+REFUSED_CLAIMS = [
     case("C01", "absent", claim(exp=ABSENT)),
     *[case("C02", name, literal("exp", raw)) for name, raw in NUMBERS.items()],
     *[case("C03", name, literal("exp", raw)) for name, raw in NOT_TIMES.items()],
     case("C04", "10^400", literal("exp", "1" + "0" * 400)),
     case("C04", "2^53+1", literal("exp", str(2**53 + 1))),
-    case("C04", "year-9999", claim(exp=FAR)),
+    case("C04", "year-9999", claim(exp=LAST_SECOND)),
     case("C05", "long-past", ahead("exp", -3600)),
     case("C05", "past-the-leeway", ahead("exp", -31)),
     case("C06", "future", ahead("nbf", 3600)),
@@ -145,7 +145,7 @@ REFUSED = [
 ]
 
 
-@each("make", REFUSED)
+@each("make", REFUSED_CLAIMS)
 def test_a_token_that_lies_or_is_for_another_audience_never_runs_a_tool(
     server: AttackedServer, make: Make
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_token_that_lies_or_is_for_another_audience_never_runs_a_tool(
     server.refused(make(server))
 
 
-ACCEPTED = [
+ACCEPTED_CLAIMS = [
     case("C05", "fraction", lambda server: server.tokens().text("exp", f"{time.time() + 100:.3f}")),
     case("C05", "within-the-leeway", ahead("exp", -20)),
     case("C06", "past", ahead("nbf", -60)),
@@ -165,7 +165,7 @@ ACCEPTED = [
 ]
 
 
-@each("make", ACCEPTED)
+@each("make", ACCEPTED_CLAIMS)
 def test_what_the_profile_allows_is_accepted(server: AttackedServer, make: Make) -> None:
     """Strict is not narrow: what RFC 9068 allows opens the gate."""
     server.accepted(make(server))

@@ -140,14 +140,18 @@ class SlowServer:
         return {name: value for name, value in remaining.items() if value}
 
 
-DECLARED = {"elicitation": {}, "extensions": {META + "tasks": {}}}
+CAPABILITIES = {"elicitation": {}, "extensions": {META + "tasks": {}}}
 EVENTS = [JSON, ("accept", "application/json, text/event-stream")]
-TOLD = {"progressToken": "p", META + "logLevel": "debug"}
+META_FIELDS = {"progressToken": "p", META + "logLevel": "debug"}
 KEY = ("idempotency-key", "k")
 
 
 def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
-    meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": DECLARED, **TOLD}
+    meta = {
+        META + "protocolVersion": VERSION,
+        META + "clientCapabilities": CAPABILITIES,
+        **META_FIELDS,
+    }
     named = params.get("name") or params.get("uri")
     headers = [*EVENTS, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more]
     headers += [("mcp-name", named)] if named else []
@@ -155,17 +159,21 @@ def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[
 
 
 def old(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
-    return "POST", message(method, {**params, "_meta": TOLD}), [*EVENTS, *more]
+    return "POST", message(method, {**params, "_meta": META_FIELDS}), [*EVENTS, *more]
 
 
-WANTED = {"toolsListChanged": True, "taskIds": ["t_1"], "resourceSubscriptions": ["doc://one"]}
+LISTEN_FILTERS = {
+    "toolsListChanged": True,
+    "taskIds": ["t_1"],
+    "resourceSubscriptions": ["doc://one"],
+}
 REQUESTS = {
     "report": modern("tools/call", name="report"),
     "report once": modern("tools/call", KEY, name="report"),
     "last": modern("tools/call", name="last"),
     "last once": modern("tools/call", KEY, name="last"),
     "ask": modern("tools/call", name="ask"),
-    "listen": modern("subscriptions/listen", notifications=WANTED),
+    "listen": modern("subscriptions/listen", notifications=LISTEN_FILTERS),
     "read": modern("resources/read", uri="doc://one"),
     "old report": old("tools/call", name="report"),
     "old report once": old("tools/call", KEY, name="report"),
@@ -177,14 +185,14 @@ REQUESTS = {
     "old end": ("DELETE", b"", EVENTS),
 }
 # A dropped connection is no cancellation in sessions (S-08): these go on asking.
-ENDLESS = {"old ask", "old ask once"}
-CASES = [
-    *((name, True) for name in REQUESTS if name not in ENDLESS),
+ENDLESS_REQUESTS = {"old ask", "old ask once"}
+REQUEST_CASES = [
+    *((name, True) for name in REQUESTS if name not in ENDLESS_REQUESTS),
     *((n, False) for n in REQUESTS),
 ]
 
 
-@pytest.mark.parametrize(("name", "dropped"), CASES)
+@pytest.mark.parametrize(("name", "dropped"), REQUEST_CASES)
 async def test_nothing_is_left_whenever_a_request_ends(
     monkeypatch: pytest.MonkeyPatch, name: str, dropped: bool
 ) -> None:

@@ -32,8 +32,8 @@ from tests.attacks.conftest import (
 from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
-LARGEST = LimitsSettings().max_body_bytes
-ROOM = LARGEST - 1_000
+MAX_BODY_BYTES = LimitsSettings().max_body_bytes
+MAX_ARGUMENT_BYTES = MAX_BODY_BYTES - 1_000
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +50,11 @@ def _nested(around: bytes, inner: bytes, depth: int) -> bytes:
 def _too_large() -> Iterator[bytes]:
     """What no tool is asked about, or what holds as much as it may."""
     for item in (b'""', b"{}", b"[]", b"1e308", rb'"\"\\"', b'{"a":1}'):
-        yield list_of(item, ROOM)
-    yield b"1" * ROOM
-    yield b"[" + b",".join([b"1" * 300] * (ROOM // 301)) + b"]"
-    yield b"[" + b",".join([b"0." + b"1" * 4000] * (ROOM // 4003)) + b"]"
-    yield b'["' + rb",\"" * (ROOM // 3) + b'"]'
+        yield list_of(item, MAX_ARGUMENT_BYTES)
+    yield b"1" * MAX_ARGUMENT_BYTES
+    yield b"[" + b",".join([b"1" * 300] * (MAX_ARGUMENT_BYTES // 301)) + b"]"
+    yield b"[" + b",".join([b"0." + b"1" * 4000] * (MAX_ARGUMENT_BYTES // 4003)) + b"]"
+    yield b'["' + rb",\"" * (MAX_ARGUMENT_BYTES // 3) + b'"]'
 
 
 def hostile(almost: bytes) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ def hostile(almost: bytes) -> Iterator[bytes]:
         yield list_of(item, 800 * (len(item) + 1))
         yield object_of(item, MAX_VALUES // values - 100)
         yield object_of(item, 400)
-    yield b'"' + rb",\"" * (ROOM // 3) + b'"'
+    yield b'"' + rb",\"" * (MAX_ARGUMENT_BYTES // 3) + b'"'
     for depth in (8, 30, 52):
         yield _nested(b'{"inner":[?]}', almost, depth // 2)
         yield _nested(b"[?]", almost, depth)
@@ -186,7 +186,7 @@ class GeneratedBranch(BaseModel):
 
 SCALARS = st.sampled_from([int, str, bool, float, Literal["a", "b"], int | None])
 MODELS = st.sampled_from([GeneratedLeaf, GeneratedBranch, GeneratedLeaf | GeneratedBranch])
-BOUNDED = settings(
+FEW_EXAMPLES = settings(
     max_examples=10,
     deadline=None,
     derandomize=True,
@@ -215,7 +215,7 @@ def types(draw: st.DrawFn, depth: int = 3) -> Any:
 
 
 @pytest.mark.slow
-@BOUNDED
+@FEW_EXAMPLES
 @given(types())
 async def test_no_tool_of_an_author_is_kept_busy(hint: Any) -> None:
     """Lists, dictionaries, unions of models and models within models, of any kind."""
@@ -225,8 +225,10 @@ async def test_no_tool_of_an_author_is_kept_busy(hint: Any) -> None:
         await delays_no_other_call(client, tool.name, body)
 
 
-PLAIN = st.sampled_from(["string", "integer", "boolean", "null"]).map(lambda kind: {"type": kind})
-WIDE = st.integers(1, 20).map(
+PLAIN_SCHEMAS = st.sampled_from(["string", "integer", "boolean", "null"]).map(
+    lambda kind: {"type": kind}
+)
+WIDE_SCHEMAS = st.integers(1, 20).map(
     lambda size: {
         "type": "object",
         "properties": {f"f{n}": {"type": "integer"} for n in range(size)},
@@ -238,8 +240,8 @@ TREE = {
     "properties": {"inner": {"type": "array", "items": {"$ref": "#/properties/value"}}},
     "required": ["name"],
 }
-RAW = st.recursive(
-    PLAIN | WIDE,
+RAW_SCHEMAS = st.recursive(
+    PLAIN_SCHEMAS | WIDE_SCHEMAS,
     lambda inner: (
         inner.map(lambda schema: {"type": "array", "items": schema})
         | inner.map(lambda schema: {"type": "object", "additionalProperties": schema})
@@ -254,8 +256,8 @@ RAW = st.recursive(
 
 
 @pytest.mark.slow
-@BOUNDED
-@given(RAW)
+@FEW_EXAMPLES
+@given(RAW_SCHEMAS)
 async def test_no_schema_of_another_server_is_kept_busy(schema: dict[str, Any]) -> None:
     """Alternatives of lists, of objects and of themselves."""
     tool = bringing(schema)

@@ -16,7 +16,7 @@ from tests.support.measuring import each
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
-SIGN = signer(rsa_key(), "RS256")
+SIGNER = signer(rsa_key(), "RS256")
 
 
 def with_header(**members: Any) -> Make:
@@ -69,7 +69,7 @@ def unencoded(size: int) -> Make:
     def make(server: AttackedServer) -> str:
         claims = json.dumps(server.tokens().claims(pad="x" * size)).encode()
         header = server.tokens().header(b64=False, crit=["b64"])
-        return compact(header, claims, SIGN)
+        return compact(header, claims, SIGNER)
 
     return make
 
@@ -104,7 +104,7 @@ BAD_KIDS = {
 }
 TYPES = ("JWT", "dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "at+jwtx", 7, "")
 
-REFUSED = [
+REFUSED_HEADERS = [
     case("H01", "jku", with_unknown_key(jku="http://127.0.0.1:9/keys")),
     case("H01", "x5u", with_unknown_key(x5u="http://127.0.0.1:9/cert")),
     case("H02", "jwk", embedded),
@@ -153,7 +153,7 @@ REFUSED = [
 ]
 
 
-@each(("make", "status"), REFUSED)
+@each(("make", "status"), REFUSED_HEADERS)
 def test_a_trick_in_the_header_never_reaches_a_tool(
     server: AttackedServer, make: Make, status: int
 ) -> None:

@@ -31,7 +31,7 @@ def assert_refused(server: AttackedServer, answer: RawAnswer, status: int, error
     assert answer.field("cache-control") == "no-store"
 
 
-MALFORMED = [
+MALFORMED_HEADERS = [
     case("W01", "good-bad", [b"Bearer GOOD", b"Bearer bad"]),
     case("W01", "bad-good", [b"Bearer bad", b"Bearer GOOD"]),
     case("W01", "same-twice", [b"Bearer GOOD", b"Bearer GOOD"]),
@@ -48,7 +48,7 @@ MALFORMED = [
 ]
 
 
-@each("values", MALFORMED)
+@each("values", MALFORMED_HEADERS)
 def test_a_malformed_credential_is_never_guessed_at(
     server: AttackedServer, values: list[bytes]
 ) -> None:

@@ -14,7 +14,7 @@ from tests.support.client import RawAnswer, modern, request
 from tests.support.issuers import Receive, Scope, Send, answer, rsa_key, signer
 from tests.support.measuring import each, eventually
 
-OTHER = signer(rsa_key("other"), "RS256")
+OTHER_SIGNER = signer(rsa_key("other"), "RS256")
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 
@@ -100,13 +100,13 @@ def test_the_last_good_keys_outlive_an_outage(server: AttackedServer) -> None:
     server.accepted(server.tokens("outage").token())
     server.idp.replace("/outage/jwks", answer(500))
 
-    unknown = server.tokens("outage").token(header={"kid": "rotated"}, sign=OTHER)
+    unknown = server.tokens("outage").token(header={"kid": "rotated"}, sign=OTHER_SIGNER)
 
     unavailable(server, unknown)
     server.accepted(server.tokens("outage").token())
 
 
-ODD = {
+UNUSABLE_KEY_SETS = {
     "huge": answer(body=b'{"keys":[' + b" " * 10_000_000 + b"]}"),
     "html": answer(body=b"<html>", content_type="text/html"),
     "array": answer(body=b"[]"),
@@ -119,11 +119,14 @@ ODD = {
 
 @each(
     "issuer",
-    [pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05")) for n in ODD],
+    [
+        pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05"))
+        for n in UNUSABLE_KEY_SETS
+    ],
 )
 def test_a_document_that_is_no_key_set_is_no_key_set(server: AttackedServer, issuer: str) -> None:
     """It is not half-read: the issuer counts as unavailable."""
-    server.idp.replace(f"/{issuer}/jwks", ODD[issuer])
+    server.idp.replace(f"/{issuer}/jwks", UNUSABLE_KEY_SETS[issuer])
 
     unavailable(server, server.tokens(issuer).token())
 
@@ -157,7 +160,7 @@ def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(server: Attacked
     server.accepted(old)
     server.idp.issuer("rotates", [f.jwk(rsa_key("other"), "other")])
 
-    server.accepted(server.tokens("rotates").token(header={"kid": "other"}, sign=OTHER))
+    server.accepted(server.tokens("rotates").token(header={"kid": "other"}, sign=OTHER_SIGNER))
 
     server.refused(old)
 
@@ -168,7 +171,7 @@ def test_a_key_replaced_under_its_own_id_is_noticed(server: AttackedServer) -> N
     server.accepted(server.tokens("replaces").token())
     server.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
 
-    token = server.tokens("replaces").token(sign=OTHER)
+    token = server.tokens("replaces").token(sign=OTHER_SIGNER)
 
     eventually(lambda: opens(server, token), within=20)
 
@@ -220,7 +223,7 @@ def test_a_verdict_belongs_to_the_whole_token(server: AttackedServer) -> None:
     head, body, signature = victim.split(".")
 
     server.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
-    server.refused(server.tokens().token(jti="shared", sign=OTHER))
+    server.refused(server.tokens().token(jti="shared", sign=OTHER_SIGNER))
     forged = f.encode(server.tokens().claims(jti="shared", sub="mallory"))
     server.refused(f"{head}.{forged}.{signature}")
 
@@ -237,7 +240,9 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
     known_token = server.tokens("flood").token()
     server.accepted(known_token)
     names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]
-    tokens = [server.tokens("flood").token(header={"kid": name}, sign=OTHER) for name in names]
+    tokens = [
+        server.tokens("flood").token(header={"kid": name}, sign=OTHER_SIGNER) for name in names
+    ]
 
     with ThreadPoolExecutor(len(tokens)) as pool:
         answers = pool.map(server.call, tokens)
@@ -257,7 +262,7 @@ def test_a_refusal_does_not_tell_the_caller_which_issuers_are_trusted(
     """An unknown issuer, an unknown kind of token and a bad signature read the same."""
     refusals = [
         server.refused(server.tokens().token(iss="https://unknown.example")),
-        server.refused(server.tokens().token(sign=OTHER)),
+        server.refused(server.tokens().token(sign=OTHER_SIGNER)),
         server.refused("opaque-token"),
     ]
 

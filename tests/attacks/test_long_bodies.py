@@ -12,7 +12,7 @@ from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 BOB = a_caller(tenant_id="globex", subject="bob")
-LONG = json.dumps({"zz": '\\"' * 300_000}).encode()
+LONG_BODY = json.dumps({"zz": '\\"' * 300_000}).encode()
 """What `whoami` does not take, and what takes long to redact."""
 ECHO = json.dumps({"text": "x" * 300_000}).encode()
 
@@ -31,7 +31,7 @@ async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() ->
             answer = await rest.post(BOB, "echo", ECHO)
             assert answer.status == 200
         else:
-            answer = await rest.post(a_caller(), "whoami", LONG)
+            answer = await rest.post(a_caller(), "whoami", LONG_BODY)
             assert answer.status == 422
         ended.append(who)
 
@@ -43,7 +43,7 @@ async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() ->
 async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> None:
     """Over REST, the bodies that wait already and all other requests are answered."""
     rest = _rest()
-    many = [rest.post(a_caller(), "whoami", LONG) for _ in range(MAX_WAITING + 10)]
+    many = [rest.post(a_caller(), "whoami", LONG_BODY) for _ in range(MAX_WAITING + 10)]
     *answers, other = await asyncio.gather(*many, rest.post(BOB, "echo", ECHO))
     refused = [answer for answer in answers if answer.status == 429]
     # One runs; what the first ones still need finds the queue full, too.
@@ -55,7 +55,7 @@ async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> 
     assert other.status == 200
 
 
-VALUES = b"[" + b",".join([b'"\\\\\\""'] * 60_000) + b"]"
+MANY_VALUES = b"[" + b",".join([b'"\\\\\\""'] * 60_000) + b"]"
 """More values than a body may hold; to count them takes milliseconds."""
 MESSAGES = {
     "request": b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":%b}',
@@ -75,7 +75,7 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
     """
     alice, bob = EndpointClient(demo.pack.tools.values()), EndpointClient(demo.pack.tools.values())
     bob.caller = BOB
-    body, order = MESSAGES[kind] % VALUES, list[str]()
+    body, order = MESSAGES[kind] % MANY_VALUES, list[str]()
 
     async def send() -> Response:
         answer = await alice.send(body)

@@ -73,10 +73,10 @@ async def session_ends(server: ActingServer, session: str) -> None:
     assert ended.status == 204
 
 
-HAPPENS = [token_expires, time_passes, tenant_goes, session_ends]
+LOSSES_OF_ACCESS = [token_expires, time_passes, tenant_goes, session_ends]
 
 
-@pytest.mark.parametrize("happens", HAPPENS)
+@pytest.mark.parametrize("happens", LOSSES_OF_ACCESS)
 async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
     """
     Fifty calls of half a minute were begun one after another on the strength of one check: for 25

@@ -18,7 +18,9 @@ from tests.support.connections import HOST, RecordedEdge, ask
 from tests.support.measuring import each, steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
-OPEN = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'
+INITIALIZE = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'
+)
 META = (
     b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
     b'"io.modelcontextprotocol/clientCapabilities":{}}'
@@ -47,7 +49,7 @@ def modern_call(
 
 
 def session_of(server: AttackedServer) -> tuple[str, str]:
-    identity = post(server, OPEN).field("mcp-session-id")
+    identity = post(server, INITIALIZE).field("mcp-session-id")
     assert identity
     return ("Mcp-Session-Id", identity)
 

@@ -101,10 +101,10 @@ def test_a_word_that_a_note_has_very_often_is_shown_once(
     assert len(hit.snippet) < 3_000
 
 
-SIGNS = {"return": "\r", "form feed": "\f", "next line": "\x85", "separator": "\u2028"}
+LINE_BREAKS = {"return": "\r", "form feed": "\f", "next line": "\x85", "separator": "\u2028"}
 
 
-@pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
+@pytest.mark.parametrize("sign", LINE_BREAKS.values(), ids=LINE_BREAKS)
 def test_a_comment_is_not_shown_as_a_line_that_runs(
     sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ class WordRow(BaseModel):
     other: str
 
 
-KNOWN = Redactor({"KEY": "hunter2hunter2"})
+REDACTOR = Redactor({"KEY": "hunter2hunter2"})
 
 LITERALS = {
     "one long": "a" * 20_000,
@@ -49,7 +49,7 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
 ) -> None:
     """A caller that writes a secret to be found everywhere gets nothing told, soon."""
     monkeypatch.setattr(secret_search, "EFFORT", 4_000)
-    redactor = KNOWN.with_values([("TOKEN", literal)])
+    redactor = REDACTOR.with_values([("TOKEN", literal)])
     text = literal[-6:-2] * 4_000
     secrets: list[bytes] = []
     taken = steps(lambda: secrets.append(redactor.clean(text).encode()))
@@ -60,7 +60,7 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
 def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that is withheld keeps its form."""
     monkeypatch.setattr(secret_search, "EFFORT", 1_000)
-    redactor = KNOWN.with_values([("TOKEN", "a" * 4_000)])
+    redactor = REDACTOR.with_values([("TOKEN", "a" * 4_000)])
     clean = cleaned(msgspec.json.encode({"rows": ["a" * 5_000, 1, None], "b": "c"}), redactor)
     assert clean is not None
     assert msgspec.json.decode(clean)["[REDACTED:TOKEN]"]
@@ -69,7 +69,7 @@ def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch
 def test_an_ordinary_long_text_is_not_withheld() -> None:
     """What takes effort is an attack: a log that names a secret in each of its lines is told."""
     line = "2026-01-01 connect with hunter2hunter2 as user\n"
-    clean = KNOWN.clean(line * 20_000)
+    clean = REDACTOR.clean(line * 20_000)
     assert clean == line.replace("hunter2hunter2", "[REDACTED:KEY]") * 20_000
 
 
@@ -83,7 +83,7 @@ SECRET_WITHIN = {
 @pytest.mark.parametrize("text", SECRET_WITHIN.values(), ids=SECRET_WITHIN)
 def test_a_secret_behind_more_escapes_than_one_go_takes_is_found(text: bytes) -> None:
     """Where the work is done in parts, what follows is read as before."""
-    spans = KNOWN.spans(text)
+    spans = REDACTOR.spans(text)
     assert [span.name for span in spans] == ["KEY"]
     assert b"unter2" not in replaced(text, spans)
 
@@ -93,7 +93,7 @@ def test_more_escapes_than_one_go_takes_need_little_memory() -> None:
     text = SECRET_WITHIN["escapes"] * 2
     tracemalloc.start()
     try:
-        KNOWN.spans(text)
+        REDACTOR.spans(text)
         assert tracemalloc.get_traced_memory()[1] < 130 * len(text)
     finally:
         tracemalloc.stop()
@@ -240,7 +240,7 @@ def test_long_arguments_that_are_refused_are_checked_once() -> None:
     assert looked_at == MANY_VALUES + 1
 
 
-DEEP = {
+DEEP_DOCUMENTS = {
     "brackets in a text": b'{"a": "' + b"[" * (DEPTH * 2) + b'"}',
     "an escaped quotation mark": b'{"a": "\\"' + b"[" * (DEPTH * 2) + b'\\\\"}',
     "an escaped backslash at the end": b'{"a": "\\\\", "b": "' + b"{" * (DEPTH * 2) + b'"}',
@@ -248,7 +248,7 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("data", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("data", DEEP_DOCUMENTS.values(), ids=DEEP_DOCUMENTS)
 def test_what_only_looks_deep_is_read(data: bytes) -> None:
     """Brackets in texts are no levels of a description."""
     assert msgspec.json.decode(canonical(data)) == msgspec.json.decode(data)

@@ -10,7 +10,7 @@ from gatepost.redaction import secret_search as layer
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.secret_search import layers, readings, unescaped
 
-KNOWN = Redactor({"KEY": "hunter2hunter2"})
+REDACTOR = Redactor({"KEY": "hunter2hunter2"})
 
 NOTHING_BUT = {
     "apostrophes": "'" * 1_000_000,
@@ -36,7 +36,7 @@ def _longest_hold(work: Callable[[], object]) -> float:
 @pytest.mark.parametrize("text", NOTHING_BUT.values(), ids=NOTHING_BUT)
 def test_other_threads_run_while_a_hostile_text_is_searched(text: str) -> None:
     """A text that is nothing but marks of strings or escapes is worked on in many short steps."""
-    assert any(_longest_hold(lambda: cleaned_text(text, KNOWN)) < 0.25 for _ in range(2))
+    assert any(_longest_hold(lambda: cleaned_text(text, REDACTOR)) < 0.25 for _ in range(2))
 
 
 def test_escapes_read_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from tests.attacks.conftest import AttackedServer
 from tests.attacks.test_http_connections import connected, statuses
 from tests.support.measuring import each
 
-CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
-ODD = [
+CHUNKED_BODY = b"2\r\n{}\r\n0\r\n\r\n"
+REFUSED_CODINGS = [
     ["gzip, chunked"],
     ["chunked, chunked"],
     ["xchunked, chunked"],
@@ -13,11 +13,18 @@ ODD = [
     ["gzip", "chunked"],
     ["identity, chunked"],
 ]
-ASKED = ["POST /mcp", "GET /health", "OPTIONS /mcp", "TRACE /mcp", "POST /nowhere", "GET /"]
+METHODS_AND_TARGETS = [
+    "POST /mcp",
+    "GET /health",
+    "OPTIONS /mcp",
+    "TRACE /mcp",
+    "POST /nowhere",
+    "GET /",
+]
 
 
-@each("method_and_target", ASKED)
-@each("codings", ODD, ids=str)
+@each("method_and_target", METHODS_AND_TARGETS)
+@each("codings", REFUSED_CODINGS, ids=str)
 def test_nothing_is_served_behind_an_odd_transfer_coding(
     server: AttackedServer, method_and_target: str, codings: list[str]
 ) -> None:
@@ -29,7 +36,9 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
     )
 
     with connected(server) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + CHUNKED + next_one.encode())
+        connection.sendall(
+            "\r\n".join([*lines, "", ""]).encode() + CHUNKED_BODY + next_one.encode()
+        )
         answered = statuses(connection)
 
     assert len(answered) == 1, answered
@@ -38,7 +47,7 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
 def test_a_connection_goes_on_behind_a_body_in_chunks(server: AttackedServer) -> None:
     """A known transfer coding is unambiguous."""
     head = f"GET /health HTTP/1.1\r\nHost: {server.client.authority}\r\n"
-    first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED
+    first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED_BODY
 
     with connected(server) as connection:
         connection.sendall(first + f"{head}Connection: close\r\n\r\n".encode())

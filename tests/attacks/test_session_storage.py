@@ -170,14 +170,14 @@ async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
     assert "too large to keep" in told_later["error"]["message"]
 
 
-NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
+NEW_SESSION_RATE, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
 
 
 class ScriptedBuckets(MemorySharedStore):
     """A shared store whose buckets are as the test says."""
 
     wait: float | None = 0.0
-    empty = NEW
+    empty = NEW_SESSION_RATE
 
     def of(self, tenant: str) -> Any:
         shared_store = super().of(tenant)
@@ -191,7 +191,7 @@ class ScriptedBuckets(MemorySharedStore):
         return shared_store
 
 
-WRITES = [
+SESSION_WRITES = [
     ("setLevel", "POST", message("logging/setLevel", {"level": "error"})),
     ("GET", "GET", b""),
     ("DELETE", "DELETE", b""),
@@ -208,8 +208,8 @@ async def write(client: EndpointClient, verb: str, body: bytes) -> int:
     return answer.status
 
 
-@pytest.mark.parametrize("empty", [NEW, CHANGES])
-@pytest.mark.parametrize(("verb", "body"), [row[1:] for row in WRITES])
+@pytest.mark.parametrize("empty", [NEW_SESSION_RATE, CHANGES])
+@pytest.mark.parametrize(("verb", "body"), [row[1:] for row in SESSION_WRITES])
 async def test_new_sessions_are_rate_limited(
     verb: str, body: bytes, empty: tuple[float, float]
 ) -> None:

@@ -55,7 +55,7 @@ def test_the_token_names_the_caller_on_a_shared_connection(
     assert [caller.subject for caller in CALLS[before:]] == order
 
 
-REFUSED: dict[str, tuple[int, tuple[str, str]]] = {
+REFUSED_HEADERS: dict[str, tuple[int, tuple[str, str]]] = {
     "another site's page": (403, ("Origin", "https://evil.example")),
     "a second host": (400, ("Host", "evil.example")),
     "a second length": (400, ("Content-Length", "5")),
@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[int, tuple[str, str]]] = {
 
 
 @pytest.mark.requirement("P3")
-@pytest.mark.parametrize(("status", "field"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("status", "field"), REFUSED_HEADERS.values(), ids=REFUSED_HEADERS.keys())
 def test_what_is_refused_is_refused_behind_what_passed(
     server: AttackedServer, proxy: SharedConnection, status: int, field: tuple[str, str]
 ) -> None:

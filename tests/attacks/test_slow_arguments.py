@@ -23,7 +23,7 @@ def _garbage() -> Iterator[None]:
         yield
 
 
-COLLIDING = 2**61 - 1
+HASH_MODULUS = 2**61 - 1
 """What all multiples of have the same hash."""
 
 
@@ -32,7 +32,7 @@ def _listing(items: Iterator[bytes]) -> bytes:
 
 
 def _multiples(count: int) -> Iterator[bytes]:
-    return (b"%d" % (number * COLLIDING) for number in range(count))
+    return (b"%d" % (number * HASH_MODULUS) for number in range(count))
 
 
 def _wide_union() -> Any:

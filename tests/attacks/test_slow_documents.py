@@ -11,7 +11,7 @@ from gatepost_packs.openapi.description.reading import canonical
 from gatepost_packs.web.page_worker import answer
 from tests.support.measuring import steps
 
-RANDOM = random.Random(4)  # the same words in every run
+RANDOM_BYTES = random.Random(4)  # the same words in every run
 
 
 def _text_of(source: str) -> str:
@@ -35,7 +35,7 @@ def test_a_link_in_a_link_is_its_text() -> None:
 
 
 def _word() -> str:
-    return "/" + "".join(RANDOM.choices("ab", k=120))
+    return "/" + "".join(RANDOM_BYTES.choices("ab", k=120))
 
 
 async def test_paths_that_are_hard_to_compare_are_not_all_compared(

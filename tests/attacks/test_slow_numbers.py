@@ -16,9 +16,9 @@ from tests.support.client_requests import next_request, opened
 from tests.support.endpoint import EndpointClient, message
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
-DEAR = b"1e308"
+SLOW_NUMBER = b"1e308"
 """What msgspec's own parser takes ten microseconds for, and Python's a tenth of one."""
-MANY = b"[" + b",".join([DEAR] * 39_000) + b"]"
+MANY_SLOW_NUMBERS = b"[" + b",".join([SLOW_NUMBER] * 39_000) + b"]"
 pack = Pack("mirrors")
 
 
@@ -31,14 +31,14 @@ def _garbage() -> Iterator[None]:
 @pack.tool(output_schema={"type": "object"})
 async def reflect(ctx: CallContext) -> Outcome:
     """Answer encoded JSON from elsewhere."""
-    return Outcome(structured=msgspec.Raw(b'{"x":%b}' % MANY))
+    return Outcome(structured=msgspec.Raw(b'{"x":%b}' % MANY_SLOW_NUMBERS))
 
 
 async def test_the_capabilities_of_a_handshake() -> None:
     """They are read as values of any kind, before anything is known of the client."""
     client = EndpointClient()
     params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": "HERE"}}
-    body = message("initialize", params).replace(b'"HERE"', MANY)
+    body = message("initialize", params).replace(b'"HERE"', MANY_SLOW_NUMBERS)
 
     async def begin() -> None:
         assert (await client.send(body)).status == 200
@@ -55,7 +55,8 @@ async def test_the_answer_to_a_client_request() -> None:
         live = replicas.call(replicas.one, "ask_name")
         request = await next_request(live)
         answer = message("x", identity=request["id"]).replace(
-            b'"method": "x"', b'"result":{"action":"decline","content":{"x":%b}}' % MANY
+            b'"method": "x"',
+            b'"result":{"action":"decline","content":{"x":%b}}' % MANY_SLOW_NUMBERS,
         )
         assert (await replicas.one.within(replicas.session, answer)).status == 202
         await live.over()
@@ -75,9 +76,13 @@ async def test_the_value_that_a_tool_passes_on() -> None:
     assert hold_s < limit
 
 
-REMOTE = b"[" + b",".join([DEAR] * 166_000) + b"]"
+REMOTE_SLOW_NUMBERS = b"[" + b",".join([SLOW_NUMBER] * 166_000) + b"]"
 REPLY = OutboundReply(
-    status=400, headers={"content-type": "application/json"}, body=REMOTE, truncated=False, url=""
+    status=400,
+    headers={"content-type": "application/json"},
+    body=REMOTE_SLOW_NUMBERS,
+    truncated=False,
+    url="",
 )
 
 
@@ -94,8 +99,8 @@ async def test_a_refusal_of_another_server() -> None:
 async def test_a_condition_of_an_approval_rule() -> None:
     """Up to 64 KB of arguments are read for each rule."""
     condition = Condition("size(arguments.x) > 1")
-    arguments = b'{"x":%b}' % (b"[" + b",".join([DEAR] * 1_300) + b"]")
-    longest = b'{"y":%b,"x":[1,2]}' % (b"[" + b",".join([DEAR] * 10_800) + b"]")
+    arguments = b'{"x":%b}' % (b"[" + b",".join([SLOW_NUMBER] * 1_300) + b"]")
+    longest = b'{"y":%b,"x":[1,2]}' % (b"[" + b",".join([SLOW_NUMBER] * 10_800) + b"]")
 
     async def work() -> None:
         for value in (arguments, longest):
@@ -112,7 +117,9 @@ async def test_the_answer_of_another_server(pack_name: str) -> None:
     def read_reply() -> Any:
         if pack_name == "gitlab":
             return shown(REPLY, text=False, data=False)
-        return shown_body(REMOTE, "application/json", truncated=False, max_bytes=100_000)
+        return shown_body(
+            REMOTE_SLOW_NUMBERS, "application/json", truncated=False, max_bytes=100_000
+        )
 
     async def work() -> None:
         assert await asyncio.to_thread(read_reply)

@@ -94,7 +94,7 @@ async def server() -> AsyncIterator[ServerWithOutages]:
     await server.task_runner.aclose()
 
 
-MODERN = [
+MODERN_REQUESTS = [
     ("tools/call", {"name": "slow_compute", "arguments": {"seconds": 0}}, {}),
     ("tools/call", {"name": "sign", "arguments": {}}, {"Idempotency-Key": "k"}),
     ("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, {}),
@@ -103,7 +103,7 @@ MODERN = [
     ("tasks/update", {"taskId": "t_1", "inputResponses": {}}, {}),
     ("tasks/cancel", {"taskId": "t_1"}, {}),
 ]
-LEGACY = [
+LEGACY_REQUESTS = [
     ("POST", message("ping")),
     ("POST", message("tools/call", {"name": "greet", "arguments": {"name": "Ann"}})),
     ("POST", message("logging/setLevel", {"level": "error"})),
@@ -113,7 +113,7 @@ LEGACY = [
     ("GET", b""),
     ("DELETE", b""),
 ]
-MOST = 8
+MAX_QUERIES = 8
 """More queries than any of these makes before it is answered."""
 
 
@@ -123,7 +123,7 @@ async def tried(
     """The statuses, as the stores go away one query later each time."""
     statuses = []
     expected_id = json.loads(body).get("id") if body else None
-    for attempt in range(MOST):
+    for attempt in range(MAX_QUERIES):
         hang_up = asyncio.Event()
         hang_up.set()
         server.left = attempt
@@ -137,7 +137,7 @@ async def tried(
     return statuses
 
 
-@pytest.mark.parametrize(("method", "params", "more"), MODERN)
+@pytest.mark.parametrize(("method", "params", "more"), MODERN_REQUESTS)
 async def test_a_request_hears_of_an_outage_by_its_id(
     server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
@@ -152,7 +152,7 @@ async def test_a_request_hears_of_an_outage_by_its_id(
     assert set(statuses) - {503} <= {0, 200, 400}
 
 
-@pytest.mark.parametrize(("verb", "body"), LEGACY)
+@pytest.mark.parametrize(("verb", "body"), LEGACY_REQUESTS)
 async def test_a_session_outlives_an_outage(
     server: ServerWithOutages, verb: str, body: bytes
 ) -> None:

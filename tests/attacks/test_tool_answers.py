@@ -15,7 +15,7 @@ from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import capture_logs
 
-HALF = "\ud800"
+HALF_SURROGATE = "\ud800"
 """Half a surrogate pair, as `os.listdir` and `json.loads` answer it."""
 
 
@@ -50,9 +50,9 @@ def text(value: Any) -> Outcome:
 
 
 ANSWERS: dict[str, Callable[[], Any]] = {
-    "half a character": lambda: HALF,
-    "half a character in a list": lambda: [HALF],
-    "half a character in a block": lambda: text(f"a{HALF}"),
+    "half a character": lambda: HALF_SURROGATE,
+    "half a character in a list": lambda: [HALF_SURROGATE],
+    "half a character in a block": lambda: text(f"a{HALF_SURROGATE}"),
     "no text": lambda: text(math.nan),
     "a circle": lambda: Outcome((itself(),)),
     "no blocks": lambda: Outcome(None),  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ async def test_a_failure_may_quote_anything() -> None:
     """An odd file name in it is told as far as it can be."""
 
     def work() -> None:
-        raise ToolFailure("not_found", f"There is no {HALF}.")
+        raise ToolFailure("not_found", f"There is no {HALF_SURROGATE}.")
 
     client = EndpointClient(tools(work).tools.values())
     result = (await client.call("here")).json["result"]
@@ -152,17 +152,17 @@ async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
     @pack.resource("odd://one")
     async def one(ctx: CallContext) -> Any:
         """Something to read."""
-        return HALF
+        return HALF_SURROGATE
 
     @pack.resource("odd://two")
     async def two(ctx: CallContext) -> Any:
         """Something to read."""
-        return Contents(b"", mime_type=HALF)
+        return Contents(b"", mime_type=HALF_SURROGATE)
 
     @pack.prompt()
     async def ask(ctx: CallContext, topic: str) -> Any:
         """Something to say."""
-        return [Message("user", HALF)]
+        return [Message("user", HALF_SURROGATE)]
 
     offers = [*pack.documents.values(), *pack.prompts.values()]
     client = EndpointClient(offers)
@@ -178,7 +178,7 @@ async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
 
 async def test_a_failure_with_no_text_is_a_failed_call() -> None:
     """As an Outcome may hold any."""
-    await everywhere(lambda: Outcome(failure=Failure("conflict", HALF)))
+    await everywhere(lambda: Outcome(failure=Failure("conflict", HALF_SURROGATE)))
 
 
 async def test_a_tool_that_reports_each_row_lets_others_have_their_turn() -> None:
@@ -221,7 +221,7 @@ async def test_a_report_that_cannot_be_told_fails_its_tool() -> None:
     async def rows(ctx: CallContext) -> str:
         """Report each of many rows, in odd words."""
         for row in range(100):
-            await ctx.progress(row, message=HALF if row == 99 else "row")
+            await ctx.progress(row, message=HALF_SURROGATE if row == 99 else "row")
         return "done"
 
     answer = await EndpointClient(pack.tools.values()).ask(

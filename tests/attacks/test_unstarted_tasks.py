@@ -24,7 +24,7 @@ from tests.support.endpoint import (
 from tests.support.runners import run_ready, run_until
 
 WITHIN_S = 10
-MOST = 2
+MAX_TASKS = 2
 
 
 class SlowTasks(MemoryTasks):
@@ -68,7 +68,7 @@ class ServerWithTasks:
         records = MemoryRecords()
         self.tasks = records.of("acme").tasks = SlowTasks()
         self.client = EndpointTaskClient(
-            pack.tools.values(), task_limits=TaskLimits(max_per_caller=MOST), records=records
+            pack.tools.values(), task_limits=TaskLimits(max_per_caller=MAX_TASKS), records=records
         )
         self.hang_up = asyncio.Event()
 
@@ -98,7 +98,7 @@ async def server() -> AsyncIterator[ServerWithTasks]:
 
 async def one_too_many(server: ServerWithTasks) -> None:
     """As many tasks as may be are under way."""
-    others = [await server.call(-n) for n in range(MOST)]
+    others = [await server.call(-n) for n in range(MAX_TASKS)]
     assert (await server.call(1, "k")).error == (200, -32000)
     for other in others:
         await server.ended(other)
@@ -142,8 +142,8 @@ async def test_tasks_are_counted_however_many_begin_at_once(server: ServerWithTa
     """All were counted before the first was kept, so that one caller could have any number."""
     answers = await asyncio.gather(*(server.call(number) for number in range(10)))
 
-    assert sum("result" in answer.json for answer in answers) == MOST
-    assert len(server.ran) == len(server.tasks.held) == MOST
+    assert sum("result" in answer.json for answer in answers) == MAX_TASKS
+    assert len(server.ran) == len(server.tasks.held) == MAX_TASKS
 
 
 async def test_a_task_whose_client_is_gone_before_its_answer_ends(server: ServerWithTasks) -> None:

@@ -56,7 +56,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]
 
 Ask = Callable[[Server, str], object]
 
-ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
+CALL_ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
     # what is asked, and what its record says
     "success": (
         lambda server, token: server.client.call(token, "write", {"text": "hello"}),
@@ -114,11 +114,11 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 
 
 @pytest.mark.requirement("AU3")
-@each("name", ENDINGS)
+@each("name", CALL_ENDINGS)
 def test_however_a_call_ends_it_is_on_record(audited: AuditedServer, name: str) -> None:
     """One record, there when the answer is, with who called and how it ended."""
-    ask, expected = ENDINGS[name]
-    tenant = f"t{[*ENDINGS].index(name)}"
+    ask, expected = CALL_ENDINGS[name]
+    tenant = f"t{[*CALL_ENDINGS].index(name)}"
     token = audited.gatepost.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
     ask(audited.gatepost, token)
     records = audited.records(tenant)

@@ -29,8 +29,8 @@ from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
 
-SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
-WRITE: Any = ("write", {"text": "x"})
+SOCKET, CLIENT_IPV4, CLIENT_IPV6 = "127.0.0.1", "203.0.113.9", "2001:db8::7"
+WRITE_CALL: Any = ("write", {"text": "x"})
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def forwarded_fields(*values: str) -> Fields:
 def within_a_session(server: Server, token: str, fields: Fields) -> object:
     session = [("Mcp-Session-Id", server.client.open(token))]
     return server.client.send(
-        "POST", fields=[*session, *fields], body=old_call(*WRITE), token=token
+        "POST", fields=[*session, *fields], body=old_call(*WRITE_CALL), token=token
     )
 
 
@@ -79,8 +79,8 @@ def with_progress(server: Server, token: str, fields: Fields) -> object:
 
 
 Way = Callable[[Server, str, Fields], object]
-WAYS: dict[str, Way] = {
-    "MCP": lambda server, token, fields: server.client.call(token, *WRITE, fields=fields),
+CALLS_BY_PROTOCOL: dict[str, Way] = {
+    "MCP": lambda server, token, fields: server.client.call(token, *WRITE_CALL, fields=fields),
     "MCP, refused": lambda server, token, fields: server.client.call(token, "none", fields=fields),
     "MCP, scopes": lambda server, token, fields: server.client.call(token, "scoped", fields=fields),
     "MCP, as a stream": with_progress,
@@ -91,7 +91,7 @@ WAYS: dict[str, Way] = {
     "MCP, one that calls another": lambda server, token, fields: server.client.call(
         token, "both", fields=fields
     ),
-    "REST": lambda server, token, fields: RestClient(server, token).call(*WRITE, *fields),
+    "REST": lambda server, token, fields: RestClient(server, token).call(*WRITE_CALL, *fields),
     "REST, refused": lambda server, token, fields: RestClient(server, token).call(
         "none", {}, *fields
     ),
@@ -99,7 +99,7 @@ WAYS: dict[str, Way] = {
         "both", {}, *fields
     ),
     "REST, of another tenant": lambda server, token, fields: RestClient(server, token).call(
-        *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
+        *WRITE_CALL, ("X-Octopus-Tenant-Id", "globex"), *fields
     ),
 }
 
@@ -111,18 +111,22 @@ def peers(audited: AuditedServer, tenant: str) -> list[str]:
 
 
 @pytest.mark.requirement("AU10")
-@each("name", WAYS)
+@each("name", CALLS_BY_PROTOCOL)
 def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
     """Behind a trusted proxy the address that it names; so do calls that the call makes."""
-    tenant = f"w{[*WAYS].index(name)}"
-    WAYS[name](
-        behind.gatepost, behind.gatepost.token(org_id=tenant), forwarded_fields(f"192.0.2.1, {FAR}")
+    tenant = f"w{[*CALLS_BY_PROTOCOL].index(name)}"
+    CALLS_BY_PROTOCOL[name](
+        behind.gatepost,
+        behind.gatepost.token(org_id=tenant),
+        forwarded_fields(f"192.0.2.1, {CLIENT_IPV4}"),
     )
 
-    assert peers(behind, tenant) == [FAR] * (2 if "another" in name and "tenant" not in name else 1)
+    assert peers(behind, tenant) == [CLIENT_IPV4] * (
+        2 if "another" in name and "tenant" not in name else 1
+    )
 
 
-CLAIMS = (
+ADDRESS_HEADERS = (
     "X-Forwarded-For",
     "X_Forwarded_For",
     "Forwarded",
@@ -137,17 +141,20 @@ CLAIMS = (
 
 
 @pytest.mark.requirement("AU10")
-@each("name", WAYS)
+@each("name", CALLS_BY_PROTOCOL)
 def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) -> None:
     """Whatever field it says it in: the record has the other end of the connection."""
-    tenant = f"c{[*WAYS].index(name)}"
-    fields = [(header, f"for={FAR}" if header == "Forwarded" else FAR) for header in CLAIMS]
-    WAYS[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
+    tenant = f"c{[*CALLS_BY_PROTOCOL].index(name)}"
+    fields = [
+        (header, f"for={CLIENT_IPV4}" if header == "Forwarded" else CLIENT_IPV4)
+        for header in ADDRESS_HEADERS
+    ]
+    CALLS_BY_PROTOCOL[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
     records = alone.records(tenant)
 
     assert records
     assert {record.caller.peer for record in records if record.caller} == {SOCKET}
-    assert FAR not in repr(records)
+    assert CLIENT_IPV4 not in repr(records)
 
 
 HANDED_ON = {
@@ -160,17 +167,17 @@ HANDED_ON = {
     "four numbers and one": (["203.0.113.9.9"], SOCKET),
     "too large a number": (["203.0.113.999"], SOCKET),
     "a number": (["3405803785"], SOCKET),
-    "a network": ([f"{FAR}/24"], SOCKET),
-    "a quote": ([f'{FAR}"'], SOCKET),
+    "a network": ([f"{CLIENT_IPV4}/24"], SOCKET),
+    "a quote": ([f'{CLIENT_IPV4}"'], SOCKET),
     "much of it": (["9" * 3000], SOCKET),
-    "garbage by the proxy itself": ([f"{FAR}, garbage"], SOCKET),
-    "garbage by its caller": ([f"::1%garbage, {FAR}"], FAR),
-    "an address of its caller's": ([f"192.0.2.1, {FAR}"], FAR),
-    "an address in a field before": (["192.0.2.1", FAR], FAR),
-    "a port": ([f"{FAR}:4711"], FAR),
-    "IPv6": ([FARTHER.upper()], FARTHER),
-    "IPv6 in brackets": ([f"[{FARTHER}]:4711"], FARTHER),
-    "IPv4 in IPv6": ([f"::ffff:{FAR}"], FAR),
+    "garbage by the proxy itself": ([f"{CLIENT_IPV4}, garbage"], SOCKET),
+    "garbage by its caller": ([f"::1%garbage, {CLIENT_IPV4}"], CLIENT_IPV4),
+    "an address of its caller's": ([f"192.0.2.1, {CLIENT_IPV4}"], CLIENT_IPV4),
+    "an address in a field before": (["192.0.2.1", CLIENT_IPV4], CLIENT_IPV4),
+    "a port": ([f"{CLIENT_IPV4}:4711"], CLIENT_IPV4),
+    "IPv6": ([CLIENT_IPV6.upper()], CLIENT_IPV6),
+    "IPv6 in brackets": ([f"[{CLIENT_IPV6}]:4711"], CLIENT_IPV6),
+    "IPv4 in IPv6": ([f"::ffff:{CLIENT_IPV4}"], CLIENT_IPV4),
 }
 
 
@@ -181,8 +188,8 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
     token = behind.gatepost.token(org_id=tenant)
-    behind.gatepost.client.call(token, *WRITE, fields=forwarded_fields(*values))
-    RestClient(behind.gatepost, token).call(*WRITE, *forwarded_fields(*values))
+    behind.gatepost.client.call(token, *WRITE_CALL, fields=forwarded_fields(*values))
+    RestClient(behind.gatepost, token).call(*WRITE_CALL, *forwarded_fields(*values))
 
     assert peers(behind, tenant) == [on_record] * 2
 
@@ -215,7 +222,7 @@ def test_a_connection_that_a_proxy_shares_keeps_callers_apart(
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
     tenant = f"shared-{ask.__name__}"
     token = behind.gatepost.token(org_id=tenant)
-    addresses = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
+    addresses = [CLIENT_IPV4] * 4 + [CLIENT_IPV6] * 4 + [CLIENT_IPV4, CLIENT_IPV6] * 2
     with socket.create_connection((SOCKET, behind.gatepost.client.port), timeout=30) as connection:
         for peer in addresses:
             connection.sendall(ask(behind.gatepost, token, peer))

@@ -235,19 +235,19 @@ def test_an_export_may_begin_later(deployment: DeploymentFolder, key: Path, tmp_
     assert result.out.startswith("acme: 7 records are valid, 6 to 12")
 
 
-MISTAKES = {
+REFUSED_COMMANDS = {
     "no export": (["verify", "FILE"], "it is no export"),
     "no key in it": (["verify", "FILE", "--key", "FILE"], "there is no key in it"),
     "no checkpoint": (["verify", "--checkpoint", "BAD"], "a checkpoint cannot be read"),
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", REFUSED_COMMANDS)
 def test_what_cannot_be_used_is_said_in_a_sentence(
     deployment: DeploymentFolder, tmp_path: Path, name: str
 ) -> None:
     """And no verdict is given."""
-    words, message = MISTAKES[name]
+    words, message = REFUSED_COMMANDS[name]
     files = {"FILE": b'{"a": 1}\n', "BAD": b'{"signature": 1}\n'}
     for word, content in files.items():
         (tmp_path / word).write_bytes(content)

@@ -18,8 +18,8 @@ from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords
 from tests.audit.conftest import AuditLog, audit_log, person
 
-HERE = Path(__file__).parent
-FAR, FARTHER = "203.0.113.9", "2001:db8::7"
+FOLDER = Path(__file__).parent
+CLIENT_IPV4, CLIENT_IPV6 = "203.0.113.9", "2001:db8::7"
 ITS_KEY = """\
 # key b9f329fb
 -----BEGIN PUBLIC KEY-----
@@ -42,9 +42,9 @@ async def recorded(peer: str, **settings: bool) -> AuditRecord:
 
 ADDRESSES = {
     # what the connection says, then the record, and CEF's word for it
-    FAR: (FAR, f"src={FAR} "),
-    FARTHER: (FARTHER, f"{LABEL}{FARTHER} "),
-    f"::ffff:{FAR}": (FAR, f"src={FAR} "),
+    CLIENT_IPV4: (CLIENT_IPV4, f"src={CLIENT_IPV4} "),
+    CLIENT_IPV6: (CLIENT_IPV6, f"{LABEL}{CLIENT_IPV6} "),
+    f"::ffff:{CLIENT_IPV4}": (CLIENT_IPV4, f"src={CLIENT_IPV4} "),
     "fe80::1%eth0": ("fe80::1%eth0", f"{LABEL}fe80::1 "),
     "": ("", ""),
     "a pipe": ("a pipe", ""),
@@ -69,16 +69,16 @@ async def test_exports_name_the_client_address(peer: str) -> None:
 @pytest.mark.requirement("AU10")
 async def test_an_operator_may_want_no_addresses() -> None:
     """Then nothing of one is in a record, nor in what is exported of it."""
-    record = await recorded(FAR, peers=False)
+    record = await recorded(CLIENT_IPV4, peers=False)
     text = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
 
-    assert FAR not in text
+    assert CLIENT_IPV4 not in text
     assert "alice" in text
 
 
 def test_a_chain_of_an_earlier_release_verifies() -> None:
     """Its file, as that release wrote it, before records said anything of addresses."""
-    lines = (HERE / "earlier.jsonl").read_bytes().splitlines()
+    lines = (FOLDER / "earlier.jsonl").read_bytes().splitlines()
     seen = verify_lines(lines, from_pem(ITS_KEY))
     _, _, rows = read(lines)
 
@@ -94,7 +94,7 @@ async def test_a_chain_goes_on_with_addresses(url: str) -> None:
     async with audit_log(url) as log:
         await log.note(2)
         await log.sign()
-        for peer in (FAR, FARTHER):
+        for peer in (CLIENT_IPV4, CLIENT_IPV6):
             await log.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
         await log.sign()
         seen = await log.verify()
@@ -103,10 +103,10 @@ async def test_a_chain_goes_on_with_addresses(url: str) -> None:
 
     assert (seen.bad, seen.records) == (None, 4)
     assert [record.number for record in records] == [4]
-    assert sum(FAR.encode() in line for line in lines) == 1
+    assert sum(CLIENT_IPV4.encode() in line for line in lines) == 1
 
 
-ACTING = "\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\U000e0041"
+CONTROL_CHARACTERS = "\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\U000e0041"
 
 
 @pytest.mark.requirement("AU10")
@@ -115,7 +115,11 @@ async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> No
     async with audit_log(url) as log:
         for _ in range(2):
             await log.writer.note(
-                "acme", "signin", outcome="in", caller=person(f"al{ACTING}ice"), peer=FAR
+                "acme",
+                "signin",
+                outcome="in",
+                caller=person(f"al{CONTROL_CHARACTERS}ice"),
+                peer=CLIENT_IPV4,
             )
         await log.sign()
         seen = await log.verify()
@@ -127,5 +131,8 @@ async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> No
 
     assert (seen.bad, seen.records) == (None, 2)
     assert verify_lines(lines, public_keys(log.keyring)).bad is None
-    assert not any(letter in line for line in texts for letter in ACTING)
-    assert all(record.caller and record.caller.subject == f"al{ACTING}ice" for record in records)
+    assert not any(letter in line for line in texts for letter in CONTROL_CHARACTERS)
+    assert all(
+        record.caller and record.caller.subject == f"al{CONTROL_CHARACTERS}ice"
+        for record in records
+    )

@@ -26,7 +26,7 @@ from tests.support.server import issuer_settings, running_server
 from tests.support.stores import Postgres
 
 WITHIN_S = 30
-KILLS = """
+KILL_TRIGGER = """
 CREATE SEQUENCE kills;
 CREATE FUNCTION end_this_backend() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -38,7 +38,7 @@ BEGIN
 END $$;
 CREATE {kind} TRIGGER kill {when} FOR EACH ROW EXECUTE FUNCTION end_this_backend();
 """
-MOMENTS = {
+KILL_MOMENTS = {
     "before the first record": ("", "BEFORE INSERT ON audit_segments"),
     "behind the last one": ("", "BEFORE INSERT OR UPDATE ON audit_heads"),
     "at the commit": (
@@ -112,7 +112,7 @@ def name_of(url: str) -> str:
     return url.rpartition("/")[2]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", KILL_MOMENTS)
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_a_backend_that_ends_within_a_commit(
     idp: Idp,
@@ -123,9 +123,9 @@ def test_a_backend_that_ends_within_a_commit(
     times: int,
 ) -> None:
     """One is not noticed; of several the server recovers without a call. Each is recorded once."""
-    kind, when = MOMENTS[moment]
+    kind, when = KILL_MOMENTS[moment]
     with serving(idp, migrated_postgres, tmp_path) as server:
-        sql = KILLS.format(times=times, kind=kind, when=when)
+        sql = KILL_TRIGGER.format(times=times, kind=kind, when=when)
         postgres_server.sql(sql, name_of(migrated_postgres))
         hit = server.call()
         server.recovers()

@@ -30,13 +30,13 @@ from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
 BEGAN, ENDED = 99.5, 99.75
-AT, TOOK = 1_799_999_999_750, 250_000
+ENDED_AT_US, DURATION_US = 1_799_999_999_750, 250_000
 ALICE = person("alice")
-WHO = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
-FAR = "203.0.113.9"
-ODD = 'Ünï"cö\\de\n\u2028'
-PLAIN, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
-ENCODED = msgspec.json.encode
+CALLER_JSON = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
+CLIENT_IPV4 = "203.0.113.9"
+UNUSUAL_TEXT = 'Ünï"cö\\de\n\u2028'
+PLAIN_ARGUMENTS, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
+ENCODE = msgspec.json.encode
 
 
 class OneSecret(NoSecrets):
@@ -50,7 +50,7 @@ REDACTION = Redaction(OneSecret())
 
 
 def a_call(**fields: Any) -> Call:
-    usual = {"caller": ALICE, "name": "write", "arguments": PLAIN, "request_id": "r-1"}
+    usual = {"caller": ALICE, "name": "write", "arguments": PLAIN_ARGUMENTS, "request_id": "r-1"}
     return Call(**{**usual, **fields})
 
 
@@ -87,23 +87,25 @@ def a_record(
         finished_call, a_guard(finished_call, **(guard or {})) if guarded else None, ending
     )
     usual = {"kind": "call", "tool": "write", "outcome": "success", "request_id": "r-1"}
-    usual |= {"tenant": "acme", "subject_kind": "user", "duration_us": TOOK}
-    return entry, {**usual, **expected}, {"caller": WHO, **private}
+    usual |= {"tenant": "acme", "subject_kind": "user", "duration_us": DURATION_US}
+    return entry, {**usual, **expected}, {"caller": CALLER_JSON, **private}
 
 
-ARGUMENTS = {"arguments": PLAIN.decode()}
+ARGUMENTS = {"arguments": PLAIN_ARGUMENTS.decode()}
 RECORDS: dict[str, Any] = {
     "success": a_record({}, ARGUMENTS),
     "another tool's name": a_record(
-        {"tool": ODD}, {"name": "write", **ARGUMENTS}, guard={"named": ODD}
+        {"tool": UNUSUAL_TEXT}, {"name": "write", **ARGUMENTS}, guard={"named": UNUSUAL_TEXT}
     ),
     "failure": a_record(
-        {"outcome": "denied"}, {"reason": ODD, **ARGUMENTS}, Failure("denied", ODD)
+        {"outcome": "denied"},
+        {"reason": UNUSUAL_TEXT, **ARGUMENTS},
+        Failure("denied", UNUSUAL_TEXT),
     ),
     "a word of the tool's author": a_record(
-        {"outcome": ODD},
+        {"outcome": UNUSUAL_TEXT},
         ARGUMENTS,
-        Failure(ODD, ""),  # type: ignore[arg-type]  # it is not checked
+        Failure(UNUSUAL_TEXT, ""),  # type: ignore[arg-type]  # it is not checked
     ),
     "refusal by a stage": a_record(
         {"outcome": "approval_pending"},
@@ -118,8 +120,8 @@ RECORDS: dict[str, Any] = {
     ),
     "unknown": a_record(
         {"kind": "refusal", "tool": "", "outcome": "unknown"},
-        {"reason": ODD},
-        RaisedReason("unknown", ODD),
+        {"reason": UNUSUAL_TEXT},
+        RaisedReason("unknown", UNUSUAL_TEXT),
         guarded=False,
     ),
     "too few scopes": a_record(
@@ -138,7 +140,9 @@ RECORDS: dict[str, Any] = {
         {"reason": "Later."},
         Failure("rate_limit", "Later."),
     ),
-    "correlation": a_record({}, {"correlation": ODD, **ARGUMENTS}, correlation=ODD),
+    "correlation": a_record(
+        {}, {"correlation": UNUSUAL_TEXT, **ARGUMENTS}, correlation=UNUSUAL_TEXT
+    ),
     "what has no request": a_record({"request_id": ""}, ARGUMENTS, request_id=""),
     "retry": a_record(
         {"retry": "idempotency", "replayed": True},
@@ -147,18 +151,24 @@ RECORDS: dict[str, Any] = {
         guard={"remarks": {"replayed": "yes"}},
     ),
     "remarks": a_record(
-        {"approval": "a-1", "details": {"rule": ODD, "other": "x"}},
+        {"approval": "a-1", "details": {"rule": UNUSUAL_TEXT, "other": "x"}},
         ARGUMENTS,
-        guard={"remarks": {"rule": ODD, "approval": "a-1", "other": "x"}},
+        guard={"remarks": {"rule": UNUSUAL_TEXT, "approval": "a-1", "other": "x"}},
     ),
     "within another": a_record({"depth": 2}, ARGUMENTS, depth=2),
     "prompt": a_record({"offer": "prompt"}, ARGUMENTS, kind="prompt"),
     "shared token of a machine": a_record(
-        {"subject_kind": "client", "shared_audience": True, "tenant": ODD},
-        {"caller": ENCODED({"issuer": ISSUER, "subject": ODD.replace("\u2028", "!")}).decode()}
+        {"subject_kind": "client", "shared_audience": True, "tenant": UNUSUAL_TEXT},
+        {
+            "caller": ENCODE(
+                {"issuer": ISSUER, "subject": UNUSUAL_TEXT.replace("\u2028", "!")}
+            ).decode()
+        }
         | ARGUMENTS,
         caller=msgspec.structs.replace(
-            person(ODD.replace("\u2028", "!"), ODD), subject_kind="client", shared_audience=True
+            person(UNUSUAL_TEXT.replace("\u2028", "!"), UNUSUAL_TEXT),
+            subject_kind="client",
+            shared_audience=True,
         ),
     ),
     "non-ASCII arguments": a_record(
@@ -166,7 +176,9 @@ RECORDS: dict[str, Any] = {
     ),
     "secret": a_record({}, {"arguments": '{"text": "[REDACTED:GITHUB_TOKEN]"}'}, arguments=SECRET),
     "from somewhere": a_record(
-        {}, {"caller": WHO.replace(",", f',"peer":"{FAR}",'), **ARGUMENTS}, peer=FAR
+        {},
+        {"caller": CALLER_JSON.replace(",", f',"peer":"{CLIENT_IPV4}",'), **ARGUMENTS},
+        peer=CLIENT_IPV4,
     ),
 }
 
@@ -178,13 +190,13 @@ def test_a_record_is_what_its_body_encodes_to(name: str) -> None:
     (record,) = drafted([entry])
     side = decode_side(record.side or "")
     commitments = {field: commitment(*side[field]) for field in private}
-    body = RecordBody(at=AT, **expected, commitments=commitments)
+    body = RecordBody(at=ENDED_AT_US, **expected, commitments=commitments)
 
     assert {field: value for field, (_, value) in side.items()} == private
-    assert record.body == b"," + ENCODED(body)[1:]
-    assert record.side == ENCODED(side)
+    assert record.body == b"," + ENCODE(body)[1:]
+    assert record.side == ENCODE(side)
     sort = (body.kind, body.tool, body.outcome)
-    assert (record.at, record.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
+    assert (record.at, record.sort) == (ENDED_AT_US, (*sort, body.limit, 1) if body.limit else sort)
 
 
 def peer_of(record: NewAuditRecord) -> str:
@@ -204,8 +216,8 @@ def test_refusals_say_by_which_limit() -> None:
     assert [body.get("limit", "") for body in bodies] == ["caller", "tenant", ""]
 
 
-ASKED: dict[str, bytes] = {
-    "usual": PLAIN,
+ARGUMENTS_BY_CASE: dict[str, bytes] = {
+    "usual": PLAIN_ARGUMENTS,
     "nothing": b"{}",
     "token": SECRET,
     "secret": b'{"text": "my correct-horse-battery"}',
@@ -223,29 +235,35 @@ ASKED: dict[str, bytes] = {
 }
 
 
-SUSPECT = [name for name in ASKED if name not in {"usual", "nothing", "several", "no UTF-8"}]
+SUSPECT_CASES = [
+    name for name in ARGUMENTS_BY_CASE if name not in {"usual", "nothing", "several", "no UTF-8"}
+]
 
 
-@pytest.mark.parametrize("left_out", [(), ("token", "secret"), SUSPECT])
+@pytest.mark.parametrize("left_out", [(), ("token", "secret"), SUSPECT_CASES])
 def test_arguments_read_the_same_for_all_callers(left_out: list[str]) -> None:
     """They are searched together where that is enough, and nothing of one shows in another."""
     most = 100
-    calls = [a_call(arguments=ASKED[name]) for name in ASKED if name not in left_out]
+    calls = [
+        a_call(arguments=ARGUMENTS_BY_CASE[name])
+        for name in ARGUMENTS_BY_CASE
+        if name not in left_out
+    ]
     records = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
     arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
     assert arguments == [shown(a_guard(call), most) for call in calls]
 
 
-FILL = b"y" * 200_000
-LONG: dict[str, tuple[bytes, bytes]] = {
-    "nothing": (b'{"a": "' + FILL + b'"}', b'{"a": "yyy'),
+FILLER = b"y" * 200_000
+LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
+    "nothing": (b'{"a": "' + FILLER + b'"}', b'{"a": "yyy'),
     "secret before a long text": (
-        b'{"a": "correct-horse-battery", "b": "' + FILL + b'"}',
+        b'{"a": "correct-horse-battery", "b": "' + FILLER + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "yyy',
     ),
     "secret that goes on in a long text": (
-        b'{"a": "correct-horse", "b": "-battery' + FILL + b'"}',
+        b'{"a": "correct-horse", "b": "-battery' + FILLER + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "[REDACTED:KEY]yyy',
     ),
     "secret behind a long text, split": (
@@ -253,16 +271,16 @@ LONG: dict[str, tuple[bytes, bytes]] = {
         b'{"a": "yyy',
     ),
     "token in a long text": (
-        b'{"a": "' + SECRET[10:-2] + b" " + FILL + b'"}',
+        b'{"a": "' + SECRET[10:-2] + b" " + FILLER + b'"}',
         b'{"a": "[REDACTED:GITHUB_TOKEN] yyy',
     ),
 }
 
 
-@each("name", LONG)
+@each("name", LONG_ARGUMENTS)
 def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
     """A secret is found in them whole or split, also in a text that goes on behind the cut."""
-    arguments, begin = LONG[name]
+    arguments, begin = LONG_ARGUMENTS[name]
     call, most = a_call(arguments=arguments), 70_000
     (record,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
     kept_arguments = decode_side(record.side or "")["arguments"][1]
@@ -299,7 +317,7 @@ def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> N
             (decode_side(records[0].side or "")["caller"][1], b"t%d" % (at % 7) in records[0].body)
         )
 
-    assert bodies == [(WHO.replace("alice", f"p{at % 10}"), True) for at in range(40)]
+    assert bodies == [(CALLER_JSON.replace("alice", f"p{at % 10}"), True) for at in range(40)]
 
 
 def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,11 +339,11 @@ def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
     """The next batch says of the same caller what is configured then."""
-    builder, call = RecordBuilder(), a_call(peer=FAR)
+    builder, call = RecordBuilder(), a_call(peer=CLIENT_IPV4)
     bodies = []
     for peers in (True, False, True):
         settings = AuditSettings(peers=peers)
         (records,) = builder.new_records([entry_of(call, a_guard(call))], NOW, settings).values()
         bodies.append(peer_of(records[0]))
 
-    assert bodies == [FAR, "", FAR]
+    assert bodies == [CLIENT_IPV4, "", CLIENT_IPV4]

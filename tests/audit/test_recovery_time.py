@@ -27,9 +27,9 @@ from tests.support.replicas import ReplicaProcesses
 from tests.support.stores import Postgres
 
 RECOVERED_S = 1.0
-ENDINGS = 34
+BACKEND_ENDINGS = 34
 """At each of three rates: a hundred in all."""
-MOST = ENDINGS * 9 // 10
+MEASURED_RANK = BACKEND_ENDINGS * 9 // 10
 CALLS_OF_A_RECOVERY = 10
 """
 A recovery takes this many times what a call takes at that moment, on top of `RECOVERED_S`.
@@ -94,8 +94,8 @@ def test_a_hundred_endings(
                 recoveries, usual = endings(servers, postgres_server, answers)
             answers += heard
             allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
-            text = f"{recoveries[MOST]:.2f} s at {per_second} calls a second"
-            if recoveries[MOST] > allowed:
+            text = f"{recoveries[MEASURED_RANK]:.2f} s at {per_second} calls a second"
+            if recoveries[MEASURED_RANK] > allowed:
                 slow.append(f"{text}; allowed: {allowed:.2f} s")
         for server in servers:
             server.recovers()
@@ -112,7 +112,7 @@ def endings(
 ) -> tuple[list[float], list[float]]:
     """The seconds of each recovery, sorted, and of a call to each server after it."""
     recoveries, usual = list[float](), list[float]()
-    for _ in range(ENDINGS):
+    for _ in range(BACKEND_ENDINGS):
         assert end_backends(server, name_of(servers[0].url)) >= len(servers)
         for seconds in (recoveries, usual):
             took, heard = seconds_until_good(servers)

@@ -122,7 +122,7 @@ RECORDS: dict[str, tuple[Act, int]] = {
     "a member twice": (lambda at: at.respelt(',"side":', ',"hash":"00","side":'), 7),
 }
 
-ORDER: dict[str, tuple[Act, int]] = {
+ORDER_CHANGES: dict[str, tuple[Act, int]] = {
     # what is done to which records there are, the columns made to fit
     "delete the first": (lambda at: [drop("segments", "first = 1")], 1),
     "delete some": (lambda at: [drop("segments", "first = 6")], 6),
@@ -192,7 +192,7 @@ ORDER: dict[str, tuple[Act, int]] = {
     "re-chain behind the checkpoint": (lambda at: at.rechained(11), 11),
 }
 
-PROOFS: dict[str, tuple[Act, int]] = {
+PROOF_CHANGES: dict[str, tuple[Act, int]] = {
     # what is done to what proves them
     "change a checkpoint's statement": (
         lambda at: [at.set_checkpoint(5, statement=changed(at.signed[0].statement, at=1))],
@@ -236,7 +236,7 @@ PROOFS: dict[str, tuple[Act, int]] = {
     "delete the end of the checkpoints": (lambda at: [drop("heads", "writer = 0")], 10),
 }
 
-TAMPERING = COLUMNS | RECORDS | ORDER | PROOFS
+TAMPERING_CASES = COLUMNS | RECORDS | ORDER_CHANGES | PROOF_CHANGES
 
 
 @pytest.mark.requirement("AU1")
@@ -246,13 +246,13 @@ async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str)
         await log.fill()
         before = await stolen_data(log, url)
         named, healed = {}, []
-        for name, (act, _) in TAMPERING.items():
+        for name, (act, _) in TAMPERING_CASES.items():
             await tamper(url, *act(before))
             named[name] = (await log.verify()).bad
             await tamper(url, *restored(before))
             healed.append((await log.verify()).bad)
 
-    assert named == {name: number for name, (_, number) in TAMPERING.items()}
+    assert named == {name: number for name, (_, number) in TAMPERING_CASES.items()}
     assert set(healed) == {None}
 
 

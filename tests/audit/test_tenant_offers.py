@@ -20,7 +20,7 @@ SECRET = {
     "type": "object",
     "properties": {"password": {"type": "string", "x-gatepost-secret": True}},
 }
-HARMLESS = Annotations(read_only_hint=True)
+READ_ONLY_HINT = Annotations(read_only_hint=True)
 
 
 async def login(ctx: CallContext, arguments: Any) -> Outcome:
@@ -60,8 +60,8 @@ def test_a_record_names_upstream_tool_and_definition(audited: AuditedServer) -> 
 
 def test_a_claim_to_read_hides_nothing_from_the_record(audited: AuditedServer) -> None:
     """Only effects decide what changes something."""
-    claims = crm.tool("find", annotations=HARMLESS)
-    reads = crm.tool("look", annotations=HARMLESS, effects=Effects(read_only=True))
+    claims = crm.tool("find", annotations=READ_ONLY_HINT)
+    reads = crm.tool("look", annotations=READ_ONLY_HINT, effects=Effects(read_only=True))
     source.put("claims", claims, reads)
     token = audited.gatepost.token(org_id="claims")
     audited.gatepost.client.call(token, "mcp_crm__look")

@@ -78,7 +78,7 @@ async def test_growth_of_one_chain_does_not_hide_that_another_is_shorter(
     assert (seen.writer, seen.bad) == (2, 1)
 
 
-ODD: tuple[Value, ...] = ("x", "", b"x", -1, 1.5, 2**62)
+UNUSUAL_VALUES: tuple[Value, ...] = ("x", "", b"x", -1, 1.5, 2**62)
 COLUMNS = {
     "segments": "writer first last since until counts records",
     "heads": "writer number hash pruned proof",
@@ -107,7 +107,7 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
         which = f"SELECT {column} FROM audit_{table} WHERE rowid = {row}"  # noqa: S608  # the same
         ((before,),) = file.execute(which).fetchall()
         first = row == places[0][1]
-        for value in ODD if first else [ODD[at % len(ODD)]]:
+        for value in UNUSUAL_VALUES if first else [UNUSUAL_VALUES[at % len(UNUSUAL_VALUES)]]:
             file.execute(change, [value])
             bad[column, value, row] = (await log.verify()).bad is not None
             file.execute(change, [before])

@@ -27,14 +27,14 @@ from tests.storage.test_sqlite_wal_faults import failing_commits
 from tests.support.measuring import capture_logs
 from tests.support.stores import sqlite_url
 
-LONG = 60.0
+LONG_WAIT_S = 60.0
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file whose write-ahead logs are merged only when a reader asks."""
-    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG)
-    monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG)
+    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG_WAIT_S)
+    monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG_WAIT_S)
     return sqlite_url(tmp_path)
 
 
@@ -317,7 +317,7 @@ async def test_a_row_that_is_put_back_is_recorded(log: AuditLog, file: str, runs
     assert recorded == [*range(1, len(recorded) + 1)]
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
@@ -344,9 +344,9 @@ def test_what_a_killed_process_leaves_is_merged(
 ) -> None:
     """By the next process; the chain goes on, and nothing stays in the write-ahead log."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, file, str(tmp_path / "keyring.json")],
+        [sys.executable, "-c", KILLED_PROGRAM, file, str(tmp_path / "keyring.json")],
         check=False,
-        timeout=LONG,
+        timeout=LONG_WAIT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     segments = count(file, "segments")

@@ -119,7 +119,7 @@ def of_writer(number: int, *tables: str) -> list[str]:
 
 
 HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
-REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
+WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
     "a writer": (of_writer(2, "segments", "heads"), (2, 1)),
     "the first writer": (of_writer(1, "segments", "heads"), (1, 1)),
     "its records": (of_writer(2, "segments"), (2, 1)),
@@ -154,12 +154,12 @@ REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
 
 
 @pytest.mark.requirement("AU1")
-@pytest.mark.parametrize("name", REMOVALS)
+@pytest.mark.parametrize("name", WRITER_REMOVALS)
 async def test_what_is_missing_of_a_writer_is_found(
     replicas: ReplicaLog, url: str, name: str
 ) -> None:
     """And named by its writer and number."""
-    statements, bad = REMOVALS[name]
+    statements, bad = WRITER_REMOVALS[name]
     await tamper(url, *statements)
     seen = await replicas.verify()
 
@@ -280,7 +280,7 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
     assert expired == [2, 1, 3]
 
 
-NOTED = """
+NOTE_TRIGGER = """
 CREATE TABLE noted (setting text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -293,7 +293,7 @@ CREATE TRIGGER note BEFORE INSERT ON audit_segments FOR EACH ROW EXECUTE FUNCTIO
 
 async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres: str) -> None:
     """As behind PgBouncer in transaction mode, where the session is another program's."""
-    await tamper(migrated_postgres, NOTED)
+    await tamper(migrated_postgres, NOTE_TRIGGER)
     async with audit_log(migrated_postgres) as log:
         await log.note(1)
         assert isinstance(log.records, SqlRecords)

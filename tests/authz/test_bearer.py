@@ -13,7 +13,7 @@ from tests.support.measuring import each
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.c2ln"
 B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"
 
-ACCEPTED = [
+ACCEPTED_HEADERS = [
     (f"Bearer {TOKEN}", TOKEN),
     (f"bearer {TOKEN}", TOKEN),
     (f"BEARER {TOKEN}", TOKEN),
@@ -25,7 +25,7 @@ ACCEPTED = [
     (f"Bearer {'a' * MAX_TOKEN}", "a" * MAX_TOKEN),
 ]
 
-MALFORMED = [
+MALFORMED_HEADERS = [
     "",
     "   ",
     "Bearer",
@@ -61,14 +61,14 @@ def read(*values: str) -> str:
 
 
 @pytest.mark.requirement("W03", "W05", "W06")
-@pytest.mark.parametrize(("value", "token"), ACCEPTED)
+@pytest.mark.parametrize(("value", "token"), ACCEPTED_HEADERS)
 def test_a_well_formed_credential_is_read(value: str, token: str) -> None:
     """The scheme in any case, spaces only, then one token."""
     assert read(value) == token
 
 
 @pytest.mark.requirement("W02", "W04", "W06", "W07", "W08", "W09", "A-28")
-@each("value", MALFORMED, ids=lambda value: repr(value[:24]))
+@each("value", MALFORMED_HEADERS, ids=lambda value: repr(value[:24]))
 def test_anything_else_under_bearer_is_malformed(value: str) -> None:
     """A credential that two readers could understand differently is understood by neither."""
     with pytest.raises(MalformedCredentials):
@@ -150,7 +150,8 @@ def answer(fields: list[tuple[bytes, bytes]] | None) -> object:
 @pytest.mark.requirement("W06", "W08", "W09")
 @each(
     "value",
-    [value for value, _ in ACCEPTED] + [value for value in MALFORMED if value.strip()],
+    [value for value, _ in ACCEPTED_HEADERS]
+    + [value for value in MALFORMED_HEADERS if value.strip()],
     ids=lambda value: repr(value[:24]),
 )
 def test_both_parsers_lead_to_the_same_answer(value: str) -> None:

@@ -82,16 +82,16 @@ PARSERS: dict[str, Read] = {
 }
 
 
-M = "https://mcp.example.com/mcp/.well-known/oauth-protected-resource"
+METADATA_URL = "https://mcp.example.com/mcp/.well-known/oauth-protected-resource"
 TARGET = Resource("https://mcp.example.com/mcp").of_tenant("")
-CODE = f'Bearer resource_metadata="{M}", error="invalid_token", scope="mcp:read"'
+CODE = f'Bearer resource_metadata="{METADATA_URL}", error="invalid_token", scope="mcp:read"'
 
 STRINGS: list[tuple[AuthError, int, str]] = [
     (MissingToken(), 401, CODE),
     (
         MalformedCredentials("repeated_header"),
         400,
-        f'Bearer resource_metadata="{M}", error="invalid_request", '
+        f'Bearer resource_metadata="{METADATA_URL}", error="invalid_request", '
         'error_description="Malformed Authorization header"',
     ),
     (InvalidToken("x"), 401, f'{CODE}, error_description="The access token is invalid"'),
@@ -105,13 +105,13 @@ STRINGS: list[tuple[AuthError, int, str]] = [
     (
         InsufficientScope(("mcp:read", "mcp:write")),
         403,
-        f'Bearer resource_metadata="{M}", error="insufficient_scope", '
+        f'Bearer resource_metadata="{METADATA_URL}", error="insufficient_scope", '
         'scope="mcp:read mcp:write", error_description="More permissions are required"',
     ),
     (
         InsufficientAuthentication(("phrh",), 300),
         401,
-        f'Bearer resource_metadata="{M}", error="insufficient_user_authentication", '
+        f'Bearer resource_metadata="{METADATA_URL}", error="insufficient_user_authentication", '
         'acr_values="phrh", max_age="300", '
         'error_description="A stronger or newer sign-in is required"',
     ),
@@ -149,7 +149,7 @@ def test_without_baseline_scopes_the_string_is_the_bare_one() -> None:
 
     assert (
         fields(headers)["www-authenticate"]
-        == f'Bearer resource_metadata="{M}", error="invalid_token"'
+        == f'Bearer resource_metadata="{METADATA_URL}", error="invalid_token"'
     )
     assert json.loads(body)["error"] == "invalid_token"
 
@@ -161,7 +161,7 @@ def test_a_setting_leaves_the_code_out_when_nothing_was_presented() -> None:
     missing = fields(challenge.response(MissingToken(), TARGET)[1])["www-authenticate"]
     invalid = fields(challenge.response(InvalidToken("x"), TARGET)[1])["www-authenticate"]
 
-    assert missing == f'Bearer resource_metadata="{M}", scope="mcp:read"'
+    assert missing == f'Bearer resource_metadata="{METADATA_URL}", scope="mcp:read"'
     assert 'error="invalid_token"' in invalid
 
 
@@ -178,7 +178,7 @@ def test_every_known_client_reads_what_was_meant(
     if status == 401 and not isinstance(error, InsufficientAuthentication):
         scopes = "mcp:read"
 
-    assert read(sent, "resource_metadata") == M
+    assert read(sent, "resource_metadata") == METADATA_URL
     assert read(sent, "error") == (error.code or "invalid_token")
     assert read(sent, "scope") == scopes
 

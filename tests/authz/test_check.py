@@ -11,7 +11,7 @@ from gatepost_authz.config import ClientRule, Introspection, Issuer, Problem, Ro
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.support.measuring import each
 
-GOOD: dict[str, Any] = {
+VALID_ISSUER: dict[str, Any] = {
     "issuer": "https://id.example.com",
     "tenant": TenantRule(claim="org_id"),
     "tenants": {"org_1": "acme"},
@@ -21,7 +21,7 @@ TEMPLATE = "https://mcp.example.com/t/{tenant}/mcp"
 
 
 def issuer(**changes: Any) -> Issuer:
-    return Issuer(**(GOOD | changes))
+    return Issuer(**(VALID_ISSUER | changes))
 
 
 def find(
@@ -35,17 +35,17 @@ def introspection(**changes: Any) -> Introspection:
     return Introspection(**({"client_id": "gatepost", "client_secret": "env:SECRET"} | changes))
 
 
-SECOND = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
+SECOND_ISSUER = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
 
 
 def asked_twice(prefix: str, other: str, **changes: Any) -> dict[str, Any]:
     """Two issuers with introspection and these prefixes."""
     first = issuer(introspection=introspection(token_prefix=prefix, **changes))
     second = introspection(token_prefix=other, **changes)
-    return {"issuers": [first, msgspec.structs.replace(SECOND, introspection=second)]}
+    return {"issuers": [first, msgspec.structs.replace(SECOND_ISSUER, introspection=second)]}
 
 
-CASES: list[tuple[str, str, dict[str, Any]]] = [
+PROBLEM_CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E001", "resource", {"resource": "mcp.example.com/mcp"}),
     ("authz.E001", "resource", {"resource": "ftp://mcp.example.com"}),
     ("authz.E001", "resource", {"resource": "https://[::1/mcp"}),
@@ -98,7 +98,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E018", "issuers[0].tenant.value",
      {"issuers": [issuer(tenant=TenantRule(value="../acme"), tenants={})]}),
     ("authz.E018", "tenancy.tenants[0]", {"tenants": ["acme\n"]}),
-    ("authz.E019", "issuers[0].tenants", {"issuers": [issuer(tenants={}), SECOND]}),
+    ("authz.E019", "issuers[0].tenants", {"issuers": [issuer(tenants={}), SECOND_ISSUER]}),
     ("authz.E020", "issuers[1].tenants",
      {"issuers": [issuer(), issuer(issuer="https://b.example", tenants={},
                                    tenant=TenantRule(value="acme"))]}),
@@ -305,7 +305,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
                          tenants={})], "create_on_first_use": True}),
     ("authz.W001", "resource", {"resource": "https://mcp.example.com/mcp/"}),
     ("authz.W002", "resource", {"resource": "https://mcp.example.com/mcp?v=2"}),
-    ("authz.W003", "issuers", {"issuers": [issuer(), SECOND]}),
+    ("authz.W003", "issuers", {"issuers": [issuer(), SECOND_ISSUER]}),
     ("authz.W003", "issuers[1].tenants",
      {"resource": TEMPLATE, "issuers": [issuer(), issuer(issuer="https://b.example")]}),
     ("authz.W003", "issuers",
@@ -321,7 +321,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("W21", "C08", "N09")
-@each(("identifier", "setting", "settings"), CASES)
+@each(("identifier", "setting", "settings"), PROBLEM_CASES)
 def test_an_error_is_found_under_its_id(
     identifier: str, setting: str, settings: dict[str, Any]
 ) -> None:
@@ -336,7 +336,7 @@ def test_an_error_is_found_under_its_id(
 
 def test_every_id_has_a_case() -> None:
     """An id that nothing can raise must not be documented."""
-    assert {identifier for identifier, _, _ in CASES} == set(HINTS)
+    assert {identifier for identifier, _, _ in PROBLEM_CASES} == set(HINTS)
 
 
 def test_five_errors_are_five_problems() -> None:

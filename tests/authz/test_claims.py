@@ -15,8 +15,8 @@ from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
 from tests.support.issuers import ABSENT
 from tests.support.measuring import each
 
-GENERIC = PRESETS["generic"]
-RELAXED = Preset(
+GENERIC_PRESET = PRESETS["generic"]
+RELAXED_PRESET = Preset(
     name="relaxed",
     documentation="https://provider.example/docs",
     required=frozenset({"iss", "exp"}),
@@ -28,19 +28,21 @@ RELAXED = Preset(
     must_equal={"token_use": "access"},
     machine=(NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark(claim="idtyp", value="app")),
 )
-EXPECTED = Expected(issuer=ISSUER, resource=RESOURCE, audiences=frozenset(), preset=GENERIC)
+EXPECTED_RULES = Expected(
+    issuer=ISSUER, resource=RESOURCE, audiences=frozenset(), preset=GENERIC_PRESET
+)
 
 
 def claims(**changes: Any) -> dict[str, Any]:
     return {n: v for n, v in FORGE.claims(**{"jti": "id-1"} | changes).items() if v is not ABSENT}
 
 
-def check(expected: Expected = EXPECTED, *, now: float = NOW, **changes: Any) -> Accepted:
+def check(expected: Expected = EXPECTED_RULES, *, now: float = NOW, **changes: Any) -> Accepted:
     return check_claims(claims(**changes), expected, now=now)
 
 
 def relaxed(**changes: Any) -> Expected:
-    return msgspec.structs.replace(EXPECTED, preset=RELAXED, **changes)
+    return msgspec.structs.replace(EXPECTED_RULES, preset=RELAXED_PRESET, **changes)
 
 
 def row(name: str, reason: str, **changes: Any) -> Any:
@@ -49,7 +51,7 @@ def row(name: str, reason: str, **changes: Any) -> Any:
 
 
 HOST = "https://mcp.example.com"
-REFUSED = [
+REFUSED_CLAIMS = [
     row("C01", "missing_claim", exp=ABSENT),
     *[
         row("C02", "bad_exp", exp=value)
@@ -136,7 +138,7 @@ REFUSED = [
 ]
 
 
-@each(("changes", "reason"), REFUSED)
+@each(("changes", "reason"), REFUSED_CLAIMS)
 def test_a_claim_that_is_missing_wrong_or_for_another_audience_is_refused(
     changes: dict[str, Any], reason: str
 ) -> None:
@@ -147,7 +149,7 @@ def test_a_claim_that_is_missing_wrong_or_for_another_audience_is_refused(
     assert refusal.value.reason == reason
 
 
-ACCEPTED = [
+ACCEPTED_CLAIMS = [
     row("C05", "fractions", exp=NOW + 0.5),
     row("C05", "at-exp", exp=NOW),
     row("C05", "within-leeway", exp=NOW - 29.999),
@@ -166,7 +168,7 @@ ACCEPTED = [
 ]
 
 
-@each(("changes", "reason"), ACCEPTED)
+@each(("changes", "reason"), ACCEPTED_CLAIMS)
 def test_what_the_profile_allows_is_accepted(changes: dict[str, Any], reason: str) -> None:
     """Strict is not narrow: what RFC 9068 allows passes."""
     assert check(**changes).client_id is not None
@@ -177,7 +179,7 @@ def test_what_the_profile_allows_is_accepted(changes: dict[str, Any], reason: st
 def test_the_last_moment_of_a_token_is_exact(late: float, accepted: bool) -> None:
     """Accepted while ``now < exp + leeway``; without leeway, ``exp == now`` is expired."""
     for leeway in (0, 30, 300):
-        expected = msgspec.structs.replace(EXPECTED, leeway=leeway)
+        expected = msgspec.structs.replace(EXPECTED_RULES, leeway=leeway)
         now = NOW + 300 + leeway + late
         if accepted:
             assert check(expected, now=now).expires_at == NOW + 300
@@ -208,7 +210,7 @@ def test_a_token_for_several_servers_is_flagged() -> None:
 @pytest.mark.parametrize("resource", [HOST, f"{HOST}/"])
 def test_an_origin_is_the_same_with_and_without_its_slash(resource: str) -> None:
     """Browsers' URL classes add it; nothing else is ever normalised."""
-    expected = msgspec.structs.replace(EXPECTED, resource=resource)
+    expected = msgspec.structs.replace(EXPECTED_RULES, resource=resource)
     for audience in (HOST, f"{HOST}/"):
         check(expected, aud=audience)
     for audience in (f"{HOST}//", f"{HOST}/mcp", f"{HOST}:443", "https://MCP.example.com", "/"):
@@ -219,7 +221,7 @@ def test_an_origin_is_the_same_with_and_without_its_slash(resource: str) -> None
 @pytest.mark.requirement("C13")
 def test_only_audiences_that_the_operator_lists_are_accepted_besides() -> None:
     """Providers that cannot name our resource get an explicit rule; the resource still counts."""
-    expected = msgspec.structs.replace(EXPECTED, audiences=frozenset({"api://gate"}))
+    expected = msgspec.structs.replace(EXPECTED_RULES, audiences=frozenset({"api://gate"}))
     check(expected, aud="api://gate")
     check(expected, aud=RESOURCE)
     with pytest.raises(WrongAudience):

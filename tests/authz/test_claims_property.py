@@ -11,14 +11,26 @@ from gatepost_authz.errors import AuthError
 from gatepost_authz.presets import PRESETS
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
 
-EXPECTED = Expected(
+EXPECTED_RULES = Expected(
     issuer=ISSUER,
     resource=RESOURCE,
     audiences=frozenset({"api://gate"}),
     preset=PRESETS["generic"],
 )
-GOOD = FORGE.claims(jti="id-1")
-NAMES = [*GOOD, "nbf", "acr", "auth_time", "sid", "act", "cnf", "nonce", "typ", "events", "other"]
+VALID_CLAIMS = FORGE.claims(jti="id-1")
+NAMES = [
+    *VALID_CLAIMS,
+    "nbf",
+    "acr",
+    "auth_time",
+    "sid",
+    "act",
+    "cnf",
+    "nonce",
+    "typ",
+    "events",
+    "other",
+]
 
 times = st.integers(NOW - 100_000, NOW + 100_000) | st.floats(NOW - 40, NOW + 40)
 texts = st.sampled_from(["", "a", "a b", " a", "a\n", "x" * 256, "at+jwt", "ID", "refresh", "a\tb"])
@@ -34,7 +46,7 @@ values = (
     | st.lists(audiences | texts | unusual_values, max_size=3)
 )
 changes = st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
-removals = st.sets(st.sampled_from([*GOOD]), max_size=1)
+removals = st.sets(st.sampled_from([*VALID_CLAIMS]), max_size=1)
 
 
 def is_time(value: object) -> bool:
@@ -110,13 +122,13 @@ def judge(claims: dict[str, Any]) -> bool:
 
 def verdict(claims: dict[str, Any]) -> Accepted | None:
     try:
-        return check_claims(claims, EXPECTED, now=NOW)
+        return check_claims(claims, EXPECTED_RULES, now=NOW)
     except AuthError:
         return None
 
 
 def mixed(changed: dict[str, Any], removed: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in (GOOD | changed).items() if name not in removed}
+    return {name: value for name, value in (VALID_CLAIMS | changed).items() if name not in removed}
 
 
 @given(changes, removals)

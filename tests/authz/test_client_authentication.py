@@ -86,7 +86,7 @@ def test_the_dashboard_client_writes_its_secret_alike(encoding: Any, pair: str) 
     assert form == {}
 
 
-UNUSABLE = {
+UNUSABLE_KEYS = {
     "text": "not a key",
     "curve": pem(ec.generate_private_key(ec.SECP256K1())),
     "exchange": pem(x25519.X25519PrivateKey.generate()),
@@ -94,11 +94,11 @@ UNUSABLE = {
 }
 
 
-@each("name", UNUSABLE)
+@each("name", UNUSABLE_KEYS)
 def test_a_key_that_cannot_sign_is_named_without_its_text(name: str) -> None:
     """`gatepost check` shows the sentence."""
     with pytest.raises(ValueError, match="the private key") as refusal:
-        signing_key(UNUSABLE[name])
+        signing_key(UNUSABLE_KEYS[name])
 
     assert len(str(refusal.value)) < 100
     assert refusal.value.__cause__ is None

@@ -19,7 +19,7 @@ from tests.authz.conftest import WaitingClock
 from tests.support.issuers import Answer, Idp, Receive, Scope, Send, answer
 
 OAUTH, OPENID = "oauth-authorization-server", "openid-configuration"
-ORDER = [
+METADATA_URLS = [
     (
         "https://a.example/t",
         (),
@@ -61,7 +61,7 @@ ORDER = [
 ]
 
 
-@pytest.mark.parametrize(("issuer", "extra", "expected"), ORDER)
+@pytest.mark.parametrize(("issuer", "extra", "expected"), METADATA_URLS)
 def test_the_order_in_which_an_issuer_is_looked_for(
     issuer: str, extra: tuple[str, ...], expected: list[str]
 ) -> None:

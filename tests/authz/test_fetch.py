@@ -87,19 +87,19 @@ async def test_a_slow_document_ends_with_its_deadline(fetcher: Fetcher, idp: Idp
     assert turns > 5
 
 
-BOMB = gzip.compress(b'{"keys":[' + b" " * 50_000_000 + b"]}")
-REFUSED = [
+GZIP_BOMB = gzip.compress(b'{"keys":[' + b" " * 50_000_000 + b"]}")
+REFUSED_ANSWERS = [
     ("too_large", endless),
     ("too_large", answer(body=b'{"keys":[' + b" " * 10_000_000 + b"]}")),
     ("too_large", answer(body=b'{"a":"' + b"x" * 262_137 + b'"}')),
-    ("encoding", answer(body=BOMB, content_encoding="gzip")),
-    ("encoding", answer(body=BOMB, content_encoding="br")),
-    ("json", answer(body=BOMB)),
+    ("encoding", answer(body=GZIP_BOMB, content_encoding="gzip")),
+    ("encoding", answer(body=GZIP_BOMB, content_encoding="br")),
+    ("json", answer(body=GZIP_BOMB)),
 ]
 
 
 @pytest.mark.requirement("N04")
-@pytest.mark.parametrize(("word", "app"), REFUSED)
+@pytest.mark.parametrize(("word", "app"), REFUSED_ANSWERS)
 async def test_a_huge_document_is_given_up_at_the_limit(
     fetcher: Fetcher, idp: Idp, word: str, app: Any
 ) -> None:
@@ -116,7 +116,7 @@ async def test_the_limit_itself_is_allowed(fetcher: Fetcher, idp: Idp) -> None:
     assert len(str(document.data["a"])) == 262_136
 
 
-ODD = [
+UNUSUAL_ANSWERS = [
     ("content_type", answer(body=b"<html>", content_type="text/html")),
     ("content_type", answer(body=b"{}", content_type="text/plain")),
     ("content_type", answer(body=b"{}", content_type="application/jsonp")),
@@ -138,7 +138,7 @@ ODD = [
 
 
 @pytest.mark.requirement("N05")
-@pytest.mark.parametrize(("word", "app"), ODD)
+@pytest.mark.parametrize(("word", "app"), UNUSUAL_ANSWERS)
 async def test_what_is_not_a_json_object_is_refused_with_a_word(
     fetcher: Fetcher, idp: Idp, word: str, app: Any
 ) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("A6", "W12")
 BOB = msgspec.structs.replace(
     ALICE, client_id="agents", scopes=frozenset({"b:write", "a:read"}), roles=frozenset({"admin"})
 )
-TOLD = {
+IDENTITY_FIELDS = {
     b"x-gatepost-tenant": b"acme",
     b"x-gatepost-issuer": b"https://id.example",
     b"x-gatepost-subject": b"alice",
@@ -49,13 +49,13 @@ async def test_the_application_is_told_what_the_token_proved() -> None:
     full = await behind(BOB)
     plain = await behind(ALICE)
 
-    assert dict(full) == TOLD
-    assert len(full) == len(TOLD)
+    assert dict(full) == IDENTITY_FIELDS
+    assert len(full) == len(IDENTITY_FIELDS)
     assert b"x-gatepost-client" not in dict(plain)
     assert b"x-gatepost-actor" not in dict(plain)
 
 
-PRETENDING = [
+FORGED_NAMES = [
     b"x-tenant-id", b"X-Tenant-Id", b"x_tenant_id", b"x-tenant_id", b"x.tenant.id", b"X_ORG",
     b"x-org-id", b"tenant", b"tenant-id", b"tenantid", b"org-id", b"organization", b"x-acme-tenant",
     b"x-ms-tenant-id", b"x-user", b"x-user-email", b"x-scopes", b"x-roles", b"x-forwarded-user",
@@ -65,12 +65,12 @@ PRETENDING = [
 ]  # fmt: skip
 
 
-@each("name", PRETENDING, ids=repr)
+@each("name", FORGED_NAMES, ids=repr)
 async def test_what_a_caller_says_of_itself_does_not_arrive(name: bytes) -> None:
     """In no spelling that some framework takes for the same, once or twice."""
     rest = await behind(BOB, (name, b"globex"), (b"x-a", b"1"), (name, b"globex"))
 
-    assert rest == [(b"x-a", b"1"), *TOLD.items()]
+    assert rest == [(b"x-a", b"1"), *IDENTITY_FIELDS.items()]
 
 
 @pytest.mark.parametrize(

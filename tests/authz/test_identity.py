@@ -16,7 +16,7 @@ from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
 CLIENT = "gatepost-dashboard"
-ACCESS = "an-access-token"
+ACCESS_TOKEN = "an-access-token"
 CALLER = TenantContext(
     tenant_id="acme",
     issuer=ISSUER,
@@ -34,7 +34,7 @@ def login(preset: str = "generic", **changes: Any) -> Login:
         issuer=ISSUER,
         client_id=CLIENT,
         nonce="n-1",
-        access_token=ACCESS,
+        access_token=ACCESS_TOKEN,
         caller=CALLER,
         trusted=trusted,
         target=TARGET,
@@ -68,18 +68,18 @@ async def test_without_a_common_subject_the_hash_connects_both_tokens() -> None:
     trusted = IssuerRegistry([issuer(tokens=rules)]).issuers[0]
     expected = login(trusted=trusted)
 
-    await check(identity(sub="1", at_hash=half(ACCESS)), expected)
+    await check(identity(sub="1", at_hash=half(ACCESS_TOKEN)), expected)
     for token, reason in (
         (identity(sub="1"), "missing_claim"),
         (identity(sub="1", at_hash=half("another")), "wrong_access_token"),
-        (identity(sub="1", username="mallory", at_hash=half(ACCESS)), "another_subject"),
+        (identity(sub="1", username="mallory", at_hash=half(ACCESS_TOKEN)), "another_subject"),
     ):
         with pytest.raises(InvalidToken, match=reason):
             await check(token, expected)
 
 
 def longer() -> str:
-    return identity(at_hash=half(ACCESS, "sha512"))
+    return identity(at_hash=half(ACCESS_TOKEN, "sha512"))
 
 
 def half(token: str, name: str = "sha256") -> str:
@@ -87,25 +87,25 @@ def half(token: str, name: str = "sha256") -> str:
     return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode()
 
 
-GOOD: list[tuple[str, Callable[[], str]]] = [
+VALID_TOKENS: list[tuple[str, Callable[[], str]]] = [
     ("plain", identity),
     ("without typ", lambda: identity(header={"typ": ABSENT})),
     ("our own resource beside us", lambda: identity(aud=[CLIENT, RESOURCE])),
     ("no time of the sign-in", lambda: identity(auth_time=0)),
     ("several audiences and us as the party", lambda: identity(aud=[CLIENT, "x"], azp=CLIENT)),
     ("one audience in a list", lambda: identity(aud=[CLIENT])),
-    ("the hash of the access token", lambda: identity(at_hash=half(ACCESS))),
+    ("the hash of the access token", lambda: identity(at_hash=half(ACCESS_TOKEN))),
     ("within the leeway", lambda: identity(iat=NOW + 29, exp=NOW - 29)),
 ]
 
 
-@pytest.mark.parametrize(("name", "make"), GOOD, ids=[case[0] for case in GOOD])
+@pytest.mark.parametrize(("name", "make"), VALID_TOKENS, ids=[case[0] for case in VALID_TOKENS])
 async def test_the_token_of_this_sign_in_is_accepted(name: str, make: Callable[[], str]) -> None:
     """In each form that OpenID Connect lets it have."""
     await check(make(), login())
 
 
-BAD: list[tuple[str, str, Callable[[], str]]] = [
+REFUSED_TOKENS: list[tuple[str, str, Callable[[], str]]] = [
     ("an access token", "wrong_type", lambda: identity(header={"typ": "at+jwt"})),
     ("a logout token", "refused_type", lambda: identity(header={"typ": "logout+jwt"})),
     ("no signature", "refused_algorithm", lambda: identity(header={"alg": "none"})),
@@ -140,7 +140,7 @@ BAD: list[tuple[str, str, Callable[[], str]]] = [
     (
         "a hash of another size",
         "wrong_access_token",
-        lambda: identity(at_hash=half(ACCESS, "sha512")),
+        lambda: identity(at_hash=half(ACCESS_TOKEN, "sha512")),
     ),
     ("a hash of another kind", "wrong_access_token", lambda: identity(at_hash=7)),
     ("garbage", "malformed_token", lambda: "a.b.c"),
@@ -148,7 +148,7 @@ BAD: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 
-@each(("name", "reason", "make"), BAD, ids=[case[0] for case in BAD])
+@each(("name", "reason", "make"), REFUSED_TOKENS, ids=[case[0] for case in REFUSED_TOKENS])
 async def test_any_other_token_is_refused(name: str, reason: str, make: Callable[[], str]) -> None:
     """OpenID Connect Core 1.0 section 3.1.3.7, each rule broken alone."""
     with pytest.raises(InvalidToken) as refusal:
@@ -170,7 +170,7 @@ async def test_the_hash_is_of_the_algorithms_size(algorithm: str, key: Any, dige
     """Section 3.1.3.6; Ed25519 hashes with SHA-512."""
     keys = AuthzKeys({ISSUER: [jwk(key)]})
     token = identity(
-        header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS, digest)
+        header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS_TOKEN, digest)
     )
     await check(token, login(), keys)
 

@@ -26,7 +26,7 @@ async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGat
     assert opaque_gate.endpoint.asked == [{"token": "opaque", "token_type_hint": "access_token"}]
 
 
-REFUSED: list[tuple[str, dict[str, Any]]] = [
+REFUSED_ANSWERS: list[tuple[str, dict[str, Any]]] = [
     ("inactive", {"active": False}),
     ("inactive", {"active": "true"}),
     ("inactive", {"active": 1}),
@@ -54,7 +54,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("N24")
-@pytest.mark.parametrize(("reason", "changes"), REFUSED)
+@pytest.mark.parametrize(("reason", "changes"), REFUSED_ANSWERS)
 async def test_an_answer_that_does_not_open_this_resource_is_a_refusal(
     opaque_gate: OpaqueTokenGate, reason: str, changes: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ from gatepost_authz.token_rules import TokenRules
 from tests.authz.conftest import NOW, RESOURCE, OpaqueTokenGate
 from tests.support.measuring import each
 
-TIMES = {"exp": NOW + 300, "iat": NOW - 10}
+TIME_CLAIMS = {"exp": NOW + 300, "iat": NOW - 10}
 # What their introspection endpoints return: recorded from the programs, without Logto.
 DJANGO = {"active": True, "scope": "files:write", "exp": NOW + 300, "client_id": "c1"}
 DJANGO_FOR_US = DJANGO | {"aud": [RESOURCE]}
@@ -30,9 +30,15 @@ NODE = {
     "aud": RESOURCE,
     "scope": "files:write",
     "token_type": "Bearer",
-    **TIMES,
+    **TIME_CLAIMS,
 }
-LOGTO = {"active": True, "client_id": "c1", "scope": "openid", "token_type": "Bearer", **TIMES}
+LOGTO = {
+    "active": True,
+    "client_id": "c1",
+    "scope": "openid",
+    "token_type": "Bearer",
+    **TIME_CLAIMS,
+}
 PEOPLE: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("django-oauth-toolkit", (), DJANGO_FOR_US | {"username": "alice"}, "alice"),
     ("django-oauth-toolkit", ("c1",), DJANGO | {"username": "alice"}, "alice"),
@@ -45,7 +51,7 @@ MACHINES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("canaille", ("gatepost",), CANAILLE),
     ("oidc-provider", (), NODE),
 ]
-REFUSED: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
+REFUSED_ANSWERS: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
     ("no_audience", "django-oauth-toolkit", ("c2",), DJANGO | {"username": "alice"}),
     ("no_audience", "django-oauth-toolkit", (), DJANGO),
     ("wrong_audience", "django-oauth-toolkit", ("c1",), DJANGO | {"aud": ["https://other/mcp"]}),
@@ -146,7 +152,7 @@ async def test_a_machine_is_its_client(
     assert (caller.subject, caller.subject_kind) == ("c1", "client")
 
 
-@each(("reason", "preset", "audiences", "answer"), REFUSED)
+@each(("reason", "preset", "audiences", "answer"), REFUSED_ANSWERS)
 async def test_what_a_provider_does_not_say_is_not_guessed(
     opaque_gate: OpaqueTokenGate,
     reason: str,

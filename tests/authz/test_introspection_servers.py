@@ -13,7 +13,7 @@ from tests.support.issuers import answer
 from tests.support.measuring import each
 
 USERNAME = TokenRules(subject_claims=("username",), machine=(NO_SUBJECT, SUBJECT_IS_CLIENT))
-BARE = {"sub": None, "token_type": None, "aud": None, "iat": None}
+BARE_ANSWER = {"sub": None, "token_type": None, "aud": None, "iat": None}
 """The changes that leave what django-oauth-toolkit writes."""
 
 
@@ -37,7 +37,7 @@ async def test_two_people_without_a_subject_are_two_callers(opaque_gate: OpaqueT
     trust(opaque_gate, asked={"audience": "client"})
     callers = []
     for name in ("alice", "bob"):
-        opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE, username=name)
+        opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE_ANSWER, username=name)
         caller = await opaque_gate.verify(f"token-of-{name}")
         assert caller is not None
         callers.append((caller.subject, caller.subject_kind))
@@ -64,7 +64,7 @@ async def test_without_a_rule_a_user_name_is_a_refusal_and_never_the_client(
 async def test_a_machine_without_a_subject_is_its_client(opaque_gate: OpaqueTokenGate) -> None:
     """Client credentials at django-oauth-toolkit: no user, so no name."""
     trust(opaque_gate, asked={"audience": "client"})
-    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE)
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE_ANSWER)
 
     caller = await opaque_gate.verify()
 
@@ -78,7 +78,7 @@ async def test_a_subject_in_another_claim_is_no_machine(
 ) -> None:
     """The issuer speaks of a person, but not by the claim that identifies people."""
     trust(opaque_gate, asked={"audience": "client"})
-    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE | changes)
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE_ANSWER | changes)
 
     assert await opaque_gate.refused(token=f"token-{changes}") == "no_subject"
 
@@ -139,7 +139,7 @@ async def test_raw_credentials_are_for_servers_that_do_not_decode(
     assert base64.b64decode(coded).decode() == "gate post:p%ss:w0rd+é"
 
 
-PREFIXED = {"id": "a_", "rival": "b_"}
+TOKEN_PREFIXES = {"id": "a_", "rival": "b_"}
 
 
 def trust_two(gate: OpaqueTokenGate, **changes: Any) -> None:
@@ -163,7 +163,7 @@ def trust_two(gate: OpaqueTokenGate, **changes: Any) -> None:
 
 async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> None:
     """The other issuer never sees it, also if no issuer knows it."""
-    trust_two(opaque_gate, token_prefix=PREFIXED)
+    trust_two(opaque_gate, token_prefix=TOKEN_PREFIXES)
 
     caller = await opaque_gate.verify("a_token")
 

@@ -165,7 +165,7 @@ def test_an_issuer_on_this_machine_is_recognised(name: str, loopback: bool) -> N
     assert registry(issuer(name)).issuers[0].loopback is loopback
 
 
-TENANTED = registry(
+ISSUERS_WITH_TENANTS = registry(
     issuer(RIVAL, tenants={"1": "globex", "2": "shared"}),
     issuer(ISSUER, tenant=TenantRule(value="acme"), tenants={}),
     issuer("https://both.example", tenants={"x": "shared", "y": "acme"}),
@@ -187,7 +187,7 @@ def test_a_tenants_document_lists_the_issuers_that_can_open_it(
     tenant: str | None, issuers: tuple[str, ...]
 ) -> None:
     """Some clients use only the first, so it must be one whose tokens are accepted."""
-    assert TENANTED.for_tenant(tenant) == issuers
+    assert ISSUERS_WITH_TENANTS.for_tenant(tenant) == issuers
 
 
 def test_a_template_is_listed_as_its_tenant_fills_it() -> None:

@@ -9,12 +9,12 @@ from gatepost_authz.jwk import ALGORITHMS, SMALL_ORDER, UnusableKeySet, Verifica
 from tests.support.issuers import ABSENT, b64, ec_key, ed448_key, ed_key, jwk, number, rsa_key
 from tests.support.measuring import each
 
-DEFAULT = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
+DEFAULT_ALGORITHMS = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
 TENANT = "https://login.example.com/6e5a9c1c/v2.0"
 
 
 def imported(
-    *entries: Any, allowed: frozenset[str] = DEFAULT, issuer: str = ""
+    *entries: Any, allowed: frozenset[str] = DEFAULT_ALGORITHMS, issuer: str = ""
 ) -> tuple[tuple[VerificationKey, ...], list[str]]:
     """The keys of a set with these entries, and why the others were skipped."""
     reasons: list[str] = []
@@ -43,7 +43,7 @@ RSA = jwk(rsa_key())
 EC = jwk(ec_key())
 ODD_2048 = rsa_key().public_key().public_numbers().n
 
-SKIPPED = [
+SKIPPED_KEYS = [
     # id    entry                                                   reason
     ("A05", {"kty": "oct", "k": b64(b"k" * 32), "kid": "main"}, "symmetric_key"),
     ("A05", RSA | {"k": b64(b"k" * 32)}, "symmetric_key"),
@@ -107,7 +107,7 @@ SKIPPED = [
     ("entry", "reason"),
     [
         pytest.param(entry, reason, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
-        for n, (name, entry, reason) in enumerate(SKIPPED)
+        for n, (name, entry, reason) in enumerate(SKIPPED_KEYS)
     ],
 )
 def test_an_unusable_key_is_skipped_and_the_rest_of_the_set_is_kept(
@@ -120,7 +120,7 @@ def test_an_unusable_key_is_skipped_and_the_rest_of_the_set_is_kept(
     assert reasons == [reason]
 
 
-USABLE = [
+USABLE_KEYS = [
     # id    entry                                                   algorithms it may check
     ("A08", RSA, {"RS256", "PS256"}),
     ("A08", RSA | {"key_ops": ["sign", "verify"]}, {"RS256", "PS256"}),
@@ -141,7 +141,7 @@ USABLE = [
     ("entry", "algorithms"),
     [
         pytest.param(entry, algorithms, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
-        for n, (name, entry, algorithms) in enumerate(USABLE)
+        for n, (name, entry, algorithms) in enumerate(USABLE_KEYS)
     ],
 )
 def test_a_key_checks_what_its_type_and_its_own_alg_say(entry: Any, algorithms: set[str]) -> None:
@@ -182,7 +182,7 @@ def test_keys_that_share_an_id_are_all_kept() -> None:
 def test_what_is_no_key_set_is_refused_whole(document: dict[str, Any]) -> None:
     """So that the keys known before stay in force."""
     with pytest.raises(UnusableKeySet):
-        import_set(document, allowed=DEFAULT)
+        import_set(document, allowed=DEFAULT_ALGORITHMS)
 
 
 @pytest.mark.parametrize(

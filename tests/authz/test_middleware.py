@@ -10,7 +10,7 @@ from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 
-M = "https://h/mcp/.well-known/oauth-protected-resource"
+METADATA_URL = "https://h/mcp/.well-known/oauth-protected-resource"
 
 
 class OneTokenVerifier:
@@ -108,7 +108,7 @@ async def test_without_one_token_in_the_header_the_verifier_is_not_asked(
     sent = await call(gate(verifier, app_behind), http(*values))
 
     assert sent[0]["status"] == status
-    assert challenge_in(sent).startswith(f'Bearer resource_metadata="{M}"')
+    assert challenge_in(sent).startswith(f'Bearer resource_metadata="{METADATA_URL}"')
     assert (app_behind.reached, verifier.asked) == ([], [])
 
 

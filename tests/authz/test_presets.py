@@ -22,12 +22,12 @@ from gatepost_authz.verifier import JwtVerifier, Verifiers
 from tests.support.issuers import ABSENT, compact, ec_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
-RECORDED = {
+RECORDED_PROVIDERS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((Path(__file__).parent / "presets").glob("*.json"))
 }
-SIGNED = [name for name, recorded in RECORDED.items() if recorded["access"]]
-TIMES = ("exp", "iat", "nbf", "auth_time")
+SIGNED_PROVIDERS = [name for name, recorded in RECORDED_PROVIDERS.items() if recorded["access"]]
+TIME_CLAIMS = ("exp", "iat", "nbf", "auth_time")
 
 
 class ProviderKeys:
@@ -67,7 +67,7 @@ class RecordedProvider:
     """A provider as recorded, with a key of our own in the place of its key."""
 
     def __init__(self, name: str) -> None:
-        self.recorded = RECORDED[name]
+        self.recorded = RECORDED_PROVIDERS[name]
         self.settings = msgspec.convert(self.recorded["settings"], Issuer)
         access = self.recorded["access"] or self.recorded["identity"]
         self.keys = ProviderKeys(access["header"]["alg"])
@@ -97,13 +97,13 @@ class RecordedProvider:
 def current(claims: dict[str, Any]) -> dict[str, Any]:
     """The recorded claims, whose times are seconds from now."""
     now = int(time.time())
-    return claims | {name: now + claims[name] for name in TIMES if name in claims}
+    return claims | {name: now + claims[name] for name in TIME_CLAIMS if name in claims}
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_an_access_token_of_the_provider_opens(name: str) -> None:
     """The recorded token maps to its tenant, its stable subject, client and scopes."""
-    provider, expected = RecordedProvider(name), RECORDED[name]["expected"]
+    provider, expected = RecordedProvider(name), RECORDED_PROVIDERS[name]["expected"]
 
     caller = await provider.gate.verify(provider.token("access"), provider.target)
 
@@ -132,7 +132,9 @@ async def test_a_token_that_says_too_little_needs_an_answer() -> None:
     provider = RecordedProvider("canaille")
     alone = JwtVerifier(IssuerRegistry([provider.settings]), provider.keys, VerdictCache())
     without = msgspec.structs.replace(provider.settings, introspection=None)
-    reported_problems = problems(resource=RECORDED["canaille"]["resource"], issuers=[without])
+    reported_problems = problems(
+        resource=RECORDED_PROVIDERS["canaille"]["resource"], issuers=[without]
+    )
 
     with pytest.raises(IssuerUnavailable, match="introspection"):
         await alone.verify(provider.token("access"), provider.target)
@@ -149,7 +151,7 @@ async def test_a_user_name_makes_no_machine() -> None:
 
 @pytest.mark.requirement("C24", "C25")
 @each("kind", ["identity", "refresh"])
-@each("name", RECORDED)
+@each("name", RECORDED_PROVIDERS)
 async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
     """ID tokens and refresh tokens come from the same keys and must open nothing."""
     provider = RecordedProvider(name)
@@ -159,12 +161,12 @@ async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
 
 
 @pytest.mark.requirement("C24")
-@each("name", RECORDED)
+@each("name", RECORDED_PROVIDERS)
 async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
     """Even where the client has the same name as the resource, the kinds stay apart."""
     provider = RecordedProvider(name)
-    access = RECORDED[name]["access"]
-    ours = (*provider.settings.audiences, RECORDED[name]["resource"])[0]
+    access = RECORDED_PROVIDERS[name]["access"]
+    ours = (*provider.settings.audiences, RECORDED_PROVIDERS[name]["resource"])[0]
     audience = access["claims"].get("aud", "app1") if access else ours
 
     with pytest.raises(InvalidToken, match=r"wrong_type|wrong_kind|missing_claim"):
@@ -172,19 +174,21 @@ async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
 
 
 @pytest.mark.requirement("A5", "A-13")
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_a_token_for_another_resource_is_refused(name: str) -> None:
     """Whatever the provider puts into the audience, another's is another's."""
     provider = RecordedProvider(name)
     changes = {"aud": "https://neighbour.example.com"}
-    if "aud" not in RECORDED[name]["access"]["claims"]:
+    if "aud" not in RECORDED_PROVIDERS[name]["access"]["claims"]:
         changes = {"client_id": "another-app"}
 
     with pytest.raises(InvalidToken, match=r"wrong_audience|no_audience"):
         await provider.gate.verify(provider.token("access", **changes), provider.target)
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDED if RECORDED[name]["opaque"]])
+@pytest.mark.parametrize(
+    "name", [name for name in RECORDED_PROVIDERS if RECORDED_PROVIDERS[name]["opaque"]]
+)
 async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
     """The verifier of signed tokens reports that the token is not its own."""
     provider = RecordedProvider(name)
@@ -193,11 +197,13 @@ async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
         await provider.gate.verify(provider.token("opaque"), provider.target)
 
 
-@each("name", RECORDED)
+@each("name", RECORDED_PROVIDERS)
 def test_its_recorded_settings_pass_the_check(name: str) -> None:
     """The table that the provider page shows has no problem but what the page explains."""
-    settings = msgspec.convert(RECORDED[name]["settings"], Issuer)
-    reported_problems = list(problems(resource=RECORDED[name]["resource"], issuers=[settings]))
+    settings = msgspec.convert(RECORDED_PROVIDERS[name]["settings"], Issuer)
+    reported_problems = list(
+        problems(resource=RECORDED_PROVIDERS[name]["resource"], issuers=[settings])
+    )
 
     assert {problem.id for problem in reported_problems} <= {
         "authz.W004",
@@ -206,10 +212,10 @@ def test_its_recorded_settings_pass_the_check(name: str) -> None:
     }
 
 
-@each("name", RECORDED)
+@each("name", RECORDED_PROVIDERS)
 def test_its_metadata_is_that_of_the_issuer(name: str) -> None:
     """The document names the very issuer that tokens name, and where the keys are."""
-    recorded = RECORDED[name]
+    recorded = RECORDED_PROVIDERS[name]
     access = recorded["access"] or recorded["identity"]
 
     assert recorded["metadata"]["issuer"] == access["claims"]["iss"]
@@ -218,11 +224,11 @@ def test_its_metadata_is_that_of_the_issuer(name: str) -> None:
 
 def test_every_row_is_recorded_and_says_where_it_comes_from() -> None:
     """A row without a recorded token is a guess."""
-    assert set(PRESETS) == set(RECORDED)
+    assert set(PRESETS) == set(RECORDED_PROVIDERS)
     for name, preset in PRESETS.items():
         assert preset.name == name
         assert preset.documentation.startswith("https://")
-        assert preset.documentation == RECORDED[name]["documentation"]
+        assert preset.documentation == RECORDED_PROVIDERS[name]["documentation"]
         assert set(preset.algorithms) <= ASYMMETRIC
         assert preset.types or preset.opaque
 

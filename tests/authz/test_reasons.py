@@ -10,7 +10,7 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.reasons import FETCH_FAILURES, LABEL_OF, LABELS, RULES
 from tests.architecture.source import calls_of, dotted
 
-KINDS = {
+ERROR_CLASSES = {
     name
     for name, kind in vars(errors).items()
     if inspect.isclass(kind) and issubclass(kind, errors.AuthError)
@@ -46,13 +46,13 @@ def written(node: ast.expr) -> set[str]:
 def raised() -> set[str]:
     """Every reason in the source: what errors are made with, and the defaults of their kinds."""
     names: set[str] = set()
-    for call in calls_of({*KINDS, "line"} - {"InsufficientScope"}):
+    for call in calls_of({*ERROR_CLASSES, "line"} - {"InsufficientScope"}):
         called = dotted(call.func).rpartition(".")[2]
-        if called in KINDS and call.args:
+        if called in ERROR_CLASSES and call.args:
             names |= written(call.args[0])
-        elif called not in KINDS and len(call.args) > 1:
+        elif called not in ERROR_CLASSES and len(call.args) > 1:
             names |= {reason for reason in written(call.args[1]) if reason.startswith("bad_")}
-    for name in KINDS:
+    for name in ERROR_CLASSES:
         reason = inspect.signature(vars(errors)[name]).parameters["reason"].default
         names |= {reason} if isinstance(reason, str) else set()
     return names

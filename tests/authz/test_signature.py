@@ -32,7 +32,7 @@ from tests.support.issuers import (
 )
 from tests.support.measuring import each
 
-SIGN = signer(rsa_key(), "RS256")
+SIGNER = signer(rsa_key(), "RS256")
 
 
 def key(private: Any, **members: Any) -> VerificationKey:
@@ -56,7 +56,7 @@ def reshaped(change: Callable[[str, str, str], str]) -> str:
     return change(*FORGE.token().split("."))
 
 
-REFUSED = [
+REFUSED_HEADERS = [
     *[("A02", headed(alg=alg)) for alg in ("none", "None", "NONE", "nOnE", " none")],
     ("A01", FORGE.token(header={"alg": "none"}, sign=lambda data: b"")),
     *[("A03", headed(alg=alg)) for alg in (ABSENT, None, 256, ["RS256"], {"alg": 1}, "", True)],
@@ -121,7 +121,7 @@ REFUSED = [
     "token",
     [
         pytest.param(token, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
-        for n, (name, token) in enumerate(REFUSED)
+        for n, (name, token) in enumerate(REFUSED_HEADERS)
     ],
 )
 def test_a_token_of_any_other_shape_is_refused_before_a_key_is_looked_for(token: str) -> None:
@@ -155,7 +155,7 @@ def test_keys_and_addresses_in_a_header_are_not_even_read() -> None:
     assert split(headed(**lures)).header == split(headed()).header
 
 
-EVERY = [
+KEYS_BY_ALGORITHM = [
     ("RS256", rsa_key()),
     ("RS384", rsa_key()),
     ("RS512", rsa_key()),
@@ -171,7 +171,7 @@ EVERY = [
 
 
 @pytest.mark.requirement("A08", "A10")
-@each(("algorithm", "private"), EVERY, ids=[name for name, _ in EVERY])
+@each(("algorithm", "private"), KEYS_BY_ALGORITHM, ids=[name for name, _ in KEYS_BY_ALGORITHM])
 def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
     """Every algorithm on offer, with a key that names none."""
     token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
@@ -307,7 +307,7 @@ def test_remembered_headers_are_few_and_never_refused_ones() -> None:
             split(headed(alg="none"))
 
     assert header_of.cache_info().currsize <= 256
-    assert split(compact(FORGE.header(), FORGE.claims(), SIGN)).header.kid == "main"
+    assert split(compact(FORGE.header(), FORGE.claims(), SIGNER)).header.kid == "main"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ async def test_the_answer_adds_what_the_token_lacks(opaque_gate: OpaqueTokenGate
     assert (caller.tenant_id, caller.scopes) == ("acme", {"files:write"})
 
 
-DISAGREE: list[tuple[str, dict[str, Any]]] = [
+DIFFERING_CLAIMS: list[tuple[str, dict[str, Any]]] = [
     ("iss", {"iss": "https://other.example"}),
     ("sub", {"sub": "mallory"}),
     ("client_id", {"client_id": "client-2"}),
@@ -88,7 +88,7 @@ DISAGREE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@each(("claim", "changes"), DISAGREE)
+@each(("claim", "changes"), DIFFERING_CLAIMS)
 async def test_both_are_about_the_same_token(
     opaque_gate: OpaqueTokenGate, claim: str, changes: dict[str, Any]
 ) -> None:

@@ -22,7 +22,7 @@ def nested(depth: int) -> bytes:
     return b'{"a":' * depth + b"1" + b"}" * depth
 
 
-REFUSED = {
+REFUSED_TEXTS = {
     "empty": b"",
     "blank": b"  \n",
     "array": b"[1]",
@@ -73,14 +73,14 @@ REFUSED = {
 
 
 @pytest.mark.requirement("A17", "C02", "C03", "C20", "C28", "H11", "H12", "H13", "N05")
-@each("data", REFUSED.values(), ids=REFUSED)
+@each("data", REFUSED_TEXTS.values(), ids=REFUSED_TEXTS)
 def test_what_has_two_readings_or_none_is_refused(data: bytes) -> None:
     """Whatever two parsers might read differently, or only after long work, is no JSON here."""
     with pytest.raises(StrictJsonError):
         read(data)
 
 
-ACCEPTED: dict[str, tuple[bytes, Any]] = {
+ACCEPTED_TEXTS: dict[str, tuple[bytes, Any]] = {
     "empty": (b"{}", {}),
     "white-space": (b' \r\n\t{ "a" : 1 }\n', {"a": 1}),
     "numbers": (b'{"a":-0,"b":1.5,"c":1e3}', {"a": 0, "b": 1.5, "c": 1000.0}),
@@ -94,7 +94,7 @@ ACCEPTED: dict[str, tuple[bytes, Any]] = {
 }
 
 
-@each(("data", "value"), ACCEPTED.values(), ids=ACCEPTED)
+@each(("data", "value"), ACCEPTED_TEXTS.values(), ids=ACCEPTED_TEXTS)
 def test_ordinary_json_is_read(data: bytes, value: object) -> None:
     """Strict is not narrow: what RFC 8259 calls interoperable is read."""
     assert read(data) == value
@@ -166,10 +166,10 @@ def pedantic(data: bytes) -> object:
     return value
 
 
-PIECES = (
+JSON_PIECES = (
     '{ } [ ] : , "a" "b" " \\ \\u0061 \\ud800 1 - e9 1e400 NaN null true . \u00e4'.encode().split()
 )
-fragments = st.sampled_from([*PIECES, b" ", b"\xff"])
+fragments = st.sampled_from([*JSON_PIECES, b" ", b"\xff"])
 
 
 @given(st.lists(fragments, max_size=14).map(b"".join) | st.binary(max_size=40))

@@ -17,7 +17,7 @@ from gatepost_authz.tcp_stream import TcpStream, connect_tcp
 from tests.support.proxies import CertificateAuthority
 
 WITHIN_S = 10
-MUCH = 64_000_000
+MANY_BYTES = 64_000_000
 """More than the buffers of any system hold."""
 
 Ends = tuple[TcpStream, socket.socket]
@@ -66,14 +66,14 @@ async def test_a_flood_waits_at_its_sender(ends: Ends) -> None:
     stream, peer = ends
     peer.setblocking(False)
     sent, stalls = 0, 0
-    while stalls < 100 and sent < MUCH:
+    while stalls < 100 and sent < MANY_BYTES:
         try:
             sent += peer.send(b"x" * 100_000)
             stalls = 0
         except BlockingIOError:
             stalls += 1
         await asyncio.sleep(0)
-    assert sent < MUCH
+    assert sent < MANY_BYTES
 
     read = 0
     while read < sent:
@@ -84,7 +84,7 @@ async def test_a_flood_waits_at_its_sender(ends: Ends) -> None:
 async def test_a_write_to_a_peer_that_reads_nothing_times_out(ends: Ends) -> None:
     stream, _ = ends
     with pytest.raises(httpcore2.WriteTimeout):
-        await stream.write(b"x" * MUCH, 0.05)
+        await stream.write(b"x" * MANY_BYTES, 0.05)
     await stream.aclose()
 
     with pytest.raises(httpcore2.WriteError):

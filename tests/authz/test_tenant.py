@@ -21,13 +21,13 @@ from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
 from tests.support.issuers import ABSENT
 from tests.support.measuring import each
 
-OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))
+OPEN_POLICY = Policy(tenancy=Tenancy(create_on_first_use=True))
 ORG = Preset(name="org", documentation="https://org.example", tenant_claim="organization")
 KNOWN_PRESETS = PRESETS | {"org": ORG}
 
 
 def caller(
-    *issuers: Issuer, policy: Policy = OPEN, target: Target = TARGET, **changes: Any
+    *issuers: Issuer, policy: Policy = OPEN_POLICY, target: Target = TARGET, **changes: Any
 ) -> TenantContext:
     """The caller that a token of the first issuer, changed so, speaks for."""
     registry = IssuerRegistry(issuers or (issuer(tenants={}),), presets=KNOWN_PRESETS)
@@ -234,7 +234,7 @@ def test_the_tenant_in_the_path_must_be_the_tokens() -> None:
         caller(target=target, aud=url, org_id="globex")
 
 
-RIVALS = {
+RIVAL_ISSUERS = {
     "by-claim": issuer(RIVAL, tenants={}),
     "by-table": issuer(RIVAL, tenants={"acme": "other", "x": "acme-2"}),
     "by-value": issuer(RIVAL, tenant=TenantRule(value="other"), tenants={}),
@@ -243,7 +243,7 @@ RIVALS = {
 
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("own", [{"org_9": "acme"}, {"acme": "acme"}], ids=["mapped", "plain"])
-@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS)
+@pytest.mark.parametrize("rival", RIVAL_ISSUERS.values(), ids=RIVAL_ISSUERS)
 def test_no_issuer_names_a_tenant_that_another_one_has_named(
     own: dict[str, str], rival: Issuer
 ) -> None:

@@ -14,7 +14,7 @@ from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierG
 from tests.support.issuers import ABSENT
 from tests.support.measuring import each
 
-OTHER = "https://other.example"
+OTHER_ISSUER = "https://other.example"
 
 
 def judge(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
@@ -140,10 +140,10 @@ AUDIENCES = TokenRules(audience_claims=("resource", "azp"), client_as_audience=T
 @each(
     "changes",
     [
-        {"aud": OTHER, "resource": RESOURCE},
-        {"aud": OTHER, "client_id": "api://gate"},
-        {"aud": ABSENT, "resource": OTHER, "azp": RESOURCE},
-        {"aud": ABSENT, "resource": OTHER, "client_id": "api://gate"},
+        {"aud": OTHER_ISSUER, "resource": RESOURCE},
+        {"aud": OTHER_ISSUER, "client_id": "api://gate"},
+        {"aud": ABSENT, "resource": OTHER_ISSUER, "azp": RESOURCE},
+        {"aud": ABSENT, "resource": OTHER_ISSUER, "client_id": "api://gate"},
         {"aud": ABSENT, "client_id": RESOURCE},
         {"aud": ABSENT},
         {"aud": [], "resource": RESOURCE},

@@ -17,11 +17,11 @@ from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
 from tests.support.issuers import compact, rsa_key, signer
 
-OURS = "api://gate"
-OTHER = "https://other.example"
+OWN_AUDIENCE = "api://gate"
+OTHER_ISSUER = "https://other.example"
 CLAIMS = ["sub", "uid", "username", "email", "oid"]
 CLIENTS = ["client_id", "azp", "cid"]
-PERSONAL = {"username", "preferred_username", "email", "upn", "auth_time", "amr"}
+PERSONAL_CLAIMS = {"username", "preferred_username", "email", "upn", "auth_time", "amr"}
 
 
 def some(names: list[str], least: int = 0) -> Any:
@@ -62,11 +62,24 @@ rules = st.builds(
 )
 presets = st.sampled_from(sorted(PRESETS))
 
-audiences = st.sampled_from([RESOURCE, OURS, OTHER, "client-1", [OTHER], [OTHER, OURS], [], 7])
-texts = st.sampled_from(["alice", "bob", "client-1", "client-1@clients", "client-2", OURS, ""])
-POISON: list[tuple[str, Any]] = [
+audiences = st.sampled_from(
+    [
+        RESOURCE,
+        OWN_AUDIENCE,
+        OTHER_ISSUER,
+        "client-1",
+        [OTHER_ISSUER],
+        [OTHER_ISSUER, OWN_AUDIENCE],
+        [],
+        7,
+    ]
+)
+texts = st.sampled_from(
+    ["alice", "bob", "client-1", "client-1@clients", "client-2", OWN_AUDIENCE, ""]
+)
+POISONED_CLAIMS: list[tuple[str, Any]] = [
     ("iss", f"{ISSUER}/"),
-    ("iss", OTHER),
+    ("iss", OTHER_ISSUER),
     ("exp", NOW - 31),
     ("exp", NOW),
     ("exp", 0),
@@ -99,7 +112,7 @@ harmless = st.fixed_dictionaries(
         "use": st.just("access"),
     },
 )
-values = st.tuples(harmless, st.lists(st.sampled_from(POISON), max_size=1)).map(
+values = st.tuples(harmless, st.lists(st.sampled_from(POISONED_CLAIMS), max_size=1)).map(
     lambda both: both[0] | dict(both[1])
 )
 removals = st.sets(st.sampled_from(["aud", "sub", "client_id", "jti", "scope"]), max_size=2)
@@ -121,12 +134,12 @@ def is_ours(audience: object, accepted: set[str]) -> bool:
 
 def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool:
     """Whether the token is for us, as the issuer says itself; *listed*: by its client."""
-    accepted = {RESOURCE, OURS}
+    accepted = {RESOURCE, OWN_AUDIENCE}
     if "aud" in claims:
         return is_ours(claims["aud"], accepted)
     if any(is_ours(claims.get(name), accepted) for name in rules.audience_claims or ()):
         return True
-    return listed and any(claims.get(name) == OURS for name in (*CLIENTS, "sub"))
+    return listed and any(claims.get(name) == OWN_AUDIENCE for name in (*CLIENTS, "sub"))
 
 
 def may_open(claims: dict[str, Any], name: str) -> bool:
@@ -159,7 +172,7 @@ def has_a_subject(
     # The client itself: either nothing speaks of a person, or an explicit mark says machine.
     marked = rules.machine or PRESETS[name].machine
     explicit = any(mark.claim or mark.absent for mark in marked)
-    return explicit or not (PERSONAL | {"sub"}) & claims.keys()
+    return explicit or not (PERSONAL_CLAIMS | {"sub"}) & claims.keys()
 
 
 def judged(gate: VerifierGate, token: str) -> TenantContext | None:
@@ -176,7 +189,7 @@ def settings_of(name: str, rules: TokenRules) -> Any:
     return issuer(
         preset=name,
         algorithms=("RS256",),
-        audiences=(OURS,),
+        audiences=(OWN_AUDIENCE,),
         tenant=TenantRule(value="acme"),
         tenants={},
         tokens=rules,

@@ -6,16 +6,16 @@ import pytest
 from gatepost_authz.tunnel import HEAD_BYTES, Tunnel
 from tests.support.measuring import each
 
-GOOD = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n"
-REFUSED = [
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n"
+REFUSED_ANSWERS = [
     ("a refusal", b"HTTP/1.1 403 Forbidden\r\n\r\n", "refused"),
     ("a redirect", b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "refused"),
     ("a status that only begins well", b"HTTP/1.1 2000 OK\r\n\r\n", "refused"),
     ("another protocol", b"SSH-2.0-x\r\n\r\n", "refused"),
-    ("bytes after the answer", GOOD + b"x", "refused"),
-    ("an answer that ends early", GOOD[:-1], "no answer"),
+    ("bytes after the answer", ESTABLISHED + b"x", "refused"),
+    ("an answer that ends early", ESTABLISHED[:-1], "no answer"),
     ("no answer", b"", "no answer"),
-    ("a long answer", GOOD[:-2] + b"a: " + b"b" * HEAD_BYTES + b"\r\n\r\n", "no answer"),
+    ("a long answer", ESTABLISHED[:-2] + b"a: " + b"b" * HEAD_BYTES + b"\r\n\r\n", "no answer"),
     ("an answer without an end", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEAD_BYTES, "no answer"),
 ]
 
@@ -43,7 +43,7 @@ async def negotiated(proxy: ProxyStub, at_once: int) -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 4096])
 async def test_a_tunnel_opens_however_the_answer_is_cut(at_once: int) -> None:
     """The proxy is asked once, for the address, with the operator's password."""
-    proxy = ProxyStub(GOOD)
+    proxy = ProxyStub(ESTABLISHED)
     await negotiated(proxy, at_once)
 
     assert proxy.got.startswith(b"CONNECT 192.0.2.1:443 HTTP/1.1\r\nHost: 192.0.2.1:443\r\n")
@@ -52,14 +52,18 @@ async def test_a_tunnel_opens_however_the_answer_is_cut(at_once: int) -> None:
 
 async def test_what_the_server_says_first_is_left_to_the_tunnel() -> None:
     """Mail servers greet; a byte that was read too early would be lost."""
-    proxy = ProxyStub(GOOD + b"* OK ready\r\n")
+    proxy = ProxyStub(ESTABLISHED + b"* OK ready\r\n")
     await negotiated(proxy, 1)
 
     assert proxy.left == b"* OK ready\r\n"
 
 
 @pytest.mark.parametrize("at_once", [HEAD_BYTES * 8, 997])
-@each(("answer", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@each(
+    ("answer", "says"),
+    [row[1:] for row in REFUSED_ANSWERS],
+    ids=[row[0] for row in REFUSED_ANSWERS],
+)
 async def test_anything_else_opens_none(answer: bytes, says: str, at_once: int) -> None:
     """Nothing was sent to the target yet, so the caller may try another address."""
     with pytest.raises(httpcore2.ProxyError, match=says):

@@ -27,7 +27,7 @@ from tests.authz.conftest import (
 from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
-OTHER = rsa_key("other")
+OTHER_KEY = rsa_key("other")
 
 
 def by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
@@ -43,7 +43,7 @@ async def test_a_good_token_names_its_caller() -> None:
     assert caller.resource == RESOURCE
 
 
-EARLY: list[tuple[str, str, Callable[[], str]]] = [
+REFUSED_WITHOUT_KEYS: list[tuple[str, str, Callable[[], str]]] = [
     ("A01", "refused_algorithm", lambda: FORGE.token(header={"alg": "none"}, sign=lambda d: b"")),
     ("A04", "refused_algorithm", lambda: by(b"k" * 32, "HS256")),
     ("A09", "algorithm_not_allowed", lambda: by(rsa_key(), "RS384")),
@@ -61,7 +61,10 @@ EARLY: list[tuple[str, str, Callable[[], str]]] = [
 
 @each(
     ("reason", "make"),
-    [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in EARLY],
+    [
+        pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n))
+        for n, r, m in REFUSED_WITHOUT_KEYS
+    ],
 )
 async def test_a_refusal_that_needs_no_key_fetches_none(
     reason: str, make: Callable[[], str]
@@ -74,9 +77,9 @@ async def test_a_refusal_that_needs_no_key_fetches_none(
     assert len(gate.decisions) == 0
 
 
-LATE: list[tuple[str, str, Callable[[], str]]] = [
+REFUSED_WITH_KEYS: list[tuple[str, str, Callable[[], str]]] = [
     ("A20", "bad_signature", lambda: by(rsa_key("stranger"))),
-    ("H02", "bad_signature", lambda: by(OTHER, jwk=jwk(OTHER))),
+    ("H02", "bad_signature", lambda: by(OTHER_KEY, jwk=jwk(OTHER_KEY))),
     ("H04", "unknown_key", lambda: by(rsa_key(), kid="../../../../dev/null")),
     ("H04", "unknown_key", lambda: by(rsa_key(), kid="' OR 1=1--")),
     ("A06", "unknown_key", lambda: by(ec_key(), "ES256")),
@@ -87,7 +90,10 @@ LATE: list[tuple[str, str, Callable[[], str]]] = [
 
 @pytest.mark.parametrize(
     ("reason", "make"),
-    [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in LATE],
+    [
+        pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n))
+        for n, r, m in REFUSED_WITH_KEYS
+    ],
 )
 async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable[[], str]) -> None:
     """Refusals carry a reason for the log and are not remembered; the next good token passes."""
@@ -104,10 +110,10 @@ async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
     gate = VerifierGate(
         issuer(),
         issuer(RIVAL, tenants={"x": "rival"}),
-        keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER)]},
+        keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER_KEY)]},
     )
     rival = FrozenForge(RIVAL, RESOURCE)
-    sign = signer(OTHER, "RS256")
+    sign = signer(OTHER_KEY, "RS256")
 
     assert (await gate.accepted(rival.token(org_id="x", sign=sign))).tenant_id == "rival"
     assert (await gate.refused(FORGE.token(sign=sign))).reason == "bad_signature"
@@ -132,7 +138,7 @@ async def test_without_a_key_id_there_must_be_nothing_to_choose() -> None:
     """One compatible key is meant; with two, trying both would be the token's choice."""
     token = by(rsa_key(), kid=ABSENT)
     await VerifierGate().accepted(token)
-    gate = VerifierGate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER, "other")]})
+    gate = VerifierGate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER_KEY, "other")]})
     assert (await gate.refused(token)).reason == "unknown_key"
 
 
@@ -141,9 +147,9 @@ async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
     """The first token after a rotation is the one that makes us ask."""
     gate = VerifierGate()
     await gate.accepted(FORGE.token())
-    gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER, "new")]
+    gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER_KEY, "new")]
 
-    await gate.accepted(by(OTHER, kid="new"))
+    await gate.accepted(by(OTHER_KEY, kid="new"))
     assert gate.keys[ISSUER].asked == 1
 
 
@@ -152,9 +158,9 @@ async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
     """A bad signature may mean that the issuer has replaced the key; a forgery costs one look."""
     gate = VerifierGate()
     await gate.accepted(FORGE.token())
-    gate.keys[ISSUER].next = [jwk(OTHER)]
+    gate.keys[ISSUER].next = [jwk(OTHER_KEY)]
 
-    await gate.accepted(by(OTHER))
+    await gate.accepted(by(OTHER_KEY))
     assert gate.keys[ISSUER].asked == 1
     assert (await gate.refused(FORGE.token(jti="again"))).reason == "bad_signature"
     assert gate.keys[ISSUER].asked == 2
@@ -166,7 +172,7 @@ async def test_a_removed_key_takes_its_verdicts_along() -> None:
     gate = VerifierGate()
     token = FORGE.token()
     await gate.accepted(token)
-    gate.keys[ISSUER].publish([jwk(OTHER, "other")])
+    gate.keys[ISSUER].publish([jwk(OTHER_KEY, "other")])
 
     assert (await gate.refused(token)).reason == "unknown_key"
 
@@ -177,7 +183,7 @@ class Vanishing(PublishedKeys):
     async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
         self.publish([jwk(rsa_key())])
         answer = self.find(kid, algorithm)
-        self.publish([jwk(OTHER, "other")])
+        self.publish([jwk(OTHER_KEY, "other")])
         return answer
 
 
@@ -185,7 +191,7 @@ class Vanishing(PublishedKeys):
 async def test_a_key_withdrawn_during_the_wait_proves_nothing() -> None:
     """What the wait answered is looked up again before it is used."""
     gate = VerifierGate()
-    gate.keys.sets[ISSUER] = Vanishing([jwk(OTHER, "other")], frozenset({"RS256"}))
+    gate.keys.sets[ISSUER] = Vanishing([jwk(OTHER_KEY, "other")], frozenset({"RS256"}))
 
     assert (await gate.refused(FORGE.token())).reason == "unknown_key"
 
@@ -204,7 +210,7 @@ async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
 
     await gate.accepted(FORGE.token())
     with pytest.raises(IssuerUnavailable):
-        await gate.verifier.verify(by(OTHER, kid="new"), TARGET)
+        await gate.verifier.verify(by(OTHER_KEY, kid="new"), TARGET)
 
 
 @pytest.mark.requirement("N18")
@@ -224,7 +230,7 @@ async def test_a_reload_ends_every_verdict() -> None:
 async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -> None:
     """`cached` knows no other token, no other resource, and nothing after `exp` or a reload."""
     gate = VerifierGate()
-    token, other = FORGE.token(exp=NOW + 40), by(OTHER)
+    token, other = FORGE.token(exp=NOW + 40), by(OTHER_KEY)
     assert gate.verifier.cached(token.encode(), TARGET) is None
     first = await gate.accepted(token)
     await gate.refused(other)
@@ -321,11 +327,13 @@ async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> 
     template = issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True), tenants={})
     acme, globex = (FrozenForge(f"https://login.example/{t}", RESOURCE) for t in ("acme", "globex"))
     policy = Policy(tenancy=Tenancy(known=frozenset({"acme", "globex"})))
-    gate = VerifierGate(template, keys={globex.issuer: [jwk(OTHER)]}, policy=policy)
+    gate = VerifierGate(template, keys={globex.issuer: [jwk(OTHER_KEY)]}, policy=policy)
 
     assert (await gate.accepted(acme.token())).tenant_id == "acme"
     assert (await gate.refused(globex.token())).reason == "bad_signature"
-    assert (await gate.accepted(globex.token(sign=signer(OTHER, "RS256")))).tenant_id == "globex"
+    assert (
+        await gate.accepted(globex.token(sign=signer(OTHER_KEY, "RS256")))
+    ).tenant_id == "globex"
 
 
 @pytest.mark.requirement("C29", "H05")
@@ -370,16 +378,16 @@ async def test_the_first_verifier_that_handles_a_token_decides() -> None:
         await Verifiers([OneAnswerVerifier(None), VerifierGate().verifier]).verify("opaque", TARGET)
 
 
-PARTS = FORGE.token().split(".")
+TOKEN_PARTS = FORGE.token().split(".")
 
 
 @given(
     st.lists(
-        st.sampled_from([*PARTS, "e30", "eyJhbGciOiJub25lIn0", "e", ""])
+        st.sampled_from([*TOKEN_PARTS, "e30", "eyJhbGciOiJub25lIn0", "e", ""])
         | st.text("eAZ-_=", max_size=6)
     )
     .map(".".join)
-    .filter(lambda token: token != ".".join(PARTS))
+    .filter(lambda token: token != ".".join(TOKEN_PARTS))
 )
 def test_pieces_of_good_tokens_in_any_order_open_nothing(token: str) -> None:
     """Whatever is cut and pasted, the answer is a refusal or "not mine", never another error."""

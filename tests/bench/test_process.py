@@ -10,7 +10,7 @@ import pytest
 from bench.process import BenchProcess, Cores, read_ps, read_stat, usage
 
 UNPINNED = Cores(None, None)
-BURN = """
+BURN_PROGRAM = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
 import time
@@ -32,7 +32,9 @@ def wait_for(process: BenchProcess, text: str) -> None:
 
 def test_cpu_of_children_counts(tmp_path: Path) -> None:
     """A server that works in child processes must not look free."""
-    process = BenchProcess.start([sys.executable, "-c", BURN], log=tmp_path / "log", cores=UNPINNED)
+    process = BenchProcess.start(
+        [sys.executable, "-c", BURN_PROGRAM], log=tmp_path / "log", cores=UNPINNED
+    )
     try:
         wait_for(process, "burnt")
         used = process.usage()

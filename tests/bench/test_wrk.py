@@ -14,13 +14,15 @@ from bench.rounds import RoundResults, RoundRunner
 from bench.tokens import Mint, Purse, garbage
 from bench.workload import WORKLOADS, BenchEndpoint, Workload
 
-WARM = WORKLOADS[0]
+WARM_WORKLOAD = WORKLOADS[0]
 UNPINNED = Cores(None, None)
-SHORT = {"warm", "garbage"}
+SHORT_WORKLOADS = {"warm", "garbage"}
 """An answer and a refusal; each run takes a second of both cores, so the others are slow tests."""
-SELECTED = [
+SELECTED_WORKLOADS = [
     pytest.param(
-        workload, id=workload.name, marks=[] if workload.name in SHORT else [pytest.mark.slow]
+        workload,
+        id=workload.name,
+        marks=[] if workload.name in SHORT_WORKLOADS else [pytest.mark.slow],
     )
     for workload in WORKLOADS
 ]
@@ -61,16 +63,16 @@ def test_a_missing_load_generator_is_said_with_how_to_install_it(
 
 def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
     """Content-Length, the routing headers of the revision and the body must agree."""
-    script = wrk.script(WARM, BenchEndpoint(8000), tmp_path / "tokens.txt")
+    script = wrk.script(WARM_WORKLOAD, BenchEndpoint(8000), tmp_path / "tokens.txt")
 
-    assert f"Content-Length: {len(WARM.body)}" in script
+    assert f"Content-Length: {len(WARM_WORKLOAD.body)}" in script
     assert "Mcp-Name: echo" in script
     assert "Authorization: Bearer" in script
-    assert "Authorization" not in wrk.script(WARM, BenchEndpoint(8000), None)
+    assert "Authorization" not in wrk.script(WARM_WORKLOAD, BenchEndpoint(8000), None)
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
-@pytest.mark.parametrize("workload", SELECTED)
+@pytest.mark.parametrize("workload", SELECTED_WORKLOADS)
 def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Path) -> None:
     """The generated Lua is valid, every answer has the expected status, and CPU was counted."""
     floor = next(each for each in CONTESTANTS if each.name == "floor")

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from tests.config.test_reading import GOOD, folder, found
+from tests.config.test_reading import VALID_CONFIG, folder, found
 
 __all__ = ["folder"]
 
@@ -39,8 +39,8 @@ def hosts(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
     ]  # fmt: skip
 
 
-OFF = "requests_per_second = 0\n"
-CASES = [
+NO_REQUEST_LIMIT = "requests_per_second = 0\n"
+EXPOSURE_CASES = [
     *[
         ExposureCase('["10.0.0.0/8"]', networks, "config.E110", "listen.trusted_proxies")
         for networks in (
@@ -80,7 +80,7 @@ CASES = [
     ),
     ExposureCase(
         "[tools]",
-        f"[limits]\n{OFF}concurrency = 0\n[limits.tenant]\nconcurrency = 0\n[tools]",
+        f"[limits]\n{NO_REQUEST_LIMIT}concurrency = 0\n[limits.tenant]\nconcurrency = 0\n[tools]",
         "config.E113",
         "limits",
     ),
@@ -91,7 +91,8 @@ CASES = [
         "config.E113",
         "limits",
     ),
-    ExposureCase("[tools]", f"[limits]\n{OFF}[tools]", "config.W113", "limits.requests_per_second"),
+    ExposureCase("[tools]", f"[limits]\n{NO_REQUEST_LIMIT}[tools]", "config.W113",
+         "limits.requests_per_second"),
     ExposureCase("[tools]", "[limits]\nburst = 1000000000\n[tools]", "config.W113",
          "limits.requests_per_second"),
     ExposureCase("[tools]", "[limits]\naudit_bytes_per_day = 0\n"
@@ -137,22 +138,22 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
+@pytest.mark.parametrize("case", EXPOSURE_CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
 def test_a_setting_that_opens_too_much_is_found(folder: Path, case: ExposureCase) -> None:
     """Each by its id and setting; an error keeps the server from starting."""
     Path("slash").symlink_to("/")
-    assert case.old in GOOD
+    assert case.old in VALID_CONFIG
 
-    problems = found(GOOD.replace(case.old, case.new))
+    problems = found(VALID_CONFIG.replace(case.old, case.new))
 
     assert (case.id, case.setting) in [(id_, setting) for id_, setting, _ in problems]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
+@pytest.mark.parametrize("case", EXPOSURE_CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
 def test_development_is_not_told(folder: Path, case: ExposureCase) -> None:
     """It answers this machine alone, and its operator is the developer."""
     Path("slash").symlink_to("/")
-    text = GOOD.replace(case.old, case.new)
+    text = VALID_CONFIG.replace(case.old, case.new)
 
     assert case.id not in [id_ for id_, _, _ in found(f'mode = "development"\n{text}')]
 
@@ -171,7 +172,7 @@ def test_development_is_not_told(folder: Path, case: ExposureCase) -> None:
 )
 def test_what_operators_mean_is_not_found(folder: Path, old: str, new: str) -> None:
     """A check without false alarms is not ignored."""
-    assert found(GOOD.replace(old, new)) == []
+    assert found(VALID_CONFIG.replace(old, new)) == []
 
 
 def test_the_environment_is_judged_like_the_file(folder: Path) -> None:
@@ -181,12 +182,12 @@ def test_the_environment_is_judged_like_the_file(folder: Path) -> None:
         "GATEPOST_WORKSPACE__ROOT": "/",
     }
 
-    ids = [id_ for id_, _, _ in found(GOOD, environment)]
+    ids = [id_ for id_, _, _ in found(VALID_CONFIG, environment)]
 
     assert [id_ for id_ in ids if ".E" in id_] == ["config.E110", "config.E116"]
 
 
-MINE = GOOD.replace('packs = ["demo"]', 'load = ["tools/mine.py"]')
+OWN_TOOL_CONFIG = VALID_CONFIG.replace('packs = ["demo"]', 'load = ["tools/mine.py"]')
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_a_tool_that_every_user_can_change_is_found(
     Path("tools/__pycache__").mkdir(mode=0o755)
     Path(location).chmod(mode)
 
-    problems = [(id_, setting) for id_, setting, _ in found(MINE)]
+    problems = [(id_, setting) for id_, setting, _ in found(OWN_TOOL_CONFIG)]
 
     Path(location).chmod(0o755)
     assert problems == ([(id_, "tools.load[0]")] if id_ else [])
@@ -230,7 +231,9 @@ def test_a_tool_of_another_user_is_a_warning(folder: Path, location: str) -> Non
     Path("tools/mine.py").write_text(TOOL)
     os.chown(location, 12345, 0)
 
-    assert [(id_, setting) for id_, setting, _ in found(MINE)] == [("config.W117", "tools.load[0]")]
+    assert [(id_, setting) for id_, setting, _ in found(OWN_TOOL_CONFIG)] == [
+        ("config.W117", "tools.load[0]")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_a_client_secret_that_others_can_read_is_found(
     """`check` finds it for every setting that refers to the file."""
     Path("secret").write_text("a secret of a client")
     Path("secret").chmod(mode)
-    text = GOOD.replace(
+    text = VALID_CONFIG.replace(
         'tenant = { claim = "org_id" }',
         'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
         'introspection.client_secret = "file:secret"',
@@ -265,7 +268,7 @@ def test_a_configuration_that_every_user_can_change_is_refused(
     folder: Path, mode: int, code: int
 ) -> None:
     """`gatepost check` looks at its own file too."""
-    Path("gatepost.toml").write_text(GOOD)
+    Path("gatepost.toml").write_text(VALID_CONFIG)
     Path("gatepost.toml").chmod(mode)
 
     result = CliRunner().invoke(main, ["check", "--config", "gatepost.toml"])

@@ -14,14 +14,14 @@ from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of
-from tests.config.test_reading import GOOD, folder, found
+from tests.config.test_reading import VALID_CONFIG, folder, found
 from tests.support.commands import tenant_folder
 from tests.support.measuring import capture_logs
 
 __all__ = ["folder"]
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-NOBODY = 65_534
+NOBODY_UID = 65_534
 
 
 def mode(path: Path) -> int:
@@ -129,7 +129,7 @@ def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
     tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
 
-    ((id_, setting, message),) = found(GOOD)
+    ((id_, setting, message),) = found(VALID_CONFIG)
 
     assert (id_, setting) == ("config.W121", "workspace.root")
     assert "workspaces/alice was not created by Gatepost" in message
@@ -164,7 +164,7 @@ def test_the_check_tells_of_an_open_database(folder: Path) -> None:
         (folder / f"gatepost.db{end}").touch(mode=0o600)
         (folder / f"gatepost.db{end}").chmod(0o640)
 
-    assert [(id_, setting) for id_, setting, _ in found(GOOD)] == [
+    assert [(id_, setting) for id_, setting, _ in found(VALID_CONFIG)] == [
         ("config.W120", "storage.database")
     ] * 2
 
@@ -199,7 +199,7 @@ async def test_what_belongs_to_another_user_is_refused(
     spaces = Workspaces(folder / "workspaces")
     await spaces.of("acme").write("note.txt", b"x")
     for path in (database, ring, state, folder / "workspaces" / PRIVATE / "acme"):
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, NOBODY_UID, NOBODY_UID)
     AnotherUser(monkeypatch)
     again = Workspaces(folder / "workspaces")
 
@@ -211,7 +211,7 @@ async def test_what_belongs_to_another_user_is_refused(
         make_state_folder(state)
     with pytest.raises(ToolFailure, match="was not made for it"):
         await again.of("acme").read("note.txt", limit=10)
-    ids = {id_ for id_, _, _ in found(GOOD)}
+    ids = {id_ for id_, _, _ in found(VALID_CONFIG)}
     assert {"config.E120", "config.E007"} <= ids
     for workspaces in (spaces, again):
         workspaces.close()

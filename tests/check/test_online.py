@@ -69,26 +69,26 @@ def without_keys(idp: Idp) -> Settings:
 
 
 def with_confirmation_but_no_keys(idp: Idp) -> Settings:
-    introspection = with_introspection(INACTIVE)(idp)["introspection"]
+    introspection = with_introspection(INACTIVE_ANSWER)(idp)["introspection"]
     return without_keys(idp) | {"introspection": introspection | {"when": "always"}}
 
 
 def with_other_types(idp: Idp) -> Settings:
-    return with_introspection(ACTIVE)(idp) | {"preset": "oidc-provider"}
+    return with_introspection(ACTIVE_ANSWER)(idp) | {"preset": "oidc-provider"}
 
 
 def at_another_port(idp: Idp) -> Settings:
     return {"issuer": f"http://127.0.0.1:{free_port()}/main"}
 
 
-INACTIVE, ACTIVE = answer(body=b'{"active":false}'), answer(body=b'{"active":true}')
+INACTIVE_ANSWER, ACTIVE_ANSWER = answer(body=b'{"active":false}'), answer(body=b'{"active":true}')
 INVALID_CLIENT = answer(401, b'{"error":"invalid_client"}')
 INVALID_GRANT = answer(400, b'{"error":"invalid_grant"}')
-DIFFERENT = with_metadata(issuer="https://id.example.com/")
+DIFFERENT_ISSUER = with_metadata(issuer="https://id.example.com/")
 
 PROBLEMS: dict[str, tuple[Change, str, str]] = {
     # name: (what is different, the problem's id, what message or hint say)
-    "another issuer": (DIFFERENT, "config.E130", 'write issuer = "https://id.example.com/"'),
+    "another issuer": (DIFFERENT_ISSUER, "config.E130", 'write issuer = "https://id.example.com/"'),
     "not there": (at_another_port, "config.E130", "the connection failed"),
     "no key": (without_keys, "config.E131", "its key set cannot be used"),
     "no PKCE": (with_metadata(code_challenge_methods_supported=["plain"]), "config.W130", "S256"),
@@ -98,7 +98,11 @@ PROBLEMS: dict[str, tuple[Change, str, str]] = {
         "files:write",
     ),
     "a secret that is wrong": (with_introspection(INVALID_CLIENT), "config.E132", "credentials"),
-    "everything is active": (with_introspection(ACTIVE), "config.E132", "accepts everything"),
+    "everything is active": (
+        with_introspection(ACTIVE_ANSWER),
+        "config.E132",
+        "accepts everything",
+    ),
     "all is a refresh token": (with_other_types, "config.E132", "accepts everything"),
     "no key of confirmed tokens": (
         with_confirmation_but_no_keys,
@@ -146,13 +150,13 @@ async def test_what_the_issuer_does_not_do_is_a_problem_with_its_setting(
 SCOPES = {"no scopes of tools": ("files:write",)}
 """What callers request, where the case is about it."""
 
-GOOD: dict[str, tuple[Change, str]] = {
+VALID_ISSUERS: dict[str, tuple[Change, str]] = {
     "an issuer of signed tokens": (lambda idp: {}, "1 usable key (PS256, RS256)"),
     "registration": (
         with_metadata(registration_endpoint="https://id.example.com/register"),
         "clients register themselves",
     ),
-    "introspection": (with_introspection(INACTIVE), "introspection answers"),
+    "introspection": (with_introspection(INACTIVE_ANSWER), "introspection answers"),
     "a dashboard": (with_dashboard(INVALID_GRANT), "the dashboard's client is known"),
     "a dashboard at Glewlwyd": (
         with_dashboard(answer(403, b'{"error":"invalid_code"}')),
@@ -169,11 +173,11 @@ GOOD: dict[str, tuple[Change, str]] = {
 }
 
 
-@each("case", GOOD)
+@each("case", VALID_ISSUERS)
 async def test_an_issuer_that_works_is_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line says what was found."""
     monkeypatch.setenv("GATEPOST_TEST_SECRET", "s3cret")
-    change, says = GOOD[case]
+    change, says = VALID_ISSUERS[case]
     with Idp() as idp:
         issuer = issuer_settings(idp)
         result = await check(issuer | change(idp), scopes=SCOPES.get(case, ()))

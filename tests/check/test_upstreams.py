@@ -12,7 +12,7 @@ from gatepost.config.settings import Config
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost_authz.config import Problem
 
-GOOD = {"name": "crm", "tenants": ["acme"], "url": "https://crm.example.com/mcp"}
+VALID_UPSTREAM = {"name": "crm", "tenants": ["acme"], "url": "https://crm.example.com/mcp"}
 PROGRAM = {"name": "memory", "tenants": ["acme"], "command": "sh"}
 CLIENT = {
     "type": "client",
@@ -45,7 +45,12 @@ def test_good_tables_have_no_problem() -> None:
     """Over HTTP and as a program, with a credential and an agent."""
     assert (
         problems_of(
-            {**GOOD, "credential": "crm", "scopes": {"*": ["crm:read"]}, "tools": ["*", "!x"]},
+            {
+                **VALID_UPSTREAM,
+                "credential": "crm",
+                "scopes": {"*": ["crm:read"]},
+                "tools": ["*", "!x"],
+            },
             {**PROGRAM, "env": {"API_KEY": "secret:KEY", "LEVEL": "debug"}},
             credentials={"crm": CLIENT},
             agents=[{"name": "a", "tenants": ["acme"], "capabilities": ["mcp:crm", "pack:demo"]}],
@@ -54,7 +59,7 @@ def test_good_tables_have_no_problem() -> None:
     )
 
 
-WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+WRONG_UPSTREAMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no tenant": ({"tenants": []}, "config.E140", "upstreams[0].tenants"),
     "no tenant id": ({"tenants": ["ACME"]}, "config.E140", "upstreams[0].tenants"),
     "unknown tenant": ({"tenants": ["amce"]}, "config.W145", "upstreams[0].tenants"),
@@ -104,11 +109,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", WRONG_UPSTREAMS)
 def test_a_wrong_table_is_told_with_its_setting(name: str) -> None:
     """One problem for one error, and no value that may be a secret."""
-    change, code, setting = WRONG[name]
-    (problem,) = problems_of({**GOOD, **change}, credentials={"crm": CLIENT})
+    change, code, setting = WRONG_UPSTREAMS[name]
+    (problem,) = problems_of({**VALID_UPSTREAM, **change}, credentials={"crm": CLIENT})
 
     assert (problem.id, problem.setting) == (code, setting)
     assert "the-key-itself" not in problem.message + problem.hint
@@ -159,13 +164,15 @@ def test_a_package_without_a_version_is_warned_of(
 
 def test_names_are_unique_for_each_tenant() -> None:
     """Two tenants may use one name; `*` is all of them."""
-    other = {**GOOD, "tenants": ["globex"]}
+    other = {**VALID_UPSTREAM, "tenants": ["globex"]}
 
-    assert problems_of(GOOD, other) == []
-    assert [problem.id for problem in problems_of(GOOD, GOOD)] == ["config.E141"]
-    assert [problem.id for problem in problems_of(GOOD, {**GOOD, "tenants": ["*"]})] == [
+    assert problems_of(VALID_UPSTREAM, other) == []
+    assert [problem.id for problem in problems_of(VALID_UPSTREAM, VALID_UPSTREAM)] == [
         "config.E141"
     ]
+    assert [
+        problem.id for problem in problems_of(VALID_UPSTREAM, {**VALID_UPSTREAM, "tenants": ["*"]})
+    ] == ["config.E141"]
 
 
 AGENTS: dict[str, list[dict[str, Any]]] = {
@@ -183,7 +190,9 @@ AGENTS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_wrong_agent_is_told(name: str) -> None:
     """What it names exists, and a client id has one agent."""
-    assert [problem.id for problem in problems_of(GOOD, agents=AGENTS[name])] == ["config.E149"]
+    assert [problem.id for problem in problems_of(VALID_UPSTREAM, agents=AGENTS[name])] == [
+        "config.E149"
+    ]
 
 
 CREDENTIALS: dict[str, dict[str, Any]] = {
@@ -261,19 +270,24 @@ def test_an_upstream_that_chooses_the_authorization_server_is_warned_of() -> Non
 
 def test_each_tenant_gets_servers_of_its_own() -> None:
     """A table for every tenant makes one server for each, with an id that stays."""
-    upstreams = ConfiguredUpstreams(config_of({**GOOD, "tenants": ["*"]}, PROGRAM))
+    upstreams = ConfiguredUpstreams(config_of({**VALID_UPSTREAM, "tenants": ["*"]}, PROGRAM))
     (first, memory), (second,) = upstreams.servers("acme"), upstreams.servers("globex")
 
     assert (first.name, second.name, memory.transport) == ("crm", "crm", "stdio")
     assert first.id != second.id
-    assert ConfiguredUpstreams(config_of({**GOOD, "tenants": ["*"]})).servers("acme")[0] == first
+    assert (
+        ConfiguredUpstreams(config_of({**VALID_UPSTREAM, "tenants": ["*"]})).servers("acme")[0]
+        == first
+    )
 
 
 def test_a_changed_table_or_credential_is_another_revision() -> None:
     """Connections are kept by it, so a reload must not go on with the old address or secret."""
 
     def revision(credential: dict[str, Any], **change: Any) -> int:
-        config = config_of({**GOOD, "credential": "crm", **change}, credentials={"crm": credential})
+        config = config_of(
+            {**VALID_UPSTREAM, "credential": "crm", **change}, credentials={"crm": credential}
+        )
         return ConfiguredUpstreams(config).servers("acme")[0].revision
 
     assert revision(CLIENT) == revision(CLIENT)

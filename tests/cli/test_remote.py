@@ -210,7 +210,7 @@ def session_app() -> Any:
     return server.http_app(path="/mcp")
 
 
-OLD = SessionEra(session_app())
+OLD_SERVER = SessionEra(session_app())
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def servers() -> Iterator[dict[str, str]]:
     """The URL of a modern server, and of one that has only sessions."""
     running = {
         name: AsgiServer(app, lifespan="on").start()
-        for name, app in (("modern", books()), ("session", OLD))
+        for name, app in (("modern", books()), ("session", OLD_SERVER))
     }
     try:
         yield {name: f"{server.url}/mcp" for name, server in running.items()}
@@ -235,7 +235,7 @@ def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) 
         assert "count(upto)  Count" in listed[1]
         assert json.loads(counted[1])["structuredContent"] == {"result": 3}
         assert ("[1.0/3.0] one" in counted[2]) is (era == "session")
-    assert "DELETE" in OLD.asked
+    assert "DELETE" in OLD_SERVER.asked
 
 
 def test_an_image_is_named(servers: dict[str, str], tmp_path: Path) -> None:

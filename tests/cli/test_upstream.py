@@ -113,7 +113,7 @@ def test_what_is_wrong_is_one_sentence(upstream: CommandLine) -> None:
     assert "Traceback" not in tested.output
 
 
-WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
+WRONG_COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "unknown name": (("test", "crn", *ACME), 1, "There is no MCP server 'crn'"),
     "unknown tenant": (("list", "--tenant", "A B"), 1, "no tenant"),
     "plain http": (
@@ -134,10 +134,10 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", WRONG_COMMANDS)
 def test_wrong_use_is_told(upstream: CommandLine, name: str) -> None:
     """With the exit codes of the command line."""
-    arguments, code, reason = WRONG[name]
+    arguments, code, reason = WRONG_COMMANDS[name]
     result = upstream(*arguments)
 
     assert result.exit_code == code, result.output

@@ -31,8 +31,8 @@ from tests.support.programs import BrowserUser
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]
-MODERN = ["auto", "2026-07-28"]
-WATCHED = "test://watched-resource"
+MODERN_MODES = ["auto", "2026-07-28"]
+WATCHED_URI = "test://watched-resource"
 SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
 
 
@@ -114,7 +114,7 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
             {"name": "arg1", "value": "test"},
         )
 
-    assert {"test://static-text", WATCHED} <= listed
+    assert {"test://static-text", WATCHED_URI} <= listed
     assert "test://template/{id}/data" in templates
     assert isinstance(picture, types.BlobResourceContents)
     assert isinstance(document, types.TextResourceContents)
@@ -162,7 +162,7 @@ async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Gated
         assert client_answers.logged == []
         await client.set_logging_level("info")
         await client.call_tool("test_tool_with_logging", {})
-        await client.session.subscribe_resource(WATCHED)
+        await client.session.subscribe_resource(WATCHED_URI)
         await client.call_tool("touch", {})
         await client_answers.until(types.ResourceUpdatedNotification)
         await client.call_tool("test_trigger_tool_change", {})
@@ -174,7 +174,7 @@ async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Gated
     assert [level for level, _ in client_answers.logged] == ["info"] * 3
 
 
-@pytest.mark.parametrize("mode", MODERN)
+@pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_the_modern_era_logs_by_the_request_and_listens(
     stage: GatedEndpoint, mode: str
 ) -> None:
@@ -185,7 +185,7 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
         with pytest.raises(RuntimeError, match="logging/setLevel is not available"):
             await client.set_logging_level("error")
         async with listen(
-            client.session, tools_list_changed=True, resource_subscriptions=[WATCHED]
+            client.session, tools_list_changed=True, resource_subscriptions=[WATCHED_URI]
         ) as listening:
             await client.call_tool("touch", {})
             updated = await anext(listening)
@@ -193,7 +193,7 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
             changed = await anext(listening)
 
     assert [level for level, _ in client_answers.logged] == ["info"] * 3
-    assert (updated, changed) == (ResourceUpdated(uri=WATCHED), ToolsListChanged())
+    assert (updated, changed) == (ResourceUpdated(uri=WATCHED_URI), ToolsListChanged())
 
 
 async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint) -> None:

@@ -23,7 +23,7 @@ from tests.support.programs import Inspector, Program, command, environment, loa
 
 ERAS = ["legacy", "modern"]
 """Where `auto` ends up is shown once; from there on it is the modern era."""
-LEGACY = pytest.param("legacy", marks=pytest.mark.slow)
+LEGACY_ERA = pytest.param("legacy", marks=pytest.mark.slow)
 """Every run starts Node; the official clients and the suite ask the same of older revisions."""
 SKILL = "skill://conformance_resources/greet-visitor"
 TASKS = "io.modelcontextprotocol/tasks"
@@ -273,7 +273,7 @@ def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
         assert (load["requests"], load["ok"], load["errorMessages"]) == (50, 50, [])
 
 
-@pytest.mark.parametrize("era", [LEGACY, "modern"])
+@pytest.mark.parametrize("era", [LEGACY_ERA, "modern"])
 def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
     """A form and a page; in the modern era a task goes on with the answer, too."""
     form = connected.answered(

@@ -28,8 +28,8 @@ from tests.clients.conftest import ClientAnswers, GatedEndpoint
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]
-MODERN = ["auto", "2026-07-28"]
-WATCHED = "test://watched-resource"
+MODERN_MODES = ["auto", "2026-07-28"]
+WATCHED_URI = "test://watched-resource"
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
             {"name": "arg1", "value": "test"},
         )
 
-    assert {"test://static-text", WATCHED} <= listed
+    assert {"test://static-text", WATCHED_URI} <= listed
     assert "test://template/{id}/data" in {each.uri_template for each in templates}
     assert isinstance(picture, types.BlobResourceContents)
     assert isinstance(document, types.TextResourceContents)
@@ -164,18 +164,18 @@ async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoi
         await text(client, "test_tool_with_logging")
         assert [level for level, _ in client_answers.logged] == ["info"] * 3
 
-        await client.subscribe_resource(WATCHED)
+        await client.subscribe_resource(WATCHED_URI)
         await text(client, "touch")
         await client_answers.until(types.ResourceUpdatedNotification)
         await text(client, "test_trigger_tool_change")
         await client_answers.until(types.ToolListChangedNotification)
-        await client.unsubscribe_resource(WATCHED)
+        await client.unsubscribe_resource(WATCHED_URI)
         with pytest.raises(ListenNotSupportedError):
             async with client.listen(tools_list_changed=True):
                 pass
 
 
-@pytest.mark.parametrize("mode", MODERN)
+@pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_the_modern_era_logs_by_the_request_and_listens(
     stage: GatedEndpoint, mode: str
 ) -> None:
@@ -186,7 +186,7 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
     async with connected(stage, mode, client_answers, log_level="info") as client:
         await text(client, "test_tool_with_logging")
         async with client.listen(
-            tools_list_changed=True, resource_subscriptions=[WATCHED]
+            tools_list_changed=True, resource_subscriptions=[WATCHED_URI]
         ) as listening:
             await text(client, "test_trigger_prompt_change")
             await text(client, "touch")
@@ -197,11 +197,11 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
     assert quiet.logged == []
     assert [level for level, _ in client_answers.logged] == ["info"] * 3
     assert listening.honored.tools_list_changed
-    assert updated == ResourceUpdated(uri=WATCHED)
+    assert updated == ResourceUpdated(uri=WATCHED_URI)
     assert changed == ToolsListChanged()
 
 
-@pytest.mark.parametrize("mode", MODERN)
+@pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint, mode: str) -> None:
     """With the extension a call becomes a task by itself, and its requests reach the person."""
     client_answers = ClientAnswers()

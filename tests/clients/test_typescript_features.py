@@ -13,14 +13,14 @@ import pytest
 from tests.clients.conftest import GatedEndpoint
 from tests.support.programs import BrowserUser, walk_typescript
 
-RUNS = {
+CLIENT_PROGRAMS = {
     "1.x": ("features_v1.mjs", "legacy"),
     "2.x legacy": ("features_v2.mjs", "legacy"),
     "2.x auto": ("features_v2.mjs", "auto"),
     "2.x 2026-07-28": ("features_v2.mjs", "2026-07-28"),
 }
-OLD = ["1.x", "2.x legacy"]
-MODERN = ["2.x auto", "2.x 2026-07-28"]
+OLD_CLIENTS = ["1.x", "2.x legacy"]
+MODERN_CLIENTS = ["2.x auto", "2.x 2026-07-28"]
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,22 @@ def reports(stage: GatedEndpoint) -> dict[str, dict[str, Any]]:
     def run(script: str, mode: str) -> dict[str, Any]:
         return walk_typescript(script, BrowserUser(), url=stage.url, token=stage.token, mode=mode)
 
-    with ThreadPoolExecutor(len(RUNS)) as pool:
-        return dict(zip(RUNS, pool.map(lambda each: run(*each), RUNS.values()), strict=True))
+    with ThreadPoolExecutor(len(CLIENT_PROGRAMS)) as pool:
+        return dict(
+            zip(
+                CLIENT_PROGRAMS,
+                pool.map(lambda each: run(*each), CLIENT_PROGRAMS.values()),
+                strict=True,
+            )
+        )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_tools_answer_with_structure_progress_and_errors(reports: Any, name: str) -> None:
     """The client checks what comes back against the output schema that was listed."""
     report = reports[name]
 
-    assert report["protocol"] == ("2025-11-25" if name in OLD else "2026-07-28")
+    assert report["protocol"] == ("2025-11-25" if name in OLD_CLIENTS else "2026-07-28")
     assert {"weather", "echo", "slow_compute"} <= set(report["tools"])
     assert report["weather"] == {"city": "Graz", "degrees": 21.5}
     assert report["steps"] == [0, 50, 100]
@@ -47,7 +53,7 @@ def test_tools_answer_with_structure_progress_and_errors(reports: Any, name: str
     assert report["failed"] is True
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
     """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
     report = reports[name]
@@ -61,7 +67,7 @@ def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
     assert report["completed"] == ["test", "testValue1"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_a_client_answers_its_elicitations(reports: Any, name: str) -> None:
     """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
     report = reports[name]
@@ -75,7 +81,7 @@ def test_a_client_answers_its_elicitations(reports: Any, name: str) -> None:
     assert report["asked"][:2] == ["Who is there?", "https://mcp.example.com/connect"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_log_messages_and_changes_are_heard(reports: Any, name: str) -> None:
     """No message below the level asked for; changes on a GET stream, or on one listened to."""
     report = reports[name]
@@ -86,21 +92,21 @@ def test_log_messages_and_changes_are_heard(reports: Any, name: str) -> None:
     assert report["changed"] is True
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", OLD_CLIENTS)
 def test_an_answer_that_was_let_go_is_fetched(reports: Any, name: str) -> None:
     """An older session comes back with the id of the last event, and ends with DELETE."""
     assert reports[name]["reconnected"] == "Reconnected."
     assert reports[name]["resumption_tokens"] >= 1
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", OLD_CLIENTS)
 def test_before_the_modern_era_a_task_is_a_call(reports: Any, name: str) -> None:
     """A tool that may be a task answers, one that must refuses."""
     assert reports[name]["computed"] == "Computed something in 0.1 seconds."
     assert "only clients that support tasks" in reports[name]["refused"]
 
 
-@pytest.mark.parametrize("name", MODERN)
+@pytest.mark.parametrize("name", MODERN_CLIENTS)
 def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str) -> None:
     """The server alone decides which call becomes one."""
     report = reports[name]
@@ -112,7 +118,7 @@ def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str
     assert report["cancelled"] == ["task", "cancelled"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_a_client_without_a_token_is_refused(reports: Any, name: str) -> None:
     """Without a token a client does not get as far as a session, or any list of what there is."""
     assert reports[name]["stranger"] == 401

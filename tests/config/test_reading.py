@@ -12,7 +12,7 @@ from gatepost.config.reading import read
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import create
 
-GOOD = """
+VALID_CONFIG = """
 resource = "https://mcp.example.com/mcp"
 [listen]
 trusted_proxies = ["10.0.0.0/8"]
@@ -64,7 +64,7 @@ class ReadingCase(NamedTuple):
     says: str
 
 
-CASES = [
+READING_CASES = [
     ReadingCase("[keys]", "[key]", "config.E001", "key", "`keys`"),
     ReadingCase("ring =", "rong =", "config.E001", "keys.rong", "did you mean `keys.ring`"),
     ReadingCase("[tools]", "[tools]\ntimeout = 3", "config.E001", "tools.timeout", "timeout_s"),
@@ -267,7 +267,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new[:30]!r}")
+@pytest.mark.parametrize("case", READING_CASES, ids=lambda case: f"{case.id} {case.new[:30]!r}")
 def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None:
     """One error in a good file gives one problem: id, setting, and a hint that helps."""
     (folder / "bad.py").write_text("boom")
@@ -277,9 +277,11 @@ def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None
         "from gatepost import CallContext, Pack\npack = Pack('mine')\n\n@pack.tool()\n"
         "async def echo(ctx: CallContext) -> str:\n    '''Say it again.'''\n    return ''\n"
     )
-    assert case.old in GOOD
+    assert case.old in VALID_CONFIG
     listed = [
-        problem for problem in found(GOOD.replace(case.old, case.new, 1)) if problem[0] == case.id
+        problem
+        for problem in found(VALID_CONFIG.replace(case.old, case.new, 1))
+        if problem[0] == case.id
     ]
 
     assert [(problem[0], problem[1]) for problem in listed] == [(case.id, case.setting)]
@@ -288,7 +290,7 @@ def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None
 
 def test_a_good_configuration_has_no_problem(folder: Path) -> None:
     """The file above, as it stands, is fit for production."""
-    assert found(GOOD) == []
+    assert found(VALID_CONFIG) == []
 
 
 def test_all_problems_are_told_at_once(folder: Path) -> None:
@@ -313,7 +315,7 @@ def test_all_problems_are_told_at_once(folder: Path) -> None:
 
 def test_no_problem_repeats_a_value_that_may_be_secret(folder: Path) -> None:
     """A password in the wrong place must not reach the build log."""
-    text = GOOD.replace('"file:keyring.json"', '"hunter2"').replace(
+    text = VALID_CONFIG.replace('"file:keyring.json"', '"hunter2"').replace(
         "[tools]", 'introspection = { client_id = "g", client_secret = "hunter2" }\n[tools]'
     )
 
@@ -343,7 +345,7 @@ ENVIRONMENT = [
 @pytest.mark.parametrize(("variable", "text", "holds"), ENVIRONMENT)
 def test_the_environment_overrides_the_file(folder: Path, variable: str, text: str, holds) -> None:  # type: ignore[no-untyped-def]
     """Every key can be set there; what orchestrators inject under our prefix is left alone."""
-    assert holds(config_of(GOOD, {variable: text}))
+    assert holds(config_of(VALID_CONFIG, {variable: text}))
 
 
 BAD_ENVIRONMENT = [
@@ -361,7 +363,7 @@ BAD_ENVIRONMENT = [
 @pytest.mark.parametrize(("variable", "text", "says"), BAD_ENVIRONMENT)
 def test_a_bad_variable_is_a_problem(folder: Path, variable: str, text: str, says: str) -> None:
     """It is named, with what was expected or the nearest known name."""
-    listed = found(GOOD, {variable: text})
+    listed = found(VALID_CONFIG, {variable: text})
 
     assert [problem[0] for problem in listed] == ["config.E004"]
     assert variable in listed[0][2]

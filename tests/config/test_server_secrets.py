@@ -34,7 +34,7 @@ INTROSPECTION = [
         "introspection": {"client_id": "gatepost", "client_secret": "env:OWN_SECRET"},
     }
 ]
-PLACES: dict[str, tuple[dict[str, Any], set[str]]] = {
+SECRET_SETTINGS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "nowhere": ({}, set()),
     "an address": ({"storage": {"database": ADDRESS}}, {ADDRESS, SECRET}),
     "an address elsewhere": ({"storage": {"database": "env:OWN_ADDRESS"}}, {ADDRESS, SECRET}),
@@ -55,7 +55,7 @@ PLACES: dict[str, tuple[dict[str, Any], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "values"), PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(("settings", "values"), SECRET_SETTINGS.values(), ids=SECRET_SETTINGS)
 def test_it_is_found_wherever_it_is(
     settings: dict[str, Any],
     values: set[str],

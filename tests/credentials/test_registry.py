@@ -60,7 +60,7 @@ async def replicas() -> AsyncIterator[CredentialsReplicas]:
         yield CredentialsReplicas(stack)
 
 
-KEYED = "keyed-client"
+KEYED_CLIENT = "keyed-client"
 RING = KeyRing.ephemeral()
 METADATA = "/.well-known/oauth-protected-resource/mcp"
 
@@ -76,7 +76,7 @@ def upstream() -> Iterator[Idp]:
 def idp(upstream: Idp) -> Iterator[RunningOidcProvider]:
     """oidc-provider, with tokens for the upstream, and a client that signs with the key ring."""
     client = {
-        "client_id": KEYED,
+        "client_id": KEYED_CLIENT,
         "grant_types": ["client_credentials"],
         "redirect_uris": [],
         "response_types": [],
@@ -155,7 +155,7 @@ async def test_a_key_of_the_key_ring_signs_in(
     replicas.keyring = RING
     replica = replicas.one(upstream.base, idp.issuer)
     credential = await credential_of(
-        replica, upstream, client_id=KEYED, method="private_key_jwt", client_secret=""
+        replica, upstream, client_id=KEYED_CLIENT, method="private_key_jwt", client_secret=""
     )
 
     assert await works(idp, (await credential.headers()).headers["authorization"])
@@ -209,7 +209,7 @@ async def test_tokens_of_two_tenants_never_meet(
     )
 
 
-REFUSED: dict[str, tuple[dict[str, object], str]] = {
+REFUSED_SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "wrong secret": ({"client_secret": "secret:OTHER"}, "There is no secret OTHER"),
     "unknown client": ({"client_id": "unknown"}, "(401, invalid_client)"),
     "another resource": ({"resource": "https://other.example.com"}, "(400, invalid_target)"),
@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_SETTINGS)
 async def test_a_credential_that_cannot_be_had_says_why(
     replicas: CredentialsReplicas,
     upstream: Idp,
@@ -227,7 +227,7 @@ async def test_a_credential_that_cannot_be_had_says_why(
     name: str,
 ) -> None:
     """In a sentence without the secret."""
-    settings, reason = REFUSED[name]
+    settings, reason = REFUSED_SETTINGS[name]
     if settings.get("issuer") == "UPSTREAM":
         settings = {"issuer": upstream.base}
     replica = replicas.one(upstream.base, idp.issuer)
@@ -267,7 +267,7 @@ async def test_a_configured_issuer_is_the_only_one_that_gets_the_secret(
 
 
 URL = "https://crm.example.com/mcp"
-KEY, VALUE = "the-key-of-the-crm", "the-value-of-a-header"
+KEY, HEADER_VALUE = "the-key-of-the-crm", "the-value-of-a-header"
 
 
 def registry_of(replica: CredentialServices, **settings: object) -> CredentialRegistry:
@@ -281,7 +281,7 @@ async def test_key_and_headers_are_sent_and_redacted(
     replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`secret:` of the tenant and `env:` of the server."""
-    monkeypatch.setenv("CRM_VALUE", VALUE)
+    monkeypatch.setenv("CRM_VALUE", HEADER_VALUE)
     replica = replicas.one()
     await replica.secrets.put(TENANT, "CRM_KEY", KEY)
     registry = registry_of(
@@ -290,7 +290,7 @@ async def test_key_and_headers_are_sent_and_redacted(
     credential = registry.named(TENANT, "crm", URL)
     signed = await credential.headers()
 
-    assert signed.headers == {"authorization": f"Bearer {KEY}", "x-team": VALUE}
+    assert signed.headers == {"authorization": f"Bearer {KEY}", "x-team": HEADER_VALUE}
     assert KEY in replica.secrets.known_secrets(TENANT).values.values()
     assert KEY not in repr(signed)
 

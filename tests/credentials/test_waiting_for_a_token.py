@@ -16,8 +16,8 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 
-LONG, WITHIN_S, TURNS = 60.0, 10.0, 100
-REFUSED = CredentialUnavailable("refused")
+LONG_WAIT_S, WITHIN_S, MAX_TURNS = 60.0, 10.0, 100
+REFUSAL = CredentialUnavailable("refused")
 
 
 class TokenIssuer:
@@ -42,7 +42,7 @@ def two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[TokenIssuer], Sequence[ClientCredential]]:
     """The credential of two processes, which look again only when they are woken."""
-    monkeypatch.setattr(module, "POLL_S", LONG)
+    monkeypatch.setattr(module, "POLL_S", LONG_WAIT_S)
     records, shared_store, keyring = MemoryRecords(), MemorySharedStore(), KeyRing.ephemeral()
 
     def credential(issuer: TokenIssuer) -> ClientCredential:
@@ -64,7 +64,7 @@ async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) 
         first = asyncio.create_task(credentials[0].headers())
         await issuer.asked.wait()
         second = asyncio.create_task(credentials[1].headers())
-        for _ in range(TURNS):  # until it waits
+        for _ in range(MAX_TURNS):  # until it waits
             await asyncio.sleep(0)
         issuer.may_answer.set()
         return await asyncio.gather(first, second, return_exceptions=True)
@@ -85,8 +85,8 @@ async def test_it_is_woken_when_there_will_be_none(
     two: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
     """It asks for a token itself."""
-    issuer = TokenIssuer(REFUSED, IssuedToken("token-of-the-second-process", 300.0))
+    issuer = TokenIssuer(REFUSAL, IssuedToken("token-of-the-second-process", 300.0))
     first, second = await answers(issuer, two(issuer))
 
-    assert first is REFUSED
+    assert first is REFUSAL
     assert "token-of-the-second-process" in str(getattr(second, "headers", second))

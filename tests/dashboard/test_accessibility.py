@@ -42,19 +42,19 @@ pytestmark = [
     pytest.mark.skipif(not AXE.exists(), reason="axe-core is not in tests/node"),
 ]
 
-WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
+WIDE_SCREEN: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 ALICE = DisplayedParty(subject="alice", name="Alice Archer")
 CLAUDE_CODE = {"name": "claude-code", "title": "Claude Code", "version": "2.1.328"}
-BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
-AFTER = BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
+SCRIPT_BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
+SCRIPT_AFTER = SCRIPT_BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
 CLEAN_UP = 'def main(folder):\n    return call("delete_folder", path = folder)\n'
 
 Scene = tuple[str, Page]
 """A name and the page as it stands."""
-LOOKS = [
+SCREENS = [
     ("on a phone by night", PHONE["viewport"], "dark"),
-    ("at a desk by day", WIDE["viewport"], "light"),
+    ("at a desk by day", WIDE_SCREEN["viewport"], "light"),
 ]
 """The last is what each page is opened in. Without motion a page has its new colours at once."""
 
@@ -66,7 +66,7 @@ def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
     with open_billing_server(tmp_path) as billing, chromium() as browser:
         for name, page in scenes(billing, browser, has_touch=True, reduced_motion="reduce"):
             page.evaluate(source)
-            for where, size, light in LOOKS:
+            for where, size, light in SCREENS:
                 page.set_viewport_size(size)
                 page.emulate_media(color_scheme=light)
                 if violations := faults(page):
@@ -92,7 +92,7 @@ def faults(page: Page) -> list[str]:
 
 def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
     """Each scene; what is different about the browser (as playwright has it) is in *more*."""
-    look = {**WIDE, **more}
+    look = {**WIDE_SCREEN, **more}
     yield from _outside(billing, browser, look)
     with signed_in(billing, browser, "dave", **look) as dave:
         yield from _empty(dave)
@@ -292,8 +292,8 @@ def _scripts(billing: BillingServer) -> ScriptApprovals:
 
 def _submit(billing: BillingServer) -> None:
     """A script that was approved has changed."""
-    before = Script("monthly_report", BEFORE.encode(), "workspace")
-    after = Script("monthly_report", AFTER.encode(), "workspace")
+    before = Script("monthly_report", SCRIPT_BEFORE.encode(), "workspace")
+    after = Script("monthly_report", SCRIPT_AFTER.encode(), "workspace")
     billing.server.run(_scripts(billing).approve(before, by=ALICE))
     billing.server.run(
         _scripts(billing).request([after], caller=a_caller(subject="erin"), max_waiting=10)

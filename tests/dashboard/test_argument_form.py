@@ -89,7 +89,7 @@ def test_an_edit_becomes_its_value(what: str, name: str, text: str, value: objec
     assert edited(unchanged() | {f"argument.{name}": text}) == expected
 
 
-MISTAKES = [
+INVALID_INPUTS = [
     ("count", "1.5", "a whole number"),
     ("count", "", "a whole number"),
     ("count", "٣", "a whole number"),
@@ -101,7 +101,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "sentence"), MISTAKES)
+@pytest.mark.parametrize(("name", "text", "sentence"), INVALID_INPUTS)
 def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentence: str) -> None:
     """The field keeps what was typed, and so do the others."""
     form = unchanged() | {f"argument.{name}": text, "argument.name": "Eve"}

@@ -63,14 +63,16 @@ def test_anything_else_in_a_list_is_a_tree(items: str) -> None:
     assert only(f'{{"a": {items}}}').kind == "list"
 
 
-BOUNDED = [
+BOUNDED_ARGUMENTS = [
     ("a long text", {"a": "x" * (MAX_TEXT + 5)}),
     ("many values", {"a": list(range(MAX_NODES + 5))}),
     ("many texts", {str(at): "x" * 2_000 for at in range(100)}),
 ]
 
 
-@pytest.mark.parametrize(("what", "value"), BOUNDED, ids=[case[0] for case in BOUNDED])
+@pytest.mark.parametrize(
+    ("what", "value"), BOUNDED_ARGUMENTS, ids=[case[0] for case in BOUNDED_ARGUMENTS]
+)
 def test_what_is_left_out_is_told(what: str, value: object) -> None:
     """A page has bounds, and the approver learns that it does not show all of it."""
     assert not read(json.dumps(value).encode()).is_whole

@@ -60,7 +60,7 @@ def test_amounts_have_their_plural() -> None:
     assert amounts == ["1 line", "2,000 lines", "3 entries"]
 
 
-GRANTED = [
+GRANT_FORMS = [
     ({}, None),
     ({"grant": "3600"}, (4_600, None, None)),
     ({"uses": "5"}, (None, 5, None)),
@@ -69,7 +69,7 @@ GRANTED = [
 ]
 
 
-@pytest.mark.parametrize(("form", "granted"), GRANTED, ids=str)
+@pytest.mark.parametrize(("form", "granted"), GRANT_FORMS, ids=str)
 def test_a_grant_says_until_when_how_often_and_for_what(
     form: dict[str, str], granted: tuple[object, ...] | None
 ) -> None:

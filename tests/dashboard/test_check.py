@@ -36,14 +36,14 @@ def config(*issuers: Issuer, **changes: Any) -> Config:
     return Config(**{"resource": RESOURCE, "issuers": issuers or (issuer(),)} | changes)
 
 
-ON, OFF = DashboardSettings(enabled=True), DashboardSettings(enabled=False)
-NAMED = {"33333333-3333-3333-3333-333333333333": "acme"}
-CASES = [
+ENABLED, DISABLED = DashboardSettings(enabled=True), DashboardSettings(enabled=False)
+NAMED_TENANTS = {"33333333-3333-3333-3333-333333333333": "acme"}
+CONFIG_CASES = [
     ("fine", config(), []),
     ("no client, not wanted", config(issuer(dashboard=None)), []),
-    ("no client, and wanted", config(issuer(dashboard=None), dashboard=ON), ["config.E090"]),
+    ("no client, and wanted", config(issuer(dashboard=None), dashboard=ENABLED), ["config.E090"]),
     ("a client of an issuer that is off", config(issuer(enabled=False)), ["config.E090"]),
-    ("turned off", config(issuer(roles={}), dashboard=OFF), []),
+    ("turned off", config(issuer(roles={}), dashboard=DISABLED), []),
     ("no user has a role", config(issuer(roles={})), ["config.W090"]),
     (
         "a secret that is nowhere",
@@ -75,7 +75,7 @@ CASES = [
                 preset="entra-v2",
                 dashboard=client(scopes=("api://x/y",)),
                 tenant=TenantRule(issuer=True),
-                tenants=NAMED,
+                tenants=NAMED_TENANTS,
             )
         ),
         [],
@@ -91,7 +91,7 @@ CASES = [
 ]
 
 
-@each(("name", "settings", "ids"), CASES, ids=[case[0] for case in CASES])
+@each(("name", "settings", "ids"), CONFIG_CASES, ids=[case[0] for case in CONFIG_CASES])
 def test_each_error_has_its_id(name: str, settings: Config, ids: list[str]) -> None:
     """And what is right has none."""
     assert [problem.id for problem in problems(settings)] == ids
@@ -102,7 +102,7 @@ def test_a_client_turns_the_dashboard_on() -> None:
     without = config(issuer(dashboard=None))
 
     assert [is_on(settings) for settings in (config(), without)] == [True, False]
-    assert not is_on(config(dashboard=OFF))
+    assert not is_on(config(dashboard=DISABLED))
 
 
 GATE = [

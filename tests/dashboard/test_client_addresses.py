@@ -11,11 +11,11 @@ from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.test_pages import decide, fields_of
 
-SOCKET, FAR = "127.0.0.1", "203.0.113.9"
+SOCKET, CLIENT_ADDRESS = "127.0.0.1", "203.0.113.9"
 
 
 class BillingServerBehindProxy(NamedTuple):
-    """A company, and the address that it knows of who says that they come from `FAR`."""
+    """A company, and the address that it knows of who says that they come from `CLIENT_ADDRESS`."""
 
     billing: BillingServer
     seen: str
@@ -28,14 +28,14 @@ def server(
     trusted = request.param == "behind a proxy"
     root = tmp_path_factory.mktemp("whence")
     with open_billing_server(root, proxies=(f"{SOCKET}/32",) if trusted else ()) as running:
-        yield BillingServerBehindProxy(running, FAR if trusted else SOCKET)
+        yield BillingServerBehindProxy(running, CLIENT_ADDRESS if trusted else SOCKET)
 
 
 @pytest.fixture
 def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
     """An approver at a browser of his own."""
     with server.billing.server.user_browser() as user_browser:
-        user_browser.http.headers["x-forwarded-for"] = FAR
+        user_browser.http.headers["x-forwarded-for"] = CLIENT_ADDRESS
         user_browser.sign_in("dave")
         yield user_browser
 
@@ -66,11 +66,11 @@ def test_a_sign_in_and_a_sign_out_say_from_where(
     assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
 
 
-VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
+STATE_BY_VERB = {"approve": "approved", "reject": "rejected", "edit": "approved"}
 
 
 @pytest.mark.requirement("AU10")
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", STATE_BY_VERB)
 def test_a_decision_says_from_where(
     server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_decision_says_from_where(
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
     assert decide(dave, request, verb, **form) == 303
-    assert whence(server.billing, "approval") == (VERBS[verb], "dave", server.seen)
+    assert whence(server.billing, "approval") == (STATE_BY_VERB[verb], "dave", server.seen)
     about = newest(server.billing, "approval").about
     assert about is not None
     assert (about.subject, about.peer) == ("erin", "")
@@ -124,4 +124,4 @@ def test_the_address_is_in_the_audit_log_alone(
     decide(dave, request, "approve")
 
     pages = [dave.get(below).text for below in (f"/approvals/{request}", "/history", "/grants")]
-    assert not any(FAR in page for page in (*pages, dave.cookie()))
+    assert not any(CLIENT_ADDRESS in page for page in (*pages, dave.cookie()))

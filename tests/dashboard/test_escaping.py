@@ -5,7 +5,7 @@ import pytest
 from gatepost.dashboard.escaping import hidden, oneline, pieces, shown
 from tests.support.measuring import each
 
-ESCAPED = [
+ESCAPED_TEXTS = [
     # what                      written            shown as
     ("a carriage return", "a\rb", "a\\rb"),
     ("NUL", "a\0b", "a\\0b"),
@@ -29,7 +29,7 @@ ESCAPED = [
 ]
 
 
-@each(("what", "written", "seen"), ESCAPED, ids=[case[0] for case in ESCAPED])
+@each(("what", "written", "seen"), ESCAPED_TEXTS, ids=[case[0] for case in ESCAPED_TEXTS])
 def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
     """No character is invisible, and none changes the order in which others are read."""
     assert shown(written) == seen

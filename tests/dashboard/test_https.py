@@ -23,8 +23,8 @@ from tests.support.processes import free_port
 from tests.support.programs import WITHIN_MS, chromium, forms_of, in_a_browser
 from tests.support.proxies import Balancer, CertificateAuthority, ConnectProxy, connect_proxy
 
-BASE, WITHIN_S = "/dashboard", 30
-FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
+BASE_PATH, WITHIN_S = "/dashboard", 30
+FORWARDED_FIELDS = (b"x-forwarded-proto", b"x-forwarded-for")
 
 
 class TlsProxy(Balancer):
@@ -32,9 +32,11 @@ class TlsProxy(Balancer):
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
         """See `Balancer`."""
-        headers = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
+        headers = [
+            (name, value) for name, value in scope["headers"] if name not in FORWARDED_FIELDS
+        ]
         peer = scope["client"][0].encode()
-        return [*headers, *zip(FORWARDED, (b"https", peer), strict=True)]
+        return [*headers, *zip(FORWARDED_FIELDS, (b"https", peer), strict=True)]
 
 
 class ProductionServer:
@@ -46,7 +48,7 @@ class ProductionServer:
         self.process, self.port, self.provider, self.out = process, port, provider, out
         self.trusting: ssl.SSLContext
         self.origin = process.origin
-        self.home = self.origin + BASE
+        self.home = self.origin + BASE_PATH
 
     @property
     def client(self) -> ResourceClient:
@@ -79,7 +81,7 @@ class HttpsBrowser:
         self.http, self._far = http, far
 
     def get(self, below: str = "") -> httpx2.Response:
-        return self.http.get(BASE + below)
+        return self.http.get(BASE_PATH + below)
 
     def sign_in(self) -> list[httpx2.Response]:
         """All the way; what the dashboard answered at the start and at the end."""
@@ -91,7 +93,7 @@ class HttpsBrowser:
     def post(self, below: str, origin: str, **fields: str) -> httpx2.Response:
         """A form, with the token of this session."""
         fields = {"csrf": self.token(), **fields}
-        return self.http.post(BASE + below, data=fields, headers={"origin": origin})
+        return self.http.post(BASE_PATH + below, data=fields, headers={"origin": origin})
 
     def token(self) -> str:
         """What this session's forms carry."""
@@ -104,7 +106,7 @@ class HttpsBrowser:
 
 def forms_free(page: str) -> str:
     """Where the link to the only issuer leads."""
-    start = page.index(f"{BASE}/sign-in/start?")
+    start = page.index(f"{BASE_PATH}/sign-in/start?")
     return page[start : page.index('"', start)].replace("&amp;", "&")
 
 
@@ -200,7 +202,7 @@ def server(
         yield server
 
 
-VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
+COOKIE_VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
 
 
 def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
@@ -210,23 +212,23 @@ def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
         assert server.provider.asked[-1]["redirect_uri"] == f"{server.home}/callback"
         assert server.provider.asked[-1]["resource"] == f"{server.origin}/mcp"
         assert re.fullmatch(
-            rf"__Host-gatepost-sign-in={VALUE}; {FLAGS}; Max-Age=600; Secure",
+            rf"__Host-gatepost-sign-in={COOKIE_VALUE}; {FLAGS}; Max-Age=600; Secure",
             request.headers["set-cookie"],
         )
-        assert (opened.status_code, opened.headers["location"]) == (303, BASE)
+        assert (opened.status_code, opened.headers["location"]) == (303, BASE_PATH)
         session, ended = opened.headers.get_list("set-cookie")
-        assert re.fullmatch(rf"__Host-gatepost-session={VALUE}; {FLAGS}; Secure", session)
+        assert re.fullmatch(rf"__Host-gatepost-session={COOKIE_VALUE}; {FLAGS}; Secure", session)
         assert ended == f"__Host-gatepost-sign-in=; {FLAGS}; Max-Age=0; Secure"
         assert user_browser.cookies().keys() == {"__Host-gatepost-session"}
         assert user_browser.get().status_code == 200
 
         response = user_browser.post("/sign-out", server.origin)
-        assert response.headers["location"] == f"{BASE}/signed-out"
+        assert response.headers["location"] == f"{BASE_PATH}/signed-out"
         assert (
             response.headers["set-cookie"]
             == f"__Host-gatepost-session=; {FLAGS}; Max-Age=0; Secure"
         )
-        assert user_browser.get().headers["location"] == f"{BASE}/sign-in"
+        assert user_browser.get().headers["location"] == f"{BASE_PATH}/sign-in"
 
 
 def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
@@ -242,7 +244,7 @@ def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
         assert asset is not None
         answers += [
             user_browser.http.get(asset[1]),
-            user_browser.http.get(BASE, headers={"host": "evil.test"}),
+            user_browser.http.get(BASE_PATH, headers={"host": "evil.test"}),
         ]
 
     assert [answer.status_code for answer in answers] == [303, 303, 200, 404, 400, 200, 421]
@@ -274,7 +276,7 @@ def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
     assert server.rest("save_csv", "old", rows=[]) == 200
     with server.user_browser() as user_browser:
         user_browser.sign_in()
-        with user_browser.http.stream("GET", f"{BASE}/live") as stream:
+        with user_browser.http.stream("GET", f"{BASE_PATH}/live") as stream:
             assert stream.status_code == 200
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = stream.iter_lines()
@@ -285,14 +287,14 @@ def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
         seen = re.search(r'name="seen" value="([^"]+)"', page.text)
         assert seen is not None
         decided = user_browser.post(
-            f"{link.removeprefix(BASE)}/approve", server.origin, seen=seen[1]
+            f"{link.removeprefix(BASE_PATH)}/approve", server.origin, seen=seen[1]
         )
         assert decided.status_code == 303, decided.text
     assert server.rest("delete_csv", "old") == 200
 
 
 LINK = re.compile(r'href="(/dashboard/approvals/[^"]+)"')
-PLAIN = {
+PLAIN_HTTP_FIELDS = {
     "the proxy says nothing": [],
     "the proxy says http": [("X-Forwarded-Proto", "http")],
     "a link of the chain was http": [("X-Forwarded-Proto", "https, http")],
@@ -303,7 +305,7 @@ PLAIN = {
 
 def in_the_clear(server: ProductionServer, below: str, fields: list[tuple[str, str]]) -> RawAnswer:
     head = [("Host", server.origin.partition("://")[2]), ("Connection", "close"), *fields]
-    return exchange(server.port, request("GET", BASE + below, head))
+    return exchange(server.port, request("GET", BASE_PATH + below, head))
 
 
 @pytest.fixture(scope="module")
@@ -318,13 +320,13 @@ def clear(
         yield server
 
 
-@each("case", PLAIN)
+@each("case", PLAIN_HTTP_FIELDS)
 @each("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
 def test_nothing_of_it_is_answered_in_the_clear(
     clear: ProductionServer, below: str, case: str
 ) -> None:
     """A page that says so, without any cookie, whatever was asked for."""
-    answer = in_the_clear(clear, below, PLAIN[case])
+    answer = in_the_clear(clear, below, PLAIN_HTTP_FIELDS[case])
 
     assert answer.status == 400
     assert b"over HTTPS only" in answer.body
@@ -352,7 +354,7 @@ def test_a_tls_port_never_answers_in_the_clear(
         own_tls(tmp_path_factory.mktemp("own_tls"), authority, provider, out) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain,
     ):
-        plain.sendall(request("GET", BASE, [("Host", "localhost")]))
+        plain.sendall(request("GET", BASE_PATH, [("Host", "localhost")]))
         try:
             assert not plain.recv(4096).startswith(b"HTTP/")
         except ConnectionResetError:

@@ -180,7 +180,7 @@ def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
     return ToolTimes(tool, tuple(counts), seconds)
 
 
-SLOW: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] = [
+SLOW_TOOLS: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] = [
     ([], []),
     ([times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
     ([times("a", 1.0, _0=95, _3=5)], [("a", 100, 0.01, BOUNDS_S[0])]),
@@ -195,7 +195,7 @@ SLOW: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] =
 ]
 
 
-@pytest.mark.parametrize(("times", "expected"), SLOW)
+@pytest.mark.parametrize(("times", "expected"), SLOW_TOOLS)
 def test_tools_of_all_processes_are_added_up(times: list[ToolTimes], expected: Any) -> None:
     """By the bound below which 95 of 100 calls ended."""
     totals = [(tool.tool, tool.calls, tool.mean_s, tool.most_s) for tool in slow_tools(times)]

@@ -16,7 +16,7 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 ISSUER = r"http://127\.0\.0\.1:\d+"
-GUARDS = {
+GUARD_HEADERS = {
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -30,7 +30,7 @@ def guarded(answer: httpx2.Response) -> bool:
     policy = answer.headers["content-security-policy"]
     return (
         re.fullmatch(f"{re.escape(POLICY)}(?: {ISSUER})?", policy) is not None
-        and {name: answer.headers.get(name) for name in GUARDS} == GUARDS
+        and {name: answer.headers.get(name) for name in GUARD_HEADERS} == GUARD_HEADERS
         and "camera=()" in answer.headers["permissions-policy"]
         and "strict-transport-security" not in answer.headers
     )
@@ -175,7 +175,7 @@ def test_no_template_turns_escaping_off() -> None:
         assert not re.search(r"\|\s*safe\b|autoescape", text), name
 
 
-FORGED = [
+FORGED_FORMS = [
     # what is different about a form that alice's own page would have sent
     ("no token", {"csrf": ""}, {}),
     ("made-up token", {"csrf": "x.y"}, {}),
@@ -191,7 +191,7 @@ FORGED = [
 ]
 
 
-@each(("case", "form", "headers"), FORGED, ids=[case[0] for case in FORGED])
+@each(("case", "form", "headers"), FORGED_FORMS, ids=[case[0] for case in FORGED_FORMS])
 def test_a_form_of_another_page_changes_nothing(
     shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_body_that_no_form_of_ours_has_is_refused(
     assert guarded(answer)
 
 
-EMBEDDED = [
+EMBEDDING_REQUESTS = [
     # site         mode        destination  status
     ("cross-site", "no-cors", "image", 403),
     ("cross-site", "cors", "empty", 403),
@@ -268,7 +268,7 @@ EMBEDDED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDED)
+@pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDING_REQUESTS)
 def test_no_other_page_gets_a_page_of_ours_into_itself(
     shared: DashboardServer, path: str, mode: str, what: str, status: int
 ) -> None:

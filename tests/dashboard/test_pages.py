@@ -89,13 +89,15 @@ def test_what_was_not_seen_is_not_approved(billing: BillingServer, dave: HttpBro
     assert decide(dave, request, "approve") == 409
 
 
-HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
+HOSTILE_TEXT = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
 def test_untrusted_text_does_not_become_markup(billing: BillingServer, dave: HttpBrowser) -> None:
     """Names and values of arguments, reasons, and what a user searches for."""
-    request = billing.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
-    assert decide(dave, request, "reject", reason=HOSTILE) == 303
+    request = billing.asks(
+        "refund", {"customer": HOSTILE_TEXT, "amount": 5, "reason": HOSTILE_TEXT}
+    )
+    assert decide(dave, request, "reject", reason=HOSTILE_TEXT) == 303
     pages = [
         dave.get(below, **{})
         for below in (
@@ -106,7 +108,7 @@ def test_untrusted_text_does_not_become_markup(billing: BillingServer, dave: Htt
         )
     ]
     pages += [
-        dave.http.get(f"/dashboard/{page}", params={name: HOSTILE})
+        dave.http.get(f"/dashboard/{page}", params={name: HOSTILE_TEXT})
         for page, name in (("history", "tool"), ("audit", "text"), ("tools", "scopes"))
     ]
     for answer in pages:
@@ -226,7 +228,7 @@ def test_the_history_is_filtered_and_paged(billing: BillingServer, dave: HttpBro
     assert "No matching requests" in dave.get("/history?tool=nothing").text
 
 
-JUDGED = [
+ACCESS_SENTENCES = [
     # scopes                         tool             what is said
     ("billing:read", "find_customer", "Has all scopes. Calls run without approval."),
     ("billing:write", "send_invoice", "Has all scopes. Every call needs approval."),
@@ -235,7 +237,7 @@ JUDGED = [
 ]
 
 
-@pytest.mark.parametrize(("scopes", "tool", "sentence"), JUDGED)
+@pytest.mark.parametrize(("scopes", "tool", "sentence"), ACCESS_SENTENCES)
 def test_the_page_of_tools_says_who_may_call_and_why_not(
     dave: HttpBrowser, scopes: str, tool: str, sentence: str
 ) -> None:

@@ -20,7 +20,7 @@ from tests.support.client import exchange, read_answer, request
 from tests.support.measuring import ManualClock, eventually
 
 TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")
-OTHER = Target("https://mcp.example.com/t/globex/mcp", "https://mcp.example.com/y", "globex")
+OTHER_TARGET = Target("https://mcp.example.com/t/globex/mcp", "https://mcp.example.com/y", "globex")
 CALLER = TenantContext(
     tenant_id="acme",
     issuer="https://id.example.com",
@@ -183,7 +183,7 @@ async def test_a_cookie_counts_only_where_it_was_made(
 ) -> None:
     """Not at another tenant's dashboard, and nothing else that the ring seals is a session."""
     first, _ = replicas
-    assert await first.sessions.find(cookie(first), OTHER) is None
+    assert await first.sessions.find(cookie(first), OTHER_TARGET) is None
 
     payload = msgspec.msgpack.encode(first.sessions.start(CALLER))
     for purpose in ("dashboard sign-in", "dashboard form", "vault", "session"):

@@ -199,7 +199,7 @@ def test_a_new_sign_in_ends_the_session_before(shared: DashboardServer) -> None:
         assert '"alice"' in user_browser.get("/test/open").text
 
 
-HOSTILE = [
+HOSTILE_URLS = [
     "https://evil.example/",
     "//evil.example",
     "///evil.example",
@@ -231,7 +231,7 @@ HOSTILE = [
 ]
 
 
-@each("path", HOSTILE, ids=ascii)
+@each("path", HOSTILE_URLS, ids=ascii)
 def test_a_link_does_not_lead_to_another_site(path: str) -> None:
     """Open redirects: whatever is not plainly a path of ours leads to the first page."""
     assert below(path) == ""
@@ -243,7 +243,7 @@ def test_links_to_our_own_pages_lead_there(path: str) -> None:
     assert below(path) == path
 
 
-@pytest.mark.parametrize("path", HOSTILE[:8], ids=ascii)
+@pytest.mark.parametrize("path", HOSTILE_URLS[:8], ids=ascii)
 def test_the_whole_way_ends_at_home(shared: DashboardServer, path: str) -> None:
     """The same through a sign-in: the last redirect is to the dashboard itself."""
     with shared.user_browser() as user_browser:
@@ -258,7 +258,7 @@ def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardS
         assert user_browser.post("/test/onward", {"to": "/history"}).headers["location"] == (
             "/dashboard/history"
         )
-        for path in HOSTILE[:8]:
+        for path in HOSTILE_URLS[:8]:
             answer = user_browser.post("/test/onward", {"to": path})
             assert answer.headers["location"] == "/dashboard"
 

@@ -18,14 +18,14 @@ from tests.dashboard.conftest import open_dashboard_server
 from tests.support.issuers import AsgiServer
 from tests.support.programs import chromium, in_a_browser
 
-OWNED = "document.title='owned'"
+INJECTION = "document.title='owned'"
 MARKUP = (
-    f"</textarea></script></title><script>{OWNED}</script>"
-    f'"><img src=x onerror="{OWNED}"><svg/onload="{OWNED}">'
-    f"' onfocus='{OWNED}' autofocus x='"
-    f'<iframe srcdoc="<script>parent.{OWNED}</script>"></iframe>'
-    f'<a href="javascript:{OWNED}" id="lure">x</a>'
-    f'<div hx-get="/dashboard/sign-out" hx-trigger="load" hx-on:htmx:load="{OWNED}"></div>'
+    f"</textarea></script></title><script>{INJECTION}</script>"
+    f'"><img src=x onerror="{INJECTION}"><svg/onload="{INJECTION}">'
+    f"' onfocus='{INJECTION}' autofocus x='"
+    f'<iframe srcdoc="<script>parent.{INJECTION}</script>"></iframe>'
+    f'<a href="javascript:{INJECTION}" id="lure">x</a>'
+    f'<div hx-get="/dashboard/sign-out" hx-trigger="load" hx-on:htmx:load="{INJECTION}"></div>'
     f'<form id=hijack action="https://evil.example"></form><base href="https://evil.example/">'
     "<style>*{display:none}</style><meta http-equiv=refresh content='0;url=//evil.example'>"
     "{{ 7777 * 7777 }}{% raw %}${7777*7777}\u202e\u0000"
@@ -53,8 +53,8 @@ async def hostile(
 
 pytestmark = [pytest.mark.slow, *in_a_browser]
 
-NAME = f'<img src=x onerror="{OWNED}"><script>{OWNED}</script>'
-SUBJECT = f'\'"><svg onload="{OWNED}">'
+NAME = f'<img src=x onerror="{INJECTION}"><script>{INJECTION}</script>'
+SUBJECT = f'\'"><svg onload="{INJECTION}">'
 """A caller's id as an issuer might give it; ids are printable and that is all they are."""
 USERS = (User(username="dave", name=NAME, email=NAME, tenant="acme", roles=("approver", "admin")),)
 ARGUMENTS = {"text": MARKUP, "more": {MARKUP: MARKUP, "__proto__": "x"}}

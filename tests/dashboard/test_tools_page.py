@@ -34,7 +34,7 @@ async def peek(ctx: CallContext) -> str:
     return ""
 
 
-STANDINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+ACCESS_CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "strong and fresh": (
         "unlock",
         {"acr": "phr", "auth_time": int(NOW) - 10},
@@ -80,10 +80,10 @@ STANDINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", STANDINGS)
+@pytest.mark.parametrize("name", ACCESS_CASES)
 def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
     """By the runner itself: the page and a call of the same caller never disagree."""
-    tool, claims, level, sentence = STANDINGS[name]
+    tool, claims, level, sentence = ACCESS_CASES[name]
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
     caller = a_caller(**{"scopes": frozenset({"base"}), **claims})

@@ -19,7 +19,7 @@ from tests.support.internet import ScriptedServer, result
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import eventually
 
-HOSTILE = "<script>alert(1)</script>\u202e\u200b"
+HOSTILE_TEXT = "<script>alert(1)</script>\u202e\u200b"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def added(dashboard: DashboardServer, name: str, tenant: str = "acme") -> Upstre
                         section="tools",
                         key="delete_all",
                         before={"name": "delete_all", "description": "Delete a draft."},
-                        after={"name": "delete_all", "description": HOSTILE},
+                        after={"name": "delete_all", "description": HOSTILE_TEXT},
                         digest="d" * 64,
                     ),
                 ),
@@ -226,7 +226,7 @@ def test_without_upstreams_there_is_no_page_and_no_link(
 def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_path: Path) -> None:
     """With its server, its own name, and nothing that its description could do."""
     scripted = ScriptedServer()
-    definition = {"name": "pay", "description": HOSTILE, "inputSchema": {"type": "object"}}
+    definition = {"name": "pay", "description": HOSTILE_TEXT, "inputSchema": {"type": "object"}}
     scripted.answers["tools/list"] = result({"tools": [definition]})
     upstream = AsgiServer(scripted).start()
     table = UpstreamSettings(name="crm", tenants=("acme",), url=f"{upstream.url}/mcp")

@@ -19,9 +19,9 @@ from gatepost.secrets.keyring import KeyRing, create
 from tests.architecture.source import ROOT
 from tests.support.commands import ended
 
-DEPLOY = ROOT / "deploy"
-CHART = DEPLOY / "helm/gatepost"
-MANIFESTS = DEPLOY / "kubernetes/gatepost.yaml"
+DEPLOY_FOLDER = ROOT / "deploy"
+CHART = DEPLOY_FOLDER / "helm/gatepost"
+MANIFESTS = DEPLOY_FOLDER / "kubernetes/gatepost.yaml"
 ACTION = re.compile(r"\{\{ \.(Values|Release)((?:\.\w+)+)( \| toJson)? \}\}")
 HEAD = "# The chart deploy/helm/gatepost with its default values; replace names and addresses.\n"
 
@@ -71,11 +71,11 @@ def manifest_config() -> str:
 
 
 def compose_config() -> str:
-    return (DEPLOY / "compose/gatepost.toml").read_text(encoding="utf-8")
+    return (DEPLOY_FOLDER / "compose/gatepost.toml").read_text(encoding="utf-8")
 
 
 def systemd_config() -> str:
-    return (DEPLOY / "systemd/gatepost.toml").read_text(encoding="utf-8")
+    return (DEPLOY_FOLDER / "systemd/gatepost.toml").read_text(encoding="utf-8")
 
 
 CONFIGURATIONS = {
@@ -128,7 +128,9 @@ def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
     assert listen["leave_s"] > probe["periodSeconds"] * probe["failureThreshold"]
     assert container["args" if "args" in container else "image"]
     metric = documents()["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
-    (rule,) = yaml.safe_load((DEPLOY / "kubernetes/prometheus-adapter-rule.yaml").read_text())
+    (rule,) = yaml.safe_load(
+        (DEPLOY_FOLDER / "kubernetes/prometheus-adapter-rule.yaml").read_text()
+    )
     assert rule["name"]["as"] == metric
     series = rule["seriesQuery"].partition("{")[0].removesuffix("_sum")
     assert f"`{series}`" in (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
@@ -152,7 +154,7 @@ def test_every_pod_runs_with_the_fewest_rights() -> None:
 
 def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
     """Every variable that the configuration refers to, and a key ring that loads."""
-    services = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]
+    services = yaml.safe_load((DEPLOY_FOLDER / "compose/compose.yaml").read_text())["services"]
     names = set(re.findall(r'"env:(\w+)"', compose_config()))
     for replica in ("gatepost-1", "gatepost-2", "migrate"):
         assert names <= services[replica]["environment"].keys()
@@ -161,7 +163,7 @@ def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
     assert f"{proxy['ipv4_address']}/32" in compose_config()
 
     script = tmp_path / "prepare.sh"
-    script.write_text((DEPLOY / "compose/prepare.sh").read_text())
+    script.write_text((DEPLOY_FOLDER / "compose/prepare.sh").read_text())
     subprocess.run(["sh", str(script)], check=True, timeout=60, capture_output=True)
     variables = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines())
     with pytest.MonkeyPatch.context() as patch:
@@ -175,7 +177,7 @@ def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
 
 def test_the_image_is_built_from_what_it_may_see() -> None:
     """Every file that the Dockerfile copies is let through by .dockerignore."""
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    text = (DEPLOY_FOLDER / "Dockerfile").read_text(encoding="utf-8")
     copied = [
         source
         for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE)

@@ -31,8 +31,8 @@ __all__ = ["authority", "deployment", "two_replicas"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
-FORGED = "203.0.113.9"
-NEAR = "127.0.0.2"
+FORGED_ADDRESS = "203.0.113.9"
+PROXY_ADDRESS = "127.0.0.2"
 """Where the client connects from; the proxy connects from 127.0.0.1."""
 
 
@@ -60,7 +60,7 @@ def proxied(
 
 
 @contextmanager
-def connected(client: ResourceClient, source: str = NEAR) -> Iterator[ssl.SSLSocket]:
+def connected(client: ResourceClient, source: str = PROXY_ADDRESS) -> Iterator[ssl.SSLSocket]:
     """A TLS connection from that address."""
     assert client.tls is not None
     with (
@@ -126,7 +126,11 @@ def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, n
     text = "x" * (10 + len(proxied.name))
     params = {"name": "wrote", "arguments": {"text": text}}
     fields, body = modern("tools/call", params)
-    forged = [(name, FORGED), ("Forwarded", f"for={FORGED}"), ("X-Real-IP", FORGED)]
+    forged = [
+        (name, FORGED_ADDRESS),
+        ("Forwarded", f"for={FORGED_ADDRESS}"),
+        ("X-Real-IP", FORGED_ADDRESS),
+    ]
     sent = posted(proxied.client, proxied.token, [*fields, *forged, ("Connection", "close")], body)
     with connected(proxied.client) as connection:
         connection.sendall(sent)
@@ -135,10 +139,10 @@ def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, n
             answer += chunk
 
     if b" 200 " in answer.partition(b"\r\n")[0]:
-        assert addresses(proxied.deployment)[0] == NEAR
+        assert addresses(proxied.deployment)[0] == PROXY_ADDRESS
     else:
         assert name == "X_Forwarded_For", answer  # Envoy refuses such names
-    assert FORGED not in addresses(proxied.deployment)
+    assert FORGED_ADDRESS not in addresses(proxied.deployment)
 
 
 def addresses(deployment: Deployment) -> list[str]:

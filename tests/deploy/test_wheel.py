@@ -72,9 +72,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 VERSIONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
 EXTRAS = list(PROJECT["optional-dependencies"])
 UV = Path(sys.executable).with_name("uv")
-UNPACKED = {"3.13": "trixie", "3.14": "forky"}
+DEBIAN_RELEASES = {"3.13": "trixie", "3.14": "forky"}
 """What .ci/run brings where it is missing, and the release of Debian that has it."""
-PLACES = (
+PYTHON_PATHS = (
     (ROOT / "build/pythons", "{version}/usr/bin/python{version}"),  # by .ci/python
     (Path.home() / ".pyenv/versions", "{version}.*/bin/python{version}"),
 )
@@ -137,7 +137,7 @@ print(sum(name.startswith("gatepost") for name in sys.modules))
 def interpreter(version: str) -> Path:
     """An installed Python of that version."""
     paths = [path for path in [shutil.which(f"python{version}")] if path]
-    for folder, pattern in PLACES:
+    for folder, pattern in PYTHON_PATHS:
         paths += map(str, sorted(folder.glob(pattern.format(version=version))))
     says = "import sys; print('{}.{}'.format(*sys.version_info))"
     for path in paths:
@@ -145,8 +145,8 @@ def interpreter(version: str) -> Path:
         ran = subprocess.run([path, "-c", says], capture_output=True, text=True, check=False)
         if ran.stdout.strip() == version:
             return Path(path)
-    if version in UNPACKED:
-        pytest.skip(f"no Python {version}: run .ci/python {version} {UNPACKED[version]} …")
+    if version in DEBIAN_RELEASES:
+        pytest.skip(f"no Python {version}: run .ci/python {version} {DEBIAN_RELEASES[version]} …")
     # No skip, which fails .ci/run: no release of Debian has it, so not every machine can.
     pytest.xfail(f"no Python {version}: install it, for instance with `uv python install`")
 

@@ -31,8 +31,8 @@ from tests.support.measuring import each
 from tests.support.sign_in import RESOURCE, query_of
 
 NAMES = list(IMITATIONS)
-SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
-WITH_MACHINES = [name for name in SIGNED if IMITATIONS[name].machine]
+SIGNED_PROVIDERS = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
+WITH_MACHINES = [name for name in SIGNED_PROVIDERS if IMITATIONS[name].machine]
 TREATED_AS_PEOPLE = {"zitadel", "authentik"}
 """Nothing in their tokens proves a machine (docs/providers.md)."""
 
@@ -55,7 +55,7 @@ def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
     return fresh
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_a_person_is_accepted_by_the_printed_table(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
@@ -74,7 +74,7 @@ async def test_a_person_is_accepted_by_the_printed_table(
     assert (caller.scopes >= TOOL_SCOPES) == (name != "zitadel")
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], name: str) -> None:
     """Ids differ from person to person, and stay the same from one sign-in to the next."""
     provider = imitated(name)
@@ -87,7 +87,7 @@ async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], n
     assert callers[0].principal_key == callers[1].principal_key != callers[2].principal_key
 
 
-@each("name", [name for name in SIGNED if IMITATIONS[name].has_tenants])
+@each("name", [name for name in SIGNED_PROVIDERS if IMITATIONS[name].has_tenants])
 async def test_a_person_of_another_tenant_has_that_tenant(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
@@ -160,7 +160,7 @@ async def test_an_id_token_opens_nothing(imitated: Callable[[str], Imitated], na
         await provider.verify(token)
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_a_token_for_another_audience_is_refused(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
@@ -173,7 +173,7 @@ async def test_a_token_for_another_audience_is_refused(
         await provider.verify(token, table=elsewhere, resource="http://127.0.0.1:8000/other")
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_generic_refuses_where_the_provider_differs(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
@@ -192,7 +192,7 @@ async def test_generic_refuses_where_the_provider_differs(
         await provider.verify(token, table=table)
 
 
-@each("name", SIGNED)
+@each("name", SIGNED_PROVIDERS)
 async def test_keys_rotate_and_retire(imitated: Callable[[str], Imitated], name: str) -> None:
     """A token of the next key is accepted; one of a removed key is refused."""
     provider = imitated(name)
@@ -257,7 +257,7 @@ async def test_a_refresh_gives_what_the_provider_gives(
 
     assert answer.status_code == 200, answer.text
     assert ("refresh_token" in answer.json()) == provider.shape.refresh_rotates
-    if name in SIGNED:
+    if name in SIGNED_PROVIDERS:
         assert (await provider.verify(answer.json()["access_token"])).tenant_id == "acme"
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 CALLBACK = "http://localhost:8123/callback"
 APP = re.compile(r"^Client id for your MCP client: (\S+) \((?:no secret|secret in (\S+))\)$", re.M)
 MACHINE = re.compile(r"^Client id for programs: (\S+) \(secret in (\S+)\), at (\S+)$", re.M)
-EXTRA = re.compile(r"^Every client has to ask for these scopes: (.+)$", re.M)
+EXTRA_SCOPES = re.compile(r"^Every client has to ask for these scopes: (.+)$", re.M)
 TABLES = re.compile(r"^A configuration for this provider looks like this:\n((?:  .*\n|\n)+)", re.M)
 WITH_OPAQUE = [name for name, shape in IMITATIONS.items() if shape.opaque == "on request"]
 NO_SCOPES = {"zitadel"}
@@ -55,7 +55,7 @@ class Journey(NamedTuple):
 
     def scope(self) -> str:
         """The scopes of the printed configuration, and those that every client has to ask for."""
-        extra = EXTRA.search(self.gatepost.output)
+        extra = EXTRA_SCOPES.search(self.gatepost.output)
         scopes = ["openid", *([extra[1]] if extra else [])]
         written = self.tables().get("scopes", {})
         full = [name for name in written.get("implied", {}) if "/" in name]

@@ -149,9 +149,9 @@ class Imitated:
 
 pytestmark = pytest.mark.slow
 
-PUBLIC = "public"
-OPAQUE = f"{RESOURCE}/opaque"
-SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
+PUBLIC_CLIENT = "public"
+OPAQUE_RESOURCE = f"{RESOURCE}/opaque"
+SIGNED_PROVIDERS = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
 
 
 def parts_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -200,7 +200,7 @@ async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path:
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     payloads = {}
-    for name in SIGNED:
+    for name in SIGNED_PROVIDERS:
         payload = await claims_of(name, tmp_path / name, resource)
         payloads[name] = payload
     with mock_issuers(in_time(payloads)) as issuers:
@@ -236,14 +236,14 @@ def in_time(payloads: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def oidc_provider() -> Iterator[RunningOidcProvider]:
-    """Run the real one, from npm: it issues JWTs for RESOURCE and opaque tokens for OPAQUE."""
+    """Run the real one, from npm: JWTs for RESOURCE, opaque tokens for OPAQUE_RESOURCE."""
     with authorization_server(
-        {RESOURCE: "jwt", OPAQUE: "opaque"},
+        {RESOURCE: "jwt", OPAQUE_RESOURCE: "opaque"},
         scopes=["files:read", "files:write"],
         tenants={MACHINE: "acme"},
         clients=[
             {
-                "client_id": PUBLIC,
+                "client_id": PUBLIC_CLIENT,
                 "redirect_uris": [APP_CALLBACK],
                 "token_endpoint_auth_method": "none",
             }
@@ -273,7 +273,7 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
     with oidc_provider() as theirs:
         answer = httpx2.post(
             f"{theirs.issuer}/token/introspection",
-            data={"token": theirs.machine_token(OPAQUE, ["files:read"])},
+            data={"token": theirs.machine_token(OPAQUE_RESOURCE, ["files:read"])},
             auth=(RESOURCE_SERVER, SECRET),
         ).json()
     own_told = await ours.walk.http.post(
@@ -304,7 +304,7 @@ async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
         errors = [
             httpx2.post(url, data=machine, auth=(MACHINE, "wrong")),
             httpx2.post(url, data=stray, auth=right),
-            httpx2.post(url, data=code | {"client_id": PUBLIC, "code_verifier": "v" * 43}),
+            httpx2.post(url, data=code | {"client_id": PUBLIC_CLIENT, "code_verifier": "v" * 43}),
             httpx2.post(url, data={"grant_type": "made:up"}, auth=right),
         ]
 

@@ -12,7 +12,7 @@ from tests.architecture.source import ROOT, calls_of, source_files
 
 PAGE = ROOT / "docs" / "errors.md"
 PROBLEM = re.compile(r"\"((?:config|authz)\.[EW]\d{3})\"")
-REFUSALS = {"EdgeRefusal", "RestRefusal"}
+REFUSAL_CLASSES = {"EdgeRefusal", "RestRefusal"}
 BESIDE_REFUSALS = {"not_found", "internal_error"}
 """What the edge answers without an EdgeRefusal."""
 
@@ -24,7 +24,7 @@ def headings() -> set[str]:
 
 def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
     """The second argument of every refusal (status, code, message), by default in all files."""
-    codes = [call.args[1] for call in calls_of(REFUSALS, files)]
+    codes = [call.args[1] for call in calls_of(REFUSAL_CLASSES, files)]
     return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 

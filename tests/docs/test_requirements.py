@@ -8,7 +8,7 @@ from tests.architecture.source import ROOT
 from tests.conftest import NAMED_REQUIREMENTS
 
 ROW = re.compile(r"^\| ([A-Z]{1,3}-?\d{1,2}) \| ([^|]*)\|.*$", re.MULTILINE)
-UNTESTED = "*Not tested:*"
+UNTESTED_MARK = "*Not tested:*"
 """Begins the reason why a row has no test; the reasons are reviewed like code."""
 
 
@@ -19,7 +19,7 @@ def test_every_requirement_has_a_test_and_every_mark_a_requirement(
     if pytestconfig.args != pytestconfig.getini("testpaths"):
         pytest.skip("only a run over all tests knows which requirements have one")
     page = (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
-    rows = [match for match in ROW.finditer(page) if UNTESTED not in match[0]]
+    rows = [match for match in ROW.finditer(page) if UNTESTED_MARK not in match[0]]
     ids = [match[1] for match in rows]
     named = pytestconfig.stash[NAMED_REQUIREMENTS]
 

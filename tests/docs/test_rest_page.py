@@ -13,11 +13,11 @@ from tests.support import commands
 from tests.support.commands import pasted
 
 PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
-PLACES = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
+ROUTE_ROWS = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
 ROWS = re.findall(r"^\| [^|]+ \| (\d{3}) `(\w+)` \| ([^|]*)\|$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("resource", "tools"), PLACES)
+@pytest.mark.parametrize(("resource", "tools"), ROUTE_ROWS)
 def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
     """For each kind of resource that it lists."""
     location = Resource(resource)
@@ -32,7 +32,7 @@ def test_the_failures_are_those_of_the_table() -> None:
     """Each kind has its row, and says so where it tells when to come back."""
     documented = {(int(status), word): third for status, word, third in ROWS}
 
-    assert PLACES
+    assert ROUTE_ROWS
     for kind, row in TABLE.items():
         assert ("`retry_after`" in documented[row]) == (kind in RETRY_AFTER_S)
 

@@ -14,8 +14,8 @@ from tests.architecture.source import ROOT
 from tests.support.programs import chromium, in_a_browser
 
 DOCS = ROOT / "docs"
-_, NEEDED = in_a_browser
-OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+_, NEEDS_BROWSER = in_a_browser
+PAGE_OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
 @pytest.mark.parametrize("module", ["gatepost", "gatepost.sandbox", "gatepost.workspace"])
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.mark.slow
 @pytest.mark.browser
-@NEEDED
+@NEEDS_BROWSER
 def test_a_search_in_the_files_finds_a_page(site: Path, browser: Browser) -> None:
     """Without a server, and without a request to any other host."""
     page = browser.new_page()
@@ -63,14 +63,14 @@ def test_a_search_in_the_files_finds_a_page(site: Path, browser: Browser) -> Non
 
 @pytest.mark.slow
 @pytest.mark.browser
-@NEEDED
+@NEEDS_BROWSER
 def test_every_page_fits_on_a_phone(site: Path, browser: Browser) -> None:
     """Nothing is wider than the screen; long tables and lines scroll in themselves."""
     page = browser.new_page(viewport={"width": 390, "height": 844})
     wide = []
     for file in sorted(site.rglob("*.html")):
         page.goto(f"file://{file}")
-        if page.evaluate(OVERFLOWS):
+        if page.evaluate(PAGE_OVERFLOWS):
             wide.append(str(file.relative_to(site)))
     page.close()
 

@@ -15,7 +15,7 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 MAX_SHOWN = 8
-BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
+BEGIN_MARK, END_MARK = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
 def labels_of(family: MetricFamily) -> str:
@@ -42,11 +42,11 @@ def table() -> str:
 def page() -> str:
     """The page with the table as it must be."""
     text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + "\n" + table() + "\n" + END + rest.partition(END)[2]
+    before, _, rest = text.partition(BEGIN_MARK)
+    return before + BEGIN_MARK + "\n" + table() + "\n" + END_MARK + rest.partition(END_MARK)[2]
 
 
-NAMED = {family.name for family in (*FAMILIES, BUILD)}
+FAMILY_NAMES = {family.name for family in (*FAMILIES, BUILD)}
 
 
 def test_the_table_is_what_is_told() -> None:
@@ -61,7 +61,7 @@ def test_the_registry_tells_these_families_and_no_others() -> None:
         for metric in registry_of(SharedMetrics(), version="1").collect()
     }
 
-    assert families == NAMED
+    assert families == FAMILY_NAMES
 
 
 def test_the_alerts_are_about_metrics_that_exist() -> None:
@@ -72,7 +72,7 @@ def test_the_alerts_are_about_metrics_that_exist() -> None:
     names = set(re.findall(r"gatepost_\w+", " ".join(rule["expr"] for rule in rules)))
 
     assert rules
-    assert {name.removesuffix("_bucket") for name in names} <= NAMED
+    assert {name.removesuffix("_bucket") for name in names} <= FAMILY_NAMES
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from tests.support.measuring import each
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
-OTHERS = re.findall(r"^### (?:Resource|Prompt) `(.+)`$", PAGE, re.MULTILINE)
+OTHER_OFFERS = re.findall(r"^### (?:Resource|Prompt) `(.+)`$", PAGE, re.MULTILINE)
 SECTIONS = dict(re.findall(r"^### `(\w+)`$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -45,7 +45,7 @@ def test_every_resource_and_prompt_has_a_heading() -> None:
         re.findall(r"^### (?:Resource|Prompt) `([^`]+)`$(.*?)(?=^##|\Z)", PAGE, re.M | re.DOTALL)
     )
 
-    assert sorted(OTHERS) == sorted(offer.key for offer in offers)
+    assert sorted(OTHER_OFFERS) == sorted(offer.key for offer in offers)
     for offer in offers:
         assert all(f"`{scope}`" in sections[offer.key] for scope in offer.scopes)
 

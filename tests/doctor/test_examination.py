@@ -137,7 +137,7 @@ def without(document: str, member: str) -> Change:
 
 METADATA = f'resource_metadata="ORIGIN{RESOURCE_METADATA}"'
 
-BROKEN: dict[str, tuple[Change, str, str]] = {
+BROKEN_SERVERS: dict[str, tuple[Change, str, str]] = {
     # name: (what is broken, what the sentence says of it, which side it tells to change)
     "an open server": (put("/mcp", 200), "without a token", "MCP server"),
     "a wrong path": (put("/mcp", 404, "text/html"), "404 with an HTML page", "MCP server"),
@@ -259,7 +259,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     ),
 }
 
-WORRYING: dict[str, tuple[Change, str, str]] = {
+WARNINGS: dict[str, tuple[Change, str, str]] = {
     "no address in the challenge": (
         challenge('Bearer error="invalid_token"'),
         "no resource_metadata",
@@ -311,7 +311,7 @@ async def test_a_healthy_server_is_called_fine() -> None:
     assert report.sentence == f"No problems found at {report.url}."
 
 
-@each(("change", "sentence", "side"), BROKEN.values(), ids=BROKEN)
+@each(("change", "sentence", "side"), BROKEN_SERVERS.values(), ids=BROKEN_SERVERS)
 async def test_the_last_sentence_names_the_culprit(
     change: Change, sentence: str, side: str
 ) -> None:
@@ -323,7 +323,7 @@ async def test_the_last_sentence_names_the_culprit(
     assert f": at {side}" in report.sentence or f": at the {side}" in report.sentence
 
 
-@pytest.mark.parametrize(("change", "sentence", "side"), WORRYING.values(), ids=WORRYING)
+@pytest.mark.parametrize(("change", "sentence", "side"), WARNINGS.values(), ids=WARNINGS)
 async def test_what_stops_some_clients_is_said_but_is_no_failure(
     change: Change, sentence: str, side: str
 ) -> None:

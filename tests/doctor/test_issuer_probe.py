@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from gatepost.cli.main import main
 from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
 from gatepost.doctor.issuer_proposal import preset_of
-from tests.authz.test_presets import RECORDED
+from tests.authz.test_presets import RECORDED_PROVIDERS
 from tests.support.issuers import ABSENT, Idp, TokenFactory, answer, jwk, respond, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.proxies import CertificateAuthority
@@ -49,7 +49,7 @@ def table_of(result: ProbeResult) -> dict[str, Any]:
     return dict(table)
 
 
-FITTED: dict[str, tuple[Claims, dict[str, Any]]] = {
+FITTED_TOKENS: dict[str, tuple[Claims, dict[str, Any]]] = {
     # name: (how the token differs from RFC 9068, what the table has beside issuer and preset)
     "the standard": ({}, {"tenant": {"claim": "org_id"}, "tenants": {"acme": "acme"}}),
     "no organisation": ({"org_id": ABSENT}, {"tenant": {"value": "acme"}}),
@@ -103,10 +103,10 @@ FITTED: dict[str, tuple[Claims, dict[str, Any]]] = {
 }
 
 
-@each("case", FITTED)
+@each("case", FITTED_TOKENS)
 def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
     """Nothing is widened that the token does not need, and each line has its reason."""
-    claims, expected = FITTED[case]
+    claims, expected = FITTED_TOKENS[case]
     result = probe(idp, iat=NOW - 60, **claims)
     table = table_of(result)
 
@@ -122,10 +122,10 @@ def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
     )
 
 
-@each("case", FITTED)
+@each("case", FITTED_TOKENS)
 def test_the_table_works_as_it_stands(case: str, idp: Idp) -> None:
     """Pasted into a configuration, the same token opens the server."""
-    claims, _ = FITTED[case]
+    claims, _ = FITTED_TOKENS[case]
     changes = {"iat": NOW - 60} | claims
     typ = changes.pop("typ", "at+jwt")
     table = table_of(probe(idp, typ=typ, **changes))
@@ -136,7 +136,7 @@ def test_the_table_works_as_it_stands(case: str, idp: Idp) -> None:
     assert answer.status == 200, answer
 
 
-REFUSED: dict[str, tuple[Claims, str]] = {
+REFUSED_TOKENS: dict[str, tuple[Claims, str]] = {
     "what may be an ID token": (
         {"typ": "JWT", "client_id": ABSENT, "azp": "app", "scope": ABSENT},
         "Nothing tells this token from an ID token",
@@ -153,10 +153,10 @@ REFUSED: dict[str, tuple[Claims, str]] = {
 }
 
 
-@each("case", REFUSED)
+@each("case", REFUSED_TOKENS)
 def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
     """The probe never proposes to accept another kind of token."""
-    claims, says = REFUSED[case]
+    claims, says = REFUSED_TOKENS[case]
     result = probe(idp, **claims)
 
     assert not result.works
@@ -186,7 +186,7 @@ def test_a_machine_without_subject_leaves_the_marks_of_the_preset(idp: Idp) -> N
     assert {"claim": "clientAddress"} in table_of(result)["tokens"]["machine"]
 
 
-OPAQUE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+OPAQUE_TOKENS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # name: (what introspection answers beside `active`, what the table has)
     "all members": ({}, {"tenant": {"claim": "org_id"}}),
     "a user name, as django-oauth-toolkit": (
@@ -257,10 +257,10 @@ def probe_opaque(idp: Idp, secret: str) -> ProbeResult:
     )
 
 
-@each("case", OPAQUE)
+@each("case", OPAQUE_TOKENS)
 def test_an_opaque_token_is_introspected(case: str) -> None:
     """RFC 7662 makes nearly every member optional; the table says what this issuer leaves out."""
-    changes, expected = OPAQUE[case]
+    changes, expected = OPAQUE_TOKENS[case]
     with Idp() as idp:
         idp.issuer("main", [jwk(rsa_key())])
         introspecting(idp, basic("gatepost", "s"), answered_by(idp, changes))
@@ -336,10 +336,10 @@ def test_an_expired_token_still_tells_what_it_needs(idp: Idp) -> None:
     assert "has expired" in " ".join(result.findings)
 
 
-@each("name", RECORDED)
+@each("name", RECORDED_PROVIDERS)
 def test_a_provider_is_known_by_its_issuer(name: str) -> None:
     """The recorded issuer of every hosted provider leads to its preset, or to the standard."""
-    recorded = RECORDED[name]
+    recorded = RECORDED_PROVIDERS[name]
     metadata = recorded.get("metadata") or {}
     preset, why = preset_of(recorded["settings"]["issuer"], metadata)
 

@@ -17,16 +17,16 @@ from tests.support.measuring import each
 from tests.support.proxies import CertificateAuthority
 
 ISSUER, RESOURCE = "https://id.example.com", "https://mcp.example.com/mcp"
-OTHER = {
+OTHER_CLAIMS = {
     "audience": {"aud": "client-7"},
     "issuer": {"iss": "https://other.example.com"},
 }
 
 
-@each("claim", OTHER)
+@each("claim", OTHER_CLAIMS)
 def test_another_audience_or_issuer_is_a_failure_only_if_the_server_refuses(claim: str) -> None:
     """The configuration may accept both; only the server's answer tells."""
-    token = TokenFactory(ISSUER, RESOURCE).token(**OTHER[claim])
+    token = TokenFactory(ISSUER, RESOURCE).token(**OTHER_CLAIMS[claim])
     levels = {}
     for accepted in (True, False):
         findings = Findings()

@@ -11,8 +11,8 @@ from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from tests.support.connections import WITHIN_S, WireConnection, connected, serving
 
-GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
-LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
+LAST_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
 
 
 class WaitingApp:
@@ -61,11 +61,11 @@ async def silent(wire: WireConnection) -> bool:
     return False
 
 
-KINDS = [b"/held", b"/held/large", b"/held/chunked"]
+HELD_PATHS = [b"/held", b"/held/large", b"/held/chunked"]
 
 
-@pytest.mark.parametrize("path", KINDS)
-@pytest.mark.parametrize("request_", [GET, LAST], ids=["stays", "closes"])
+@pytest.mark.parametrize("path", HELD_PATHS)
+@pytest.mark.parametrize("request_", [GET_REQUEST, LAST_REQUEST], ids=["stays", "closes"])
 async def test_an_answer_leaves_once_the_promise_is_kept(
     waiting_app: WaitingApp, wire: WireConnection, path: bytes, request_: bytes
 ) -> None:
@@ -78,16 +78,16 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
 
     assert not early
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    if request_ is LAST:
+    if request_ is LAST_REQUEST:
         assert b"HTTP/1.1" not in await wire.rest()
 
 
-@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("path", HELD_PATHS)
 async def test_a_broken_promise_is_told_instead_of_the_answer(
     waiting_app: WaitingApp, wire: WireConnection, path: bytes
 ) -> None:
     """The client sees no byte of the answer: it must not act on what is not on record."""
-    await wire.send(GET % path)
+    await wire.send(GET_REQUEST % path)
     await waiting_app.until_asked()
     waiting_app.commit.resolve("no disk")
     answer = await wire.until(b"not on record: " + path)
@@ -100,7 +100,7 @@ async def test_answers_stay_in_the_order_of_their_requests(
     waiting_app: WaitingApp, wire: WireConnection
 ) -> None:
     """A request behind a held answer waits, though its own answer waits for nothing."""
-    await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
+    await wire.send(GET_REQUEST % b"/held" + GET_REQUEST % b"/next" + LAST_REQUEST % b"/last")
     await waiting_app.until_asked()
     early = not await silent(wire)
     waiting_app.commit.resolve()
@@ -116,7 +116,7 @@ async def test_a_settled_commit_delays_no_later_call(
 ) -> None:
     """The next call of the same batch, a little late, is answered at once."""
     waiting_app.commit.resolve()
-    await wire.send(LAST % b"/held")
+    await wire.send(LAST_REQUEST % b"/held")
 
     assert (await wire.rest()).endswith(b"/held")
 
@@ -125,10 +125,10 @@ async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> 
     """And settling the commit afterwards raises nothing."""
     async with serving(waiting_app.app, HttptoolsProtocol) as port:
         async with connected(port) as gone:
-            await gone.send(GET % b"/held")
+            await gone.send(GET_REQUEST % b"/held")
             await waiting_app.until_asked()
         async with connected(port) as wire:
-            await wire.send(LAST % b"/other")
+            await wire.send(LAST_REQUEST % b"/other")
             await wire.rest()
             waiting_app.commit.resolve()
 
@@ -137,7 +137,7 @@ async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None
     """A server that ends waits for what it promised, as for any request under way."""
     server = serving(waiting_app.app, HttptoolsProtocol)
     async with connected(await server.__aenter__()) as wire:
-        await wire.send(GET % b"/held")
+        await wire.send(GET_REQUEST % b"/held")
         await waiting_app.until_asked()
         asyncio.get_running_loop().call_later(0.1, lambda: waiting_app.commit.resolve())
         await server.__aexit__(None, None, None)

@@ -13,8 +13,8 @@ __all__ = ["port", "wire"]  # fixtures
 
 Fields = list[tuple[bytes, bytes]]
 
-GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
-LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
+LAST_REQUEST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
 
 
 def start(*fields: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -84,9 +84,9 @@ async def test_an_answer_arrives_whole_however_it_is_sent(
     wire: WireConnection, path: bytes
 ) -> None:
     """One body or several, declared or not; and the connection serves the next request."""
-    await wire.send(GET % path)
+    await wire.send(GET_REQUEST % path)
     await wire.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
-    await wire.send(LAST % b"/whole")
+    await wire.send(LAST_REQUEST % b"/whole")
     answer = await wire.rest()
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -95,7 +95,7 @@ async def test_an_answer_arrives_whole_however_it_is_sent(
 
 async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: WireConnection) -> None:
     """RFC 9112 section 7.1: an empty one would end the stream, so an empty part sends nothing."""
-    await wire.send(GET % b"/events" + LAST % b"/whole")
+    await wire.send(GET_REQUEST % b"/events" + LAST_REQUEST % b"/whole")
     head, _, answer = (await wire.rest()).partition(b"\r\n\r\n")
 
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -107,7 +107,7 @@ async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: WireConnection)
 
 async def test_an_application_may_name_the_framing_of_its_stream(wire: WireConnection) -> None:
     """It stands in the answer once."""
-    await wire.send(LAST % b"/framed")
+    await wire.send(LAST_REQUEST % b"/framed")
     answer = (await wire.rest()).lower()
 
     assert answer.count(b"transfer-encoding: chunked") == 1
@@ -116,7 +116,7 @@ async def test_an_application_may_name_the_framing_of_its_stream(wire: WireConne
 
 async def test_a_large_answer_reaches_a_client_that_reads_late(wire: WireConnection) -> None:
     """More than the socket takes at once is kept and sent as it is read."""
-    await wire.send(GET % b"/large" * 3 + LAST % b"/whole")
+    await wire.send(GET_REQUEST % b"/large" * 3 + LAST_REQUEST % b"/whole")
     answer = await wire.rest()
 
     assert answer.count(b"x" * 300_000) == 3
@@ -135,7 +135,7 @@ async def test_an_answer_to_head_has_no_body(wire: WireConnection, path: bytes) 
 
 async def test_an_answer_without_content_declares_no_length(wire: WireConnection) -> None:
     """204 has neither length nor chunks (RFC 9110 section 8.6)."""
-    await wire.send(LAST % b"/empty")
+    await wire.send(LAST_REQUEST % b"/empty")
     answer = (await wire.rest()).lower()
 
     assert answer.startswith(b"http/1.1 204 ")
@@ -143,7 +143,7 @@ async def test_an_answer_without_content_declares_no_length(wire: WireConnection
 
 
 @pytest.mark.parametrize(
-    "request_", [LAST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET % b"/last"]
+    "request_", [LAST_REQUEST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET_REQUEST % b"/last"]
 )
 async def test_a_connection_ends_when_either_side_says_so(
     wire: WireConnection, request_: bytes
@@ -160,7 +160,7 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
     wire: WireConnection,
 ) -> None:
     """The idle time ends it, and counts from the last answer."""
-    await wire.send(GET % b"/whole")
+    await wire.send(GET_REQUEST % b"/whole")
     await wire.until(b"ok")
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -186,7 +186,7 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
     wire: WireConnection, path: str
 ) -> None:
     """The client sees 500, or less than was announced; and never a field that a value made."""
-    await wire.send(GET % path.encode())
+    await wire.send(GET_REQUEST % path.encode())
     answer = await wire.rest()
     head, _, content = answer.partition(b"\r\n\r\n")
 
@@ -241,7 +241,7 @@ async def test_each_request_of_a_connection_has_its_own_target(wire: WireConnect
     """What a client asked before is not what it asks now; paths are decoded once."""
     answers = []
     for target in (b"/told", b"/told?a=%2f", b"/told/%41%2541", b"/told/%41%2541", b"/told"):
-        await wire.send(GET % target)
+        await wire.send(GET_REQUEST % target)
         await wire.until(b"\r\n\r\n")
         answers.append(await wire.until(b"'"))
         answers[-1] += await wire.until(b"b'") + await wire.until(b"'")

@@ -17,7 +17,7 @@ from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P15")
-PRIVATE = "glpat-this-must-be-hidden"
+SECRET_ARGUMENT = "glpat-this-must-be-hidden"
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +70,22 @@ def test_a_call_by_rest_is_told_too(server: Server) -> None:
     """With what it is part of."""
     rest_client = RestClient(server, server.token(org_id="acme"))
     with capture_logs() as events:
-        rest_client.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
+        rest_client.call(
+            "echo", {"text": SECRET_ARGUMENT}, ("X-Octopus-Correlation-Id", "episode-1")
+        )
 
     [call] = [event for event in events if event["event"] == "call_completed"]
     assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")
     assert call["duration_ms"] >= 0
-    assert PRIVATE not in json.dumps(events, default=str)
+    assert SECRET_ARGUMENT not in json.dumps(events, default=str)
 
 
 def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
     """Also of a tool that does not exist, which is no secret of the tenant; never arguments."""
     token = server.token(org_id="acme", scope="files:read")
-    answers = [server.client.call(token, name, {"text": PRIVATE}) for name in ("echo", "ecko")]
+    answers = [
+        server.client.call(token, name, {"text": SECRET_ARGUMENT}) for name in ("echo", "ecko")
+    ]
     request_ids = [answer.field("x-request-id") for answer in answers]
 
     def lines() -> dict[str, Any]:
@@ -96,7 +100,7 @@ def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
         ("tools/call", "echo"),
         ("tools/call", "ecko"),
     ]
-    assert PRIVATE not in server.log()
+    assert SECRET_ARGUMENT not in server.log()
 
 
 def test_nothing_is_logged_without_the_debug_level() -> None:
@@ -133,7 +137,7 @@ async def test_debug_shows_no_statement_of_the_database_driver(
         configure(level="debug", form="json")
         records = await open_records(f"sqlite:///{tmp_path / 'gatepost.db'}")
         try:
-            await records.of("acme").approvals.get(PRIVATE)
+            await records.of("acme").approvals.get(SECRET_ARGUMENT)
         finally:
             await records.aclose()
         logging.getLogger("gatepost.tools").debug("own_event")
@@ -142,4 +146,4 @@ async def test_debug_shows_no_statement_of_the_database_driver(
     assert "own_event" in [line["event"] for line in lines]
     strangers = [line for line in lines if line["logger"].partition(".")[0] not in OWN_LOGGERS]
     assert [line for line in strangers if line["level"] == "debug"] == []
-    assert PRIVATE not in json.dumps(lines)
+    assert SECRET_ARGUMENT not in json.dumps(lines)

@@ -25,9 +25,9 @@ __all__ = ["recorded"]  # a fixture
 WITHIN_S = 30
 LIMIT = 100
 """Descriptors that the server may have; it needs some twenty for itself."""
-RAISED = 256
+RAISED_LIMIT = 256
 CONNECTIONS = LIMIT + 40
-ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
+CONNECTION_ENDED, CONNECTIONS_WAIT = '"event":"idle_connection_ended"', '"event":"connections_wait"'
 
 
 class LimitedServer:
@@ -56,7 +56,7 @@ class LimitedServer:
     def complaints(self) -> list[str]:
         """What the log says of connections."""
         lines = self.post.process.stderr.splitlines()
-        return [line for line in lines if ENDED in line or WAITS in line]
+        return [line for line in lines if CONNECTION_ENDED in line or CONNECTIONS_WAIT in line]
 
 
 def limited(soft: int, hard: int) -> list[str]:
@@ -85,7 +85,7 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limit
 def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
     """A server whose soft limit is lower than the hard one."""
     slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
-    before = limited(LIMIT, RAISED)
+    before = limited(LIMIT, RAISED_LIMIT)
     with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as server:
         yield server
 
@@ -93,7 +93,7 @@ def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limit
 def test_the_soft_limit_is_raised_to_the_hard_one(raised: LimitedServer) -> None:
     """Shells and container runtimes start programs with 1,024, whatever the system allows."""
     pid = raised.post.process.process.pid
-    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED, RAISED)
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED_LIMIT, RAISED_LIMIT)
 
 
 @pytest.mark.parametrize("has_request", [False, True], ids=["silent", "between requests"])
@@ -114,14 +114,14 @@ def test_idle_connections_make_room_for_new_clients(
 
         assert is_over(connections[0])
         assert server.ask(connections[-1]).status == 200, "the newest of them is served"
-    assert any(ENDED in line for line in server.complaints())
+    assert any(CONNECTION_ENDED in line for line in server.complaints())
     assert len(server.complaints()) < 20, "a stranger must not fill the log"
 
 
 def test_many_connections_at_once_do_not_delay_other_clients(raised: LimitedServer) -> None:
     """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
     with ExitStack() as open_:
-        for _ in range(RAISED + 400):
+        for _ in range(RAISED_LIMIT + 400):
             open_.enter_context(raised.connected())
         with raised.connected() as client:
             assert raised.ask(client).status == 200
@@ -134,7 +134,9 @@ def test_a_request_that_is_under_way_is_never_ended_for_another(server: LimitedS
         for _ in range(CONNECTIONS):
             connections.append(open_.enter_context(server.connected()))
             connections[-1].sendall(server.message(whole=False))
-        eventually(lambda: any(WAITS in line for line in server.complaints()), within=WITHIN_S)
+        eventually(
+            lambda: any(CONNECTIONS_WAIT in line for line in server.complaints()), within=WITHIN_S
+        )
         assert fetch(server.metrics)[0] == 200, "numbers matter most now"
 
         last = server.message()[-1:]

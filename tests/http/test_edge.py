@@ -9,7 +9,7 @@ from tests.support.connections import HOST, PAGE, Pairs, RecordedEdge, ask, reco
 
 __all__ = ["recorded"]  # a fixture
 
-REFUSALS: list[tuple[str, str, str, Pairs, int, str]] = [
+REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     ("no host", "POST", "/mcp", (), 400, "bad_host"),
     ("two hosts", "POST", "/mcp", (HOST, HOST), 400, "bad_host"),
     ("foreign host", "POST", "/mcp", ((b"host", b"evil.example"),), 421, "foreign_host"),
@@ -80,8 +80,8 @@ REFUSALS: list[tuple[str, str, str, Pairs, int, str]] = [
 @pytest.mark.requirement("W13", "W16", "W17", "W20", "W22")
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status", "code"),
-    [case[1:] for case in REFUSALS],
-    ids=[case[0] for case in REFUSALS],
+    [case[1:] for case in REFUSED_REQUESTS],
+    ids=[case[0] for case in REFUSED_REQUESTS],
 )
 async def test_the_edge_refuses_before_anything_reads_a_token(
     recorded: RecordedEdge, method: str, path: str, headers: Pairs, status: int, code: str
@@ -96,7 +96,7 @@ async def test_the_edge_refuses_before_anything_reads_a_token(
     assert recorded.inner.scopes == []
 
 
-ORDER: list[tuple[str, str, Pairs]] = [
+CHECK_ORDER: list[tuple[str, str, Pairs]] = [
     ("method_not_allowed", "OPTIONS", ()),
     ("https_required", "TRACE", ()),
     ("method_not_allowed", "TRACE", ()),
@@ -108,11 +108,15 @@ ORDER: list[tuple[str, str, Pairs]] = [
 """Each request breaks the rule of its refusal and those of all refusals below."""
 
 
-@pytest.mark.parametrize("position", range(len(ORDER)), ids=[f"{c}-{m}" for c, m, _ in ORDER])
+@pytest.mark.parametrize(
+    "position", range(len(CHECK_ORDER)), ids=[f"{c}-{m}" for c, m, _ in CHECK_ORDER]
+)
 async def test_the_first_check_that_refuses_answers(recorded: RecordedEdge, position: int) -> None:
     """A request that breaks several rules meets them in the documented order."""
-    code, method, _ = ORDER[position]
-    fields = {name: value for _, _, pairs in reversed(ORDER[position:]) for name, value in pairs}
+    code, method, _ = CHECK_ORDER[position]
+    fields = {
+        name: value for _, _, pairs in reversed(CHECK_ORDER[position:]) for name, value in pairs
+    }
     if method == "OPTIONS":
         del fields[b"origin"]  # with it, this is a preflight of a page that is not allowed
     scheme = "http" if position <= 1 else "https"
@@ -134,7 +138,7 @@ async def test_elsewhere_a_refusal_is_a_plain_document(recorded: RecordedEdge) -
     }
 
 
-ALLOWED: list[tuple[str, Pairs]] = [
+ALLOWED_HOSTS: list[tuple[str, Pairs]] = [
     ("plain", (HOST,)),
     ("default port", ((b"host", b"mcp.example.com:443"),)),
     ("upper case", ((b"host", b"MCP.Example.com"),)),
@@ -144,7 +148,9 @@ ALLOWED: list[tuple[str, Pairs]] = [
 ]
 
 
-@pytest.mark.parametrize("headers", [case[1] for case in ALLOWED], ids=[c[0] for c in ALLOWED])
+@pytest.mark.parametrize(
+    "headers", [case[1] for case in ALLOWED_HOSTS], ids=[c[0] for c in ALLOWED_HOSTS]
+)
 async def test_what_is_ours_passes(recorded: RecordedEdge, headers: Pairs) -> None:
     """The resource's own host and pages, and the allowed pages, reach the application."""
     answer = await ask(recorded.edge, headers=headers)
@@ -195,7 +201,7 @@ async def test_the_documented_tenant_header_stays(recorded: RecordedEdge) -> Non
     assert header in recorded.inner.scopes[0]["headers"]
 
 
-FORWARDED: list[tuple[str, str, Pairs, int, str]] = [
+FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
     ("tls", "198.51.100.7", (), 200, "198.51.100.7"),
     ("stranger claims tls", "198.51.100.7", ((b"x-forwarded-proto", b"https"),), 400, ""),
     ("proxy says tls", "10.1.1.1", ((b"x-forwarded-proto", b"https"),), 200, "10.1.1.1"),
@@ -248,8 +254,8 @@ FORWARDED: list[tuple[str, str, Pairs, int, str]] = [
 @pytest.mark.requirement("W14")
 @pytest.mark.parametrize(
     ("peer", "headers", "status", "seen"),
-    [case[1:] for case in FORWARDED],
-    ids=[case[0] for case in FORWARDED],
+    [case[1:] for case in FORWARDED_REQUESTS],
+    ids=[case[0] for case in FORWARDED_REQUESTS],
 )
 async def test_only_a_proxys_word_about_the_connection_counts(
     recorded: RecordedEdge, peer: str, headers: Pairs, status: int, seen: str

@@ -60,7 +60,7 @@ def genuine() -> ExpiredToken:
     return expired
 
 
-COUNTED: list[tuple[Callable[[], AuthError], bool]] = [
+COUNTED_ERRORS: list[tuple[Callable[[], AuthError], bool]] = [
     (lambda: InvalidToken("bad_signature"), True),
     (ExpiredToken, True),
     (genuine, False),
@@ -71,7 +71,7 @@ COUNTED: list[tuple[Callable[[], AuthError], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "counts"), COUNTED)
+@pytest.mark.parametrize(("error", "counts"), COUNTED_ERRORS)
 def test_only_a_credential_that_is_at_fault_counts(
     flood: Clocked, error: Callable[[], AuthError], counts: bool
 ) -> None:

@@ -12,7 +12,7 @@ from gatepost.http.scope import WHOLE_BODY
 from tests.support.connections import WITHIN_S, WireConnection, connected, serving
 from tests.support.measuring import each
 
-END = b'"end":1}'
+LAST_MEMBER = b'"end":1}'
 
 
 def post(body: bytes, *fields: bytes, length: bytes | None = None) -> bytes:
@@ -49,7 +49,7 @@ async def port() -> AsyncIterator[int]:
 
 async def told(wire: WireConnection) -> dict[str, Any]:
     """What the application says of the next request."""
-    answer = await wire.until(END)
+    answer = await wire.until(LAST_MEMBER)
     fields: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
     return fields
 
@@ -120,7 +120,7 @@ async def test_each_request_has_its_own_length(port: int) -> None:
             assert ["content-length", str(len(body))] in request["headers"]
 
 
-FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
+ACCEPTED_FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
     "two at once": ([post(b"one") + post(b"three")], ["one", "three"]),
     "one and a half": ([post(b"one") + post(b"three")[:40], post(b"three")[40:]], ["one", "three"]),
     "the body ends with a request": (
@@ -140,7 +140,9 @@ FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
 
 
 @pytest.mark.requirement("P3")
-@pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
+@pytest.mark.parametrize(
+    ("packets", "bodies"), ACCEPTED_FRAMINGS.values(), ids=ACCEPTED_FRAMINGS.keys()
+)
 async def test_a_request_ends_where_its_length_says(
     port: int, packets: list[bytes], bodies: list[str]
 ) -> None:
@@ -152,7 +154,7 @@ async def test_a_request_ends_where_its_length_says(
         assert [(await told(wire))["body"] for _ in bodies] == bodies
 
 
-REFUSED = {
+REFUSED_FRAMINGS = {
     "no number": post(b"first", length=b"5x"),
     "a sign": post(b"first", length=b"+5"),
     "a list": post(b"first", length=b"5, 5"),
@@ -166,7 +168,7 @@ REFUSED = {
 
 
 @pytest.mark.requirement("P3")
-@pytest.mark.parametrize("packet", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("packet", REFUSED_FRAMINGS.values(), ids=REFUSED_FRAMINGS.keys())
 async def test_what_the_parser_refuses_is_refused_behind_others(port: int, packet: bytes) -> None:
     """The connection ends as it would have ended without."""
     async with connected(port) as fresh:

@@ -10,9 +10,9 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import tls_context
 from tests.http.test_framing import (
-    FRAMINGS,
+    ACCEPTED_FRAMINGS,
     PACKETS,
-    REFUSED,
+    REFUSED_FRAMINGS,
     app,
     means_the_same,
     post,
@@ -24,7 +24,7 @@ from tests.support.proxies import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
 
-PATIENT = Deadlines(head_s=30.0, keep_alive_s=30, drain_s=1, max_head_bytes=2000)
+LONG_DEADLINES = Deadlines(head_s=30.0, keep_alive_s=30, drain_s=1, max_head_bytes=2000)
 MAX_IN_A_RECORD = 16 * 1024
 """Bytes (RFC 8446 section 5.1)."""
 
@@ -43,7 +43,7 @@ def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
 @pytest.fixture(scope="module")
 async def port(authority: CertificateAuthority) -> AsyncIterator[int]:
     tls = tls_context(*authority.certify("localhost"))
-    async with serving(app, HttptoolsProtocol, deadlines=PATIENT, tls=tls) as port:
+    async with serving(app, HttptoolsProtocol, deadlines=LONG_DEADLINES, tls=tls) as port:
         yield port
 
 
@@ -64,7 +64,9 @@ async def test_a_request_means_the_same_in_any_records(
         await means_the_same(packets, fresh, wire)
 
 
-@pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
+@pytest.mark.parametrize(
+    ("packets", "bodies"), ACCEPTED_FRAMINGS.values(), ids=ACCEPTED_FRAMINGS.keys()
+)
 async def test_a_request_ends_where_its_length_says(
     wire: WireConnection, packets: list[bytes], bodies: list[str]
 ) -> None:
@@ -74,7 +76,7 @@ async def test_a_request_ends_where_its_length_says(
     assert [(await told(wire))["body"] for _ in bodies] == bodies
 
 
-@pytest.mark.parametrize("packet", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("packet", REFUSED_FRAMINGS.values(), ids=REFUSED_FRAMINGS.keys())
 async def test_what_the_parser_refuses_is_refused_behind_others(
     wire: WireConnection, packet: bytes
 ) -> None:

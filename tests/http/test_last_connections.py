@@ -16,7 +16,7 @@ from tests.http.test_tls import NEVER_S, rest_of
 from tests.support.connections import WITHIN_S
 from tests.support.proxies import CertificateAuthority
 
-GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+GET_REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,9 +46,9 @@ async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None
     server = await started(sock)
     with closing(socket.create_connection(address, WITHIN_S)) as client:
         for _ in range(asked_before):
-            client.sendall(GET)
+            client.sendall(GET_REQUEST)
             await asyncio.to_thread(client.recv, 65_536)
-        client.sendall(GET)
+        client.sendall(GET_REQUEST)
 
         # The loop has had no turn since.
         await server.shutdown([sock])
@@ -68,7 +68,7 @@ async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
 
     def exchange(client: socket.socket) -> bytes:
         with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:
-            encrypted.sendall(GET)
+            encrypted.sendall(GET_REQUEST)
             return rest_of(encrypted)
 
     with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:

@@ -91,7 +91,7 @@ def test_a_client_cannot_write_lines_of_its_own() -> None:
     assert json.loads(as_json([row]))["time"] == timestamp(0.25) == "1970-01-01T00:00:00.250Z"
 
 
-ACTING = "\x7f\x85\x9b\u061c\u200b\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041"
+CONTROL_CHARACTERS = "\x7f\x85\x9b\u061c\u200b\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041"
 """Controls of terminals, marks of direction, ends of lines and letters that are not seen."""
 
 
@@ -107,7 +107,7 @@ def formatted(formatter: logging.Formatter, text: str) -> str:
     return formatter.format(record)
 
 
-@each("letter", ACTING)
+@each("letter", CONTROL_CHARACTERS)
 def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
     """In neither form, and in the access log; JSON keeps the value."""
     text = f"a{letter}b é"

@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.test_framing import END, app, post, told, warmed
+from tests.http.test_framing import LAST_MEMBER, app, post, told, warmed
 from tests.support.connections import RULES, RecordedEdge, connected, serving
 
-NAMED: ContextVar[str] = ContextVar("named", default="unset_")
+REQUEST_NAME: ContextVar[str] = ContextVar("named", default="unset_")
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,13 @@ async def test_nothing_of_a_request_outlives_its_connection() -> None:
     async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
         scope["trace"] = trace = ScopeTrace()
         traces.add(trace)
-        await respond(send, 200, END)
+        await respond(send, 200, LAST_MEMBER)
 
     recorded.edge.app = leaves_one
     async with serving(recorded.edge, HttptoolsProtocol) as port, connected(port) as wire:
         for field in (b"X-A: 1", b"X-A: 1", b"X-A: 1", b"X-A: 2", b"X-A: 1"):
             await wire.send(post(b"first", field))
-            await wire.until(END)
+            await wire.until(LAST_MEMBER)
         assert len(traces) == 1, "the connection has its last request, and no other"
     await recorded.log.aclose()
 
@@ -120,11 +120,11 @@ async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
     """It was started by the answer ahead of it: its trace was a part of the other one's."""
 
     async def names(scope: Scope, receive: Receive, send: Send) -> None:
-        value = NAMED.get()
-        NAMED.set(scope["path"])
-        await respond(send, 200, f"{value} {END.decode()}".encode())
+        value = REQUEST_NAME.get()
+        REQUEST_NAME.set(scope["path"])
+        await respond(send, 200, f"{value} {LAST_MEMBER.decode()}".encode())
 
     async with serving(names, HttptoolsProtocol) as port, connected(port) as wire:
         await wire.send(post(b"first") * 3)
         for _ in range(3):
-            assert (await wire.until(END)).endswith(b"unset_ " + END)
+            assert (await wire.until(LAST_MEMBER)).endswith(b"unset_ " + LAST_MEMBER)

@@ -126,7 +126,7 @@ def status_and_error(answer: RawAnswer) -> tuple[int, str | int]:
 
 Changes = Callable[[Secure], dict[str, Any]]
 NO_LIMITS = {"failures_per_second": 0, "requests_per_second": 0}
-CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
+CONFIG_CHANGES: dict[str, tuple[Changes, tuple[int, str | int]]] = {
     "no page may call any more": (lambda server: listen(server, allowed_origins=[]), (403, -32600)),
     "another page may call": (
         lambda server: listen(server, allowed_origins=["https://other.example.com"]),
@@ -182,10 +182,10 @@ CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
 
 
 @pytest.mark.requirement("P3", "N18")
-@each("case", CHANGED)
+@each("case", CONFIG_CHANGES)
 def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, case: str) -> None:
     """Refused on the open connection, and served again once it may be."""
-    changes, expected = CHANGED[case]
+    changes, expected = CONFIG_CHANGES[case]
     with server.kept(x_fill="x" * 1024) as connection:
         connection.warm()
         with server.changed(changes(server)):
@@ -355,7 +355,7 @@ def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> No
         assert connection.said() == "acme"
 
 
-BROKEN = {
+BROKEN_CERTIFICATES = {
     "a key that does not fit": lambda folder, server: folder.write_bytes(other_key(server)),
     "no key": lambda folder, server: folder.unlink(),
     "half a key": lambda folder, server: folder.write_bytes(folder.read_bytes()[:60]),
@@ -367,12 +367,12 @@ def other_key(server: Secure) -> bytes:
 
 
 @pytest.mark.requirement("O7")
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", BROKEN_CERTIFICATES)
 def test_a_certificate_that_cannot_be_used_changes_nothing(server: Secure, case: str) -> None:
     """The reload is refused with a sentence, and the one before is shown still."""
     before, key = certificate_of(server), Path(server.process.configured["listen"]["tls_key"])
     original = key.read_bytes()
-    BROKEN[case](key, server)
+    BROKEN_CERTIFICATES[case](key, server)
     try:
         server.process.hang_up(REFUSED)
         assert certificate_of(server) == before

@@ -20,11 +20,11 @@ from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority
 
 MEGABYTE = 1_000_000
-LARGE = bytes(range(250)) * 4 * 4000
+LARGE_BODY = bytes(range(250)) * 4 * 4000
 """Four megabytes: what a call may answer at most."""
-GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
-LAST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-SMALL = {"SO_RCVBUF": 8_192}
+GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST_REQUEST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+SMALL_BUFFER = {"SO_RCVBUF": 8_192}
 """As little as a client may take at once."""
 
 
@@ -42,14 +42,14 @@ class LargeAnswerApp:
         elif scope["path"] == "/small":
             await send_response(send, 200, (), b"small")
         elif scope["path"] == "/whole":
-            await send_response(send, 200, (), LARGE)
+            await send_response(send, 200, (), LARGE_BODY)
         else:
-            await respond(send, 200, LARGE)
+            await respond(send, 200, LARGE_BODY)
 
     async def _streams(self, receive: Receive, send: Send) -> None:
         async def speaks() -> None:
             while True:
-                await send({"type": "http.response.body", "body": LARGE, "more_body": True})
+                await send({"type": "http.response.body", "body": LARGE_BODY, "more_body": True})
 
         await send({"type": "http.response.start", "status": 200, "headers": []})
         speaking = asyncio.create_task(speaks())
@@ -89,12 +89,12 @@ def limited(
 
 def slow_client(server: ThreadedServer, path: bytes, address: str = "127.0.0.1") -> socket.socket:
     """A connection whose client has asked, and reads nothing."""
-    connection = server.opened(address, **SMALL)
-    connection.sendall(GET % path)
+    connection = server.opened(address, **SMALL_BUFFER)
+    connection.sendall(GET_REQUEST % path)
     return connection
 
 
-def body(connection: socket.socket, size: int = len(LARGE)) -> bytes:
+def body(connection: socket.socket, size: int = len(LARGE_BODY)) -> bytes:
     """The next answer's body."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
@@ -114,7 +114,7 @@ def read(connection: socket.socket) -> bytes:
 def is_refused(connection: socket.socket) -> bool:
     """Whether the rest of an answer never comes."""
     try:
-        return len(body(connection)) < len(LARGE)
+        return len(body(connection)) < len(LARGE_BODY)
     except (OSError, AssertionError):
         return True
 
@@ -142,7 +142,7 @@ def test_what_one_caller_leaves_unread_is_bounded(
         assert unread.total <= 10 * MEGABYTE
         assert is_refused(connections[0])
         if path != b"/stream":
-            assert body(connections[-1]) == LARGE
+            assert body(connections[-1]) == LARGE_BODY
     warnings = [record for record in caplog.records if record.msg == "unread_answer_dropped"]
     assert warnings[0].levelno == logging.WARNING
     assert len(warnings) < 6, "a stranger must not fill the log"
@@ -163,7 +163,7 @@ def test_another_caller_keeps_its_answers(
         eventually(lambda: len(server.server.server_state.connections) <= 5, within=WITHIN_S)
 
         assert server.server.config.unread.total <= 20 * MEGABYTE
-        assert [body(connection) for connection in modest] == [LARGE, LARGE]
+        assert [body(connection) for connection in modest] == [LARGE_BODY, LARGE_BODY]
 
 
 def test_a_client_that_hardly_reads_is_cut_off(
@@ -200,10 +200,10 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
         slow_client(server, b"/whole") as connection,
     ):
         data = bytearray()
-        while len(data) < len(LARGE):
+        while len(data) < len(LARGE_BODY):
             data += read(connection)
             waiting.wait(0.002)
-    assert data.endswith(LARGE[-1000:])
+    assert data.endswith(LARGE_BODY[-1000:])
 
 
 def test_nothing_is_carried_out_for_a_client_that_does_not_read(
@@ -212,16 +212,16 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
     """Each further request had its answer made and kept; they wait until the first one is read."""
     with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
-        connection.sendall(GET % b"/whole" + GET % b"/small")
-        connection.sendall(GET % b"/small")
+        connection.sendall(GET_REQUEST % b"/whole" + GET_REQUEST % b"/small")
+        connection.sendall(GET_REQUEST % b"/small")
         with slow_client(server, b"/small") as other:
             assert body(other, 5) == b"small"
         assert app.asked == ["/whole", "/small"]
 
         data = bytearray(body(connection))
-        while data.count(b"small", 2 * len(LARGE)) < 2:
+        while data.count(b"small", 2 * len(LARGE_BODY)) < 2:
             data += read(connection)
-        assert data.count(LARGE) == 2
+        assert data.count(LARGE_BODY) == 2
         assert app.asked == ["/whole", "/small", "/whole", "/small", "/small"]
 
 
@@ -234,7 +234,7 @@ def test_a_refusal_waits_for_the_answer_before_it(
             with slow_client(server, b"/whole") as connection:
                 eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
                 connection.sendall(nonsense)
-                assert body(connection)[: len(LARGE)] == LARGE
+                assert body(connection)[: len(LARGE_BODY)] == LARGE_BODY
             eventually(lambda: not server.server.server_state.connections, within=WITHIN_S)
 
 
@@ -243,10 +243,10 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(
     app: LargeAnswerApp, authority: CertificateAuthority | None, path: bytes
 ) -> None:
     """The connection closes behind what is kept, and not before."""
-    with limited(app, authority) as server, server.opened(**SMALL) as connection:
-        connection.sendall(LAST % path)
+    with limited(app, authority) as server, server.opened(**SMALL_BUFFER) as connection:
+        connection.sendall(LAST_REQUEST % path)
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
-        assert body(connection) == LARGE
+        assert body(connection) == LARGE_BODY
         assert connection.recv(1) == b""
 
 
@@ -257,5 +257,5 @@ def test_a_stop_waits_for_what_is_being_read(
     with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True
-        assert body(connection) == LARGE
+        assert body(connection) == LARGE_BODY
         server.stop()

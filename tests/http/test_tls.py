@@ -182,8 +182,8 @@ class PersistentConnection:
         eventually(is_so, within=WITHIN_S)
 
 
-LARGE = b"x" * 8_000_000
-GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LARGE_BODY = b"x" * 8_000_000
+GET_REQUEST = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class DelayedAnswerApp:
@@ -200,7 +200,7 @@ class DelayedAnswerApp:
             await asyncio.to_thread(self.may_end.wait, WITHIN_S)
         if scope["path"] == "/broken":
             return
-        await respond(send, 200, LARGE if scope["path"] == "/large" else b"{}")
+        await respond(send, 200, LARGE_BODY if scope["path"] == "/large" else b"{}")
         self.answered.set()
 
 
@@ -271,7 +271,7 @@ def test_handshakes_that_do_not_end_make_room(
         for _ in range(clients):
             open_.enter_context(server.plain())
         with server.connected() as client:
-            client.sendall(GET % b"/")
+            client.sendall(GET_REQUEST % b"/")
             assert until(client, b"{}").startswith(b"HTTP/1.1 200")
 
 
@@ -286,9 +286,9 @@ def test_a_stop_does_not_wait_for_handshakes(server: ThreadedServer) -> None:
 
 STATES = {
     "nothing was asked": b"",
-    "half a head has come": GET[:20],
-    "it was answered": GET % b"/",
-    "it was answered, and half a head has come": GET % b"/" + GET[:20],
+    "half a head has come": GET_REQUEST[:20],
+    "it was answered": GET_REQUEST % b"/",
+    "it was answered, and half a head has come": GET_REQUEST % b"/" + GET_REQUEST[:20],
     "it was answered for the last time": b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n",
     "it was refused": b"nonsense\r\n\r\n",
 }
@@ -304,7 +304,7 @@ def test_a_stop_does_not_wait_for_a_client_that_says_nothing(
     """
     sent = STATES[state]
     with server.connected() as client, server.connected() as other:
-        other.sendall(GET % b"/")
+        other.sendall(GET_REQUEST % b"/")
         assert until(other, b"{}")
         client.sendall(sent)
         if state != "half a head has come" and sent:
@@ -321,7 +321,7 @@ def test_an_answer_that_a_stop_waits_for_is_the_last(
 ) -> None:
     """It is finished and sent; its connection ends with it, whatever else was asked there."""
     with server.connected() as client:
-        client.sendall(GET % b"/held" + GET % b"/" * pipelined)
+        client.sendall(GET_REQUEST % b"/held" + GET_REQUEST % b"/" * pipelined)
         assert app.begun.wait(WITHIN_S)
         server.server.should_exit = True
         eventually(lambda: not accepts(server), within=WITHIN_S)
@@ -337,7 +337,7 @@ def test_a_stop_does_not_wait_behind_an_answer_that_never_came(
 ) -> None:
     """The application failed meanwhile: its client is told, and need not acknowledge it."""
     with server.connected() as client:
-        client.sendall(GET % b"/broken")
+        client.sendall(GET_REQUEST % b"/broken")
         assert app.begun.wait(WITHIN_S)
         server.server.should_exit = True
         eventually(lambda: not accepts(server), within=WITHIN_S)
@@ -358,12 +358,12 @@ def accepts(server: ThreadedServer) -> bool:
 def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: ThreadedServer) -> None:
     """All of a large answer arrives, although it is still on its way when the stop begins."""
     with server.connected(SO_RCVBUF=4096) as client:
-        client.sendall(GET % b"/large")
+        client.sendall(GET_REQUEST % b"/large")
         assert app.answered.wait(WITHIN_S)
         server.server.should_exit = True
         eventually(lambda: not accepts(server), within=WITHIN_S)
         answer = rest_of(client)
-    assert answer.partition(b"\r\n\r\n")[2] == LARGE
+    assert answer.partition(b"\r\n\r\n")[2] == LARGE_BODY
 
 
 @pytest.mark.slow
@@ -375,7 +375,7 @@ def test_a_client_that_reads_nothing_is_given_up(
         threaded_server(app, authority, keep_alive_s=1) as server,
         server.connected(SO_RCVBUF=4096) as client,
     ):
-        client.sendall(GET % b"/large")
+        client.sendall(GET_REQUEST % b"/large")
         assert app.answered.wait(WITHIN_S)
         eventually(lambda: not server.server.server_state.connections, within=WITHIN_S + 30)
         with pytest.raises((ConnectionResetError, ssl.SSLEOFError)):
@@ -385,9 +385,9 @@ def test_a_client_that_reads_nothing_is_given_up(
 def test_a_connection_in_the_clear_is_none(server: ThreadedServer) -> None:
     """Plain HTTP is no greeting: it is not answered, and the next client is."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain:
-        plain.sendall(GET % b"/")
+        plain.sendall(GET_REQUEST % b"/")
         with contextlib.suppress(ConnectionResetError):
             assert not plain.recv(4096).startswith(b"HTTP/")
     with server.connected() as client:
-        client.sendall(GET % b"/")
+        client.sendall(GET_REQUEST % b"/")
         assert until(client, b"{}")

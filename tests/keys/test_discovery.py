@@ -126,10 +126,10 @@ async def test_the_inspector_registers_and_gets_tokens_from_its_own_origin(
     assert refused.headers["access-control-allow-origin"] == INSPECTOR
 
 
-FOREIGN = ["https://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""]
+FOREIGN_ORIGINS = ["https://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""]
 
 
-@pytest.mark.parametrize("origin", FOREIGN)
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 async def test_a_foreign_page_cannot_register_a_client(
     walk: CodeFlow, origin: str, method: str

@@ -142,7 +142,7 @@ def test_the_commands_make_rotate_publish_and_mint(folder: Path) -> None:
     assert (token.claims["scope"], token.claims["dev"]) == ("files:write", True)
 
 
-MISTAKES = [
+REFUSED_COMMANDS = [
     (["publish"], 1, "python -m gatepost_keys new"),
     (["rotate"], 1, "python -m gatepost_keys new"),
     (["mint", "--tenant=acme"], 1, "python -m gatepost_keys new"),
@@ -156,7 +156,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "hint"), MISTAKES)
+@pytest.mark.parametrize(("arguments", "code", "hint"), REFUSED_COMMANDS)
 def test_wrong_use_ends_in_a_sentence(
     arguments: list[str], code: int, hint: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,13 +13,13 @@ from tests.support.sign_in import CLI, ORIGIN, RESOURCE, CodeFlow, table, walk
 
 __all__ = ["walk"]  # a fixture
 
-ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
+ROBOT_CLIENT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
 
 
 @pytest.fixture
 def machines() -> CodeFlow:
-    return CodeFlow(clients=(ROBOT, PROBE))
+    return CodeFlow(clients=(ROBOT_CLIENT, PROBE))
 
 
 def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:

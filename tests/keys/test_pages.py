@@ -115,7 +115,7 @@ async def test_signing_in_changes_the_session_id(walk: CodeFlow) -> None:
     assert 'name="user"' in (await walk.authorize()).text
 
 
-FORGED = [
+FORGED_FORMS = [
     ("no seal", {"seal": ""}),
     ("made up", {"seal": "0" * 64}),
     ("not ascii", {"seal": "é"}),
@@ -123,7 +123,7 @@ FORGED = [
 ]
 
 
-@pytest.mark.parametrize("changes", table(FORGED))
+@pytest.mark.parametrize("changes", table(FORGED_FORMS))
 @pytest.mark.parametrize("page", ["sign-in", "consent"])
 async def test_a_form_works_only_as_it_was_shown(
     walk: CodeFlow, page: str, changes: dict[str, str]

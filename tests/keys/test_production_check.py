@@ -53,7 +53,7 @@ def test_locks_2_and_3_let_a_laptop_through() -> None:
     assert production_check.problems(**{**LAPTOP, **ipv6, "bind_host": "::1"}) == []
 
 
-OBJECTIONS = [
+REFUSED_SETTINGS = [
     ("bind_host", "0.0.0.0"),
     ("bind_host", "::"),
     ("bind_host", ""),
@@ -75,7 +75,7 @@ OBJECTIONS = [
 ]
 
 
-@each(("name", "value"), OBJECTIONS)
+@each(("name", "value"), REFUSED_SETTINGS)
 def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
     """Any single sign of production is enough, and is named in a sentence."""
     (sentence,) = production_check.problems(**{**LAPTOP, name: value})
@@ -85,7 +85,7 @@ def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
 
 def test_locks_2_and_3_name_everything_at_once() -> None:
     """The refusal lists all reasons at once."""
-    wrong = {name: value for name, value in OBJECTIONS if name != "environ"}
+    wrong = {name: value for name, value in REFUSED_SETTINGS if name != "environ"}
 
     assert len(production_check.problems(**{**LAPTOP, **wrong, "environ": {"ENV": "live"}})) == 8
 

@@ -7,7 +7,7 @@ from tests.support.measuring import each
 
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 
-ACCEPTED = [
+ACCEPTED_URIS = [
     "http://127.0.0.1:33418/",
     "http://127.0.0.1/callback",
     "http://[::1]:5000/callback",
@@ -20,7 +20,7 @@ ACCEPTED = [
     CURSOR,
 ]
 
-REFUSED = [
+REFUSED_URIS = [
     "",
     "/callback",
     "//evil.example/callback",
@@ -64,19 +64,19 @@ REFUSED = [
 ]
 
 
-@each("uri", ACCEPTED)
+@each("uri", ACCEPTED_URIS)
 def test_addresses_that_clients_in_the_field_use_are_accepted(uri: str) -> None:
     """https anywhere, http on this machine, and exactly the private schemes that are listed."""
     assert fault(uri, [CURSOR]) is None
 
 
-@each("uri", REFUSED)
+@each("uri", REFUSED_URIS)
 def test_an_address_that_could_lead_elsewhere_is_refused(uri: str) -> None:
     """Other schemes, other hosts in disguise, and whatever two parsers read differently."""
     assert fault(uri, [CURSOR])
 
 
-MATCHES = [
+URI_MATCHES = [
     ("http://127.0.0.1/cb", "http://127.0.0.1:5000/cb", True),
     ("http://127.0.0.1:1/cb", "http://127.0.0.1:65535/cb", True),
     ("http://[::1]/cb", "http://[::1]:5000/cb", True),
@@ -98,7 +98,7 @@ MATCHES = [
 ]
 
 
-@each(("registered", "requested", "same"), MATCHES)
+@each(("registered", "requested", "same"), URI_MATCHES)
 def test_a_request_matches_its_registration_byte_for_byte(
     registered: str, requested: str, same: bool
 ) -> None:

@@ -8,7 +8,7 @@ from tests.support.measuring import each
 MCP = "http://127.0.0.1:8000/mcp"
 TEMPLATE = "http://127.0.0.1:8000/t/{tenant}/mcp"
 
-CASES = [
+RESOURCE_CASES = [
     (MCP, MCP),
     ("http://localhost:8000/mcp", MCP),
     ("http://[::1]:8000/mcp", MCP),
@@ -34,7 +34,7 @@ CASES = [
 ]
 
 
-@each(("requested", "expected"), CASES)
+@each(("requested", "expected"), RESOURCE_CASES)
 def test_a_resource_is_named_exactly_save_for_this_machines_names(
     requested: str, expected: str | None
 ) -> None:

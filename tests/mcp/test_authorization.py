@@ -19,8 +19,8 @@ from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 SCOPES = {"baseline": ["mcp:use"], "implied": {"files:all": ["files:read", "files:write"]}}
-ELSEWHERE = "https://other.example.com/mcp"
-EVIL = "https://evil.example.com"
+OTHER_RESOURCE = "https://other.example.com/mcp"
+EVIL_ORIGIN = "https://evil.example.com"
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,11 @@ def test_a_01_to_a_05_the_metadata_names_this_resource_and_its_issuers(server: S
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"])
 def test_a_15_without_a_good_token_every_revision_gets_401(server: Server, version: str) -> None:
     """Missing, invalid, expired, meant for another server; the challenge says what to ask for."""
-    asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x"}}
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x"}}
     fields, body = modern("tools/list")
     if version != "2026-07-28":
-        fields, body = [("MCP-Protocol-Version", version)], message("initialize", asked)
-    bad = [None, "nonsense", server.token(exp=1_000_000_000), server.token(aud=ELSEWHERE)]
+        fields, body = [("MCP-Protocol-Version", version)], message("initialize", params)
+    bad = [None, "nonsense", server.token(exp=1_000_000_000), server.token(aud=OTHER_RESOURCE)]
 
     for sent in bad:
         answer = server.client.send("POST", fields=fields, body=body, token=sent)
@@ -96,7 +96,7 @@ def test_a_07_challenges_ask_for_the_least_and_never_for_offline_access(server: 
 
     assert document["scopes_supported"] == ["mcp:use", "files:read", "files:write"]
     assert "offline_access" not in document["scopes_supported"]
-    assert [one for one in challenges if "offline_access" in one] == []
+    assert [challenge for challenge in challenges if "offline_access" in challenge] == []
 
 
 @pytest.mark.requirement("A-07")
@@ -137,7 +137,7 @@ def test_a_13_only_a_token_for_exactly_this_resource_is_accepted(server: Server)
         f"{server.client.resource}/",
         server.client.origin,
         f"{scheme.upper()}://{rest}",
-        ELSEWHERE,
+        OTHER_RESOURCE,
         [],
     ]
 
@@ -214,7 +214,9 @@ def test_t_02_s_02_a_web_page_of_another_origin_is_refused(server: Server, versi
         fields, body = [("Mcp-Session-Id", session)], old_call("record_call")
 
     with server.nothing_runs():
-        foreign = server.client.send("POST", None, [*fields, ("Origin", EVIL)], body, token=token)
+        foreign = server.client.send(
+            "POST", None, [*fields, ("Origin", EVIL_ORIGIN)], body, token=token
+        )
     own = server.client.send(
         "POST", None, [*fields, ("Origin", server.client.origin)], body, token=token
     )

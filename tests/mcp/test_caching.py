@@ -11,14 +11,14 @@ from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import steps
 
-READ = {"uri": "library://rules"}
-KEPT: list[tuple[str, dict[str, Any]]] = [
+READ_PARAMS = {"uri": "library://rules"}
+CACHEABLE_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("server/discover", {}),
     ("tools/list", {}),
     ("prompts/list", {}),
     ("resources/list", {}),
     ("resources/templates/list", {}),
-    ("resources/read", READ),
+    ("resources/read", READ_PARAMS),
 ]
 NOT_KEPT: list[tuple[str, dict[str, Any]]] = [
     ("tools/call", {"name": "stamp"}),
@@ -39,7 +39,9 @@ def client() -> EndpointClient:
 
 
 @pytest.mark.requirement("C-01", "C-02", "C-03", "C-06", "C-05")
-@pytest.mark.parametrize(("method", "params"), KEPT, ids=[method for method, _ in KEPT])
+@pytest.mark.parametrize(
+    ("method", "params"), CACHEABLE_REQUESTS, ids=[method for method, _ in CACHEABLE_REQUESTS]
+)
 async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
     client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
@@ -64,8 +66,12 @@ async def test_c_01_other_results_have_no_hints(
 
 
 @pytest.mark.requirement("C-01")
-@pytest.mark.parametrize("revision", [one for one in REVISIONS if one != VERSION])
-@pytest.mark.parametrize(("method", "params"), KEPT[1:], ids=[method for method, _ in KEPT[1:]])
+@pytest.mark.parametrize("revision", [revision for revision in REVISIONS if revision != VERSION])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    CACHEABLE_REQUESTS[1:],
+    ids=[method for method, _ in CACHEABLE_REQUESTS[1:]],
+)
 async def test_c_01_older_revisions_know_no_hints(
     client: EndpointClient, revision: str, method: str, params: dict[str, Any]
 ) -> None:
@@ -78,10 +84,10 @@ async def test_c_01_older_revisions_know_no_hints(
 @pytest.mark.requirement("C-02")
 async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: EndpointClient) -> None:
     """Without a lifetime it must not be cached."""
-    kept = await client.ask("resources/read", READ)
+    answer = await client.ask("resources/read", READ_PARAMS)
     fresh = await client.ask("resources/read", {"uri": "library://index"})
 
-    assert kept.json["result"]["ttlMs"] == 60_000
+    assert answer.json["result"]["ttlMs"] == 60_000
     assert fresh.json["result"]["ttlMs"] == 0
 
 
@@ -91,7 +97,7 @@ async def test_c_04_what_took_rounds_is_not_kept(
     client: EndpointClient, round_trip: dict[str, Any]
 ) -> None:
     """The answers of one person are in it."""
-    response = await client.ask("resources/read", {**READ, **round_trip})
+    response = await client.ask("resources/read", {**READ_PARAMS, **round_trip})
 
     assert response.status != 200 or response.json["result"]["ttlMs"] == 0
 
@@ -112,7 +118,7 @@ async def test_c_05_access_is_decided_at_each_use(client: EndpointClient) -> Non
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     client.caller = a_caller(scopes=frozenset())
 
-    assert "library://hidden" in {one["uri"] for one in listed}
+    assert "library://hidden" in {resource["uri"] for resource in listed}
     response = await client.ask("resources/read", {"uri": "library://hidden"})
     assert response.error == (400, -32602)
 
@@ -147,8 +153,8 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
 
     small, large = EndpointClient([pack.tools["stamp"]]), EndpointClient(many_tools.offers)
 
-    def second(one: EndpointClient) -> int:
-        listing = one.server.listing
+    def second(client: EndpointClient) -> int:
+        listing = client.server.listing
         listing.page("tools", a_caller(), NO_PARAMS, VERSION)
         bob = a_caller(subject="bob", scopes=frozenset({"x"}))
         return steps(lambda: listing.page("tools", bob, NO_PARAMS, VERSION))

@@ -12,7 +12,7 @@ from tests.support.endpoint_clients import EndpointPair, OpenExchange
 from tests.support.measuring import capture_logs, each
 
 pack = Pack("slow")
-LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+LEGACY_REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 
 class CancellationSignal:
@@ -66,7 +66,7 @@ async def runs(live: OpenExchange) -> bool:
 
 
 @pytest.mark.requirement("CX-03", "CX-04")
-@each("version", LEGACY)
+@each("version", LEGACY_REVISIONS)
 @each("late", [True, False])
 @each("identity", ["a", 7, 'with "quotes" and ü', -3])
 async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
@@ -84,7 +84,7 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
     assert await replicas.cancel(replicas.two, identity) == 202
 
     await asyncio.wait_for(CancellationSignal.ended.wait(), 5)
-    assert [one.get("method") for one in await live.rest()] == ["notifications/progress"]
+    assert [message.get("method") for message in await live.rest()] == ["notifications/progress"]
     await live.over()
 
 
@@ -138,7 +138,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
 
 
 @pytest.mark.requirement("L-07")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
     """A cancellation that names it is ignored, and the session is there."""
     replicas = await opened(version)
@@ -148,7 +148,7 @@ async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
 
 
 @pytest.mark.requirement("S-08")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 @pytest.mark.parametrize("report", [True, False])
 async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report: bool) -> None:
     """The tool runs on, with a stream or without, until it is cancelled by its name."""
@@ -200,4 +200,4 @@ async def test_cx_03_the_reason_is_logged_as_what_it_is(
     with capture_logs() as logs:
         await replicas.tell(replicas.one, "notifications/cancelled", params)
 
-    assert [one["reason"] for one in logs if one["event"] == "request_cancelled"] == [logged]
+    assert [event["reason"] for event in logs if event["event"] == "request_cancelled"] == [logged]

@@ -20,10 +20,10 @@ from tests.support.client_requests import (
 )
 from tests.support.endpoint import EndpointClient
 
-odd = Pack("odd")
+capability_pack = Pack("odd")
 
 
-@odd.tool()
+@capability_pack.tool()
 async def swallow(ctx: CallContext) -> str:
     """Catch what is not its own."""
     try:
@@ -33,19 +33,19 @@ async def swallow(ctx: CallContext) -> str:
     return "heard"
 
 
-@odd.tool()
+@capability_pack.tool()
 async def give_up(ctx: CallContext) -> str:
     """End the process, or try to."""
     raise SystemExit(3)
 
 
-@odd.tool()
+@capability_pack.tool()
 async def fail_by_code(ctx: CallContext, code: int) -> str:
     """Answer an error of its own."""
     raise ProtocolError(code, "not today", {"why": "no"})
 
 
-@odd.tool(timeout_s=0.05)
+@capability_pack.tool(timeout_s=0.05)
 async def wait_then_ask(ctx: CallContext) -> str:
     """Wait a moment, so that a clock runs, then ask."""
     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def wait_then_ask(ctx: CallContext) -> str:
     return "asked"
 
 
-@odd.tool()
+@capability_pack.tool()
 async def look_around(ctx: CallContext) -> str:
     """Say what there is to talk to."""
     return "nobody" if ctx.client is NO_CLIENT else "somebody"
@@ -61,8 +61,8 @@ async def look_around(ctx: CallContext) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    packs = (ROUNDS, odd, fixture_tools.question_pack)
-    return EndpointClient(tool for one in packs for tool in one.tools.values())
+    packs = (ROUNDS, capability_pack, fixture_tools.question_pack)
+    return EndpointClient(tool for pack in packs for tool in pack.tools.values())
 
 
 @pytest.mark.requirement("V-10")
@@ -95,12 +95,12 @@ async def test_v_10_what_a_client_did_not_declare_is_not_asked(
 @pytest.mark.requirement("V-10", "T-07")
 async def test_v_10_after_the_first_event_it_is_an_event(client: EndpointClient) -> None:
     """Before it, the status says so; afterwards the stream's error does."""
-    told = await ask_again(
+    answer = await ask_again(
         client, "test_streaming_elicitation", capabilities={}, meta={"progressToken": 1}
     )
     silent = await ask_again(client, "test_streaming_elicitation", capabilities={})
 
-    assert (told.status, told.events[-1]["error"]["code"]) == (200, -32021)
+    assert (answer.status, answer.events[-1]["error"]["code"]) == (200, -32021)
     assert silent.error == (400, -32021)
 
 
@@ -118,9 +118,9 @@ async def test_m_04_a_tool_can_look_before_it_asks(
 ) -> None:
     """And ask what the client of this very request can answer."""
     tool = "test_input_required_result_capabilities"
-    asked = input_requests_of(await ask_again(client, tool, capabilities=declared))
+    requests = input_requests_of(await ask_again(client, tool, capabilities=declared))
 
-    assert {name: request["method"] for name, request in asked.items()} == {key: method}
+    assert {name: request["method"] for name, request in requests.items()} == {key: method}
 
 
 @pytest.mark.requirement("X-02")
@@ -206,9 +206,9 @@ async def test_a_call_that_wants_nothing_gets_nothing_built(client: EndpointClie
     """Most calls ask for no reports and declare nothing: that costs them nothing."""
     plain = await ask_again(client, "look_around", capabilities={})
     declared = await ask_again(client, "look_around", capabilities={"roots": {}})
-    told = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})
+    answer = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})
 
-    assert [said(response) for response in (plain, declared, told)] == [
+    assert [said(response) for response in (plain, declared, answer)] == [
         "nobody",
         "somebody",
         "somebody",

@@ -69,9 +69,9 @@ async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
 ) -> None:
     """`context.arguments`; the oldest revision has no such thing."""
     response = await complete(client, revision, PROMPT, context={"arguments": {"tone": "warm"}})
-    given = "" if revision == "2025-03-26" else "warm"
+    expected = "" if revision == "2025-03-26" else "warm"
 
-    assert response.json["result"]["completion"]["values"][0] == f"acme-q-{given}-0"
+    assert response.json["result"]["completion"]["values"][0] == f"acme-q-{expected}-0"
 
 
 @pytest.mark.requirement("CP-03")
@@ -83,7 +83,7 @@ async def test_cp_03_at_most_a_hundred_values_go_out(client: EndpointClient, rev
     assert (completion["total"], completion["hasMore"]) == (150, True)
 
 
-WRONG = [
+WRONG_PARAMS = [
     ({"ref": {"type": "ref/prompt", "name": "nobody"}}, "Unknown reference"),
     ({"ref": {"type": "ref/prompt", "name": "hidden_prompt"}}, "Unknown reference"),
     ({"ref": {"type": "ref/prompt", "name": "report://{quarter}"}}, "Unknown reference"),
@@ -99,7 +99,7 @@ WRONG = [
 
 
 @pytest.mark.requirement("CP-04", "CP-05")
-@each(("params", "says"), WRONG)
+@each(("params", "says"), WRONG_PARAMS)
 async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
     client: EndpointClient, revision: str, params: dict[str, Any], says: str
 ) -> None:

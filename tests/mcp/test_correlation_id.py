@@ -17,7 +17,7 @@ async def part_of(ctx: CallContext) -> str:
     return str(ctx.correlation)
 
 
-def told(answer: Any) -> str:
+def message_of(answer: Any) -> str:
     text: str = answer.json["result"]["content"][0]["text"]
     return text
 
@@ -41,4 +41,4 @@ async def test_a_tool_knows_what_its_call_is_part_of(fields: dict[str, str], see
     session = await client.open()
     legacy = await client.within(session, message("tools/call", params), *fields.items())
 
-    assert (told(modern), told(legacy)) == (seen, seen)
+    assert (message_of(modern), message_of(legacy)) == (seen, seen)

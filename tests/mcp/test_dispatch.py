@@ -7,7 +7,7 @@ import pytest
 from tests.mcp import fixture_tools
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
-LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26")
+LEGACY_REVISIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 HANDSHAKE_ONLY = (
     "initialize",
     "ping",
@@ -15,12 +15,12 @@ HANDSHAKE_ONLY = (
     "resources/subscribe",
     "resources/unsubscribe",
 )
-SERVED = [
+SERVED_MESSAGES = [
     json.loads(message("ping", identity="a")),
     json.loads(message("notifications/initialized", identity=None)),
     json.loads(message("tools/call", {"name": "echo", "arguments": {"text": "x"}})),
 ]
-UNSERVED = [
+REFUSED_MESSAGES = [
     {"jsonrpc": "2.0", "id": None, "method": "ping"},
     {"jsonrpc": "2.0", "id": 4, "result": {}},
 ]
@@ -91,12 +91,12 @@ async def test_de_04_a_version_that_is_not_served_is_answered_with_those_that_ar
     )
 
     assert response.error == (400, -32022)
-    data = {"supported": [VERSION, *LEGACY], "requested": "v999.0.0"}
+    data = {"supported": [VERSION, *LEGACY_REVISIONS], "requested": "v999.0.0"}
     assert response.json["error"]["data"] == data
 
 
 @pytest.mark.requirement("DE-05", "L-01", "L-02", "S-14")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 @pytest.mark.parametrize("with_header", [True, False])
 async def test_de_05_initialize_opens_a_session(
     client: EndpointClient, version: str, with_header: bool
@@ -164,7 +164,7 @@ async def test_de_06_an_old_session_is_gone(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("DE-07", "DE-25")
-@pytest.mark.parametrize("version", [None, *LEGACY])
+@pytest.mark.parametrize("version", [None, *LEGACY_REVISIONS])
 async def test_de_07_what_needs_no_session_is_served_without_one(
     client: EndpointClient, version: str | None
 ) -> None:
@@ -217,10 +217,10 @@ async def test_de_09_the_one_revision_with_batches_gets_them(client: EndpointCli
     """A batch is served in order; what wants no answer gets none."""
     session = await client.open("2025-03-26")
     again = json.loads(message("initialize", {"protocolVersion": "2025-03-26"}, identity=3))
-    batch = [*SERVED, again, *UNSERVED]
+    batch = [*SERVED_MESSAGES, again, *REFUSED_MESSAGES]
 
     response = await client.within(session, json.dumps(batch).encode())
-    only_notes = await client.within(session, json.dumps([SERVED[1]]).encode())
+    only_notes = await client.within(session, json.dumps([SERVED_MESSAGES[1]]).encode())
 
     ping, echo, again, unreadable = response.json
     assert ping == {"jsonrpc": "2.0", "id": "a", "result": {}}
@@ -260,10 +260,10 @@ async def test_de_09_an_empty_or_huge_batch_is_refused(client: EndpointClient, s
 async def test_de_09_a_batch_needs_no_session(client: EndpointClient, headers: list) -> None:
     """Each request of it is answered as if it had come alone."""
     unknown = json.loads(message("tools/call", {"name": "no_such_tool"}, identity=3))
-    batch = [*SERVED, unknown, *UNSERVED]
+    batch = [*SERVED_MESSAGES, unknown, *REFUSED_MESSAGES]
 
     response = await client.send(json.dumps(batch).encode(), headers)
-    only_notes = await client.send(json.dumps([SERVED[1]]).encode(), headers)
+    only_notes = await client.send(json.dumps([SERVED_MESSAGES[1]]).encode(), headers)
     empty = await client.send(b"[]", headers)
 
     ping, echo, unknown, unreadable = response.json
@@ -362,12 +362,12 @@ async def test_de_14_a_modern_request_ignores_session_and_event_ids(client: Endp
 
 
 @pytest.mark.requirement("DE-15", "L-02")
-@pytest.mark.parametrize("asked", [VERSION, "2024-11-05", "2030-01-01", ""])
+@pytest.mark.parametrize("requested", [VERSION, "2024-11-05", "2030-01-01", ""])
 async def test_de_15_initialize_offers_a_version_that_has_a_handshake(
-    client: EndpointClient, asked: str
+    client: EndpointClient, requested: str
 ) -> None:
     """A version that is not served is met by the newest that is, never by 2026-07-28."""
-    response = await client.send(message("initialize", {"protocolVersion": asked}, identity=0))
+    response = await client.send(message("initialize", {"protocolVersion": requested}, identity=0))
 
     assert response.json["result"]["protocolVersion"] == "2025-11-25"
 

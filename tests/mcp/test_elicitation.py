@@ -13,7 +13,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import each
 
 pack = Pack("people")
-LINKED: set[tuple[str, ...]] = set()
+LINKED_CALLERS: set[tuple[str, ...]] = set()
 PAGE = "https://example.com/connect"
 
 
@@ -27,22 +27,22 @@ async def plan(ctx: CallContext) -> str:
 @pack.tool()
 async def connect(ctx: CallContext) -> str:
     """Work with an account that has to be linked first."""
-    if ctx.caller.principal_key not in LINKED:
+    if ctx.caller.principal_key not in LINKED_CALLERS:
         answered = await ctx.ask_url("Link your account", PAGE, key="link")
         if answered.action != "accept":
             return "not linked"
-        if ctx.caller.principal_key not in LINKED:
+        if ctx.caller.principal_key not in LINKED_CALLERS:
             await ctx.ask_url("Link your account, then go on", PAGE, key="again")
     return f"linked for {ctx.caller.subject}"
 
 
 @pytest.fixture
 def client() -> EndpointClient:
-    LINKED.clear()
+    LINKED_CALLERS.clear()
     return EndpointClient([*pack.tools.values(), *fixture_tools.question_pack.tools.values()])
 
 
-DECLARED = [
+DECLARED_CAPABILITIES = [
     # declared                           forms  pages
     ({}, False, False),
     ({"elicitation": {}}, True, False),
@@ -54,7 +54,7 @@ DECLARED = [
 
 
 @pytest.mark.requirement("E-01")
-@pytest.mark.parametrize(("declared", "forms", "pages"), DECLARED)
+@pytest.mark.parametrize(("declared", "forms", "pages"), DECLARED_CAPABILITIES)
 async def test_e_01_only_a_declared_mode_is_asked(
     client: EndpointClient, declared: Any, forms: bool, pages: bool
 ) -> None:
@@ -70,10 +70,10 @@ async def test_e_01_only_a_declared_mode_is_asked(
 @pytest.mark.requirement("E-02")
 async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) -> None:
     """What the author's type says, in the words that every client can show."""
-    asked = input_requests_of(await ask_again(client, "plan"))["trip"]
+    request = input_requests_of(await ask_again(client, "plan"))["trip"]
 
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"] == {
+    assert request["method"] == "elicitation/create"
+    assert request["params"] == {
         "mode": "form",
         "message": "Where shall we go?",
         "requestedSchema": {
@@ -111,9 +111,9 @@ async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) 
 @pytest.mark.requirement("E-05")
 async def test_e_05_a_page_is_a_message_and_an_address(client: EndpointClient) -> None:
     """Without the id that 2025-11-25 had."""
-    asked = input_requests_of(await ask_again(client, "connect"))["link"]["params"]
+    request = input_requests_of(await ask_again(client, "connect"))["link"]["params"]
 
-    assert asked == {"mode": "url", "message": "Link your account", "url": PAGE}
+    assert request == {"mode": "url", "message": "Link your account", "url": PAGE}
 
 
 ADDRESSES = [
@@ -160,11 +160,11 @@ async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(
 ) -> None:
     """Consent is no proof; another caller's finished page does not help; one's own does."""
     first = await ask_again(client, "connect")
-    LINKED.add(a_caller(subject="bob").principal_key)
+    LINKED_CALLERS.add(a_caller(subject="bob").principal_key)
     second = await go_on(client, "connect", first, {"link": {"action": "accept"}})
     assert list(input_requests_of(second)) == ["again"]
 
-    LINKED.add(client.caller.principal_key)
+    LINKED_CALLERS.add(client.caller.principal_key)
     third = await go_on(client, "connect", second, {"again": {"action": "accept"}})
     assert said(third) == "linked for alice"
 
@@ -263,7 +263,7 @@ async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(
 @pytest.mark.requirement("E-16")
 async def test_e_16_who_a_person_claims_to_be_changes_nothing(client: EndpointClient) -> None:
     """The tool's caller is the token's, whatever the answer says."""
-    LINKED.add(client.caller.principal_key)
+    LINKED_CALLERS.add(client.caller.principal_key)
     answers = {"link": {"action": "accept", "content": {"user": "bob"}, "sub": "bob"}}
     response = await ask_again(client, "connect", inputResponses=answers)
 

@@ -129,8 +129,8 @@ async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) ->
 @pytest.mark.requirement("LG-03")
 async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
     """Where one waits for the client, those after it wait, too, whatever part of the tool spoke."""
-    told = {META + "logLevel": "info"}
-    call = request("tools/call", {"name": "chatter", "arguments": {}, "_meta": told})
+    meta = {META + "logLevel": "info"}
+    call = request("tools/call", {"name": "chatter", "arguments": {}, "_meta": meta})
     async with serving(gated(EndpointClient(pack.offers)), HttptoolsProtocol) as port:
         with socket.socket() as late:
             late.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -143,7 +143,7 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
                 assert piece, "the connection ended within the stream"
                 heard += piece
 
-    numbers = [int(one) for one in re.findall(rb'"data":\[(\d+),', heard)]
+    numbers = [int(number) for number in re.findall(rb'"data":\[(\d+),', heard)]
     assert numbers == [*range(MESSAGES)]
 
 

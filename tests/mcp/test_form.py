@@ -30,10 +30,10 @@ class LooseDict(TypedDict):
 @pytest.mark.parametrize("fields", [Flat, LooseDict])
 def test_e_02_a_form_may_be_any_flat_type(fields: Any) -> None:
     """A dataclass or a TypedDict says the same as a model."""
-    shown = Elicitation("Who?", fields).request.params["requestedSchema"]
+    schema = Elicitation("Who?", fields).request.params["requestedSchema"]
 
-    assert list(shown["properties"]) == ["name", "count"]
-    assert shown["required"] == ["name"]
+    assert list(schema["properties"]) == ["name", "count"]
+    assert schema["required"] == ["name"]
 
 
 def schema(field: Any, name: str = "x") -> dict[str, Any]:
@@ -56,7 +56,7 @@ class HiddenField(BaseModel):
     x: SecretStr
 
 
-UNSHOWABLE: list[tuple[Any, str]] = [
+UNSHOWABLE_FORMS: list[tuple[Any, str]] = [
     (Nested, "is no text"),
     (Pattern, "pattern"),
     (Above, "exclusiveMinimum"),
@@ -83,7 +83,7 @@ UNSHOWABLE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.requirement("E-03")
-@each(("fields", "sentence"), UNSHOWABLE, ids=lambda value: str(value)[:40])
+@each(("fields", "sentence"), UNSHOWABLE_FORMS, ids=lambda value: str(value)[:40])
 def test_e_03_what_no_client_can_show_is_refused(fields: Any, sentence: str) -> None:
     """With a sentence, before the client is asked."""
     with pytest.raises(ValueError, match=sentence):
@@ -141,17 +141,17 @@ def test_e_01_e_03_older_revisions_get_the_forms_they_know() -> None:
         Elicitation("Where?", Trip).request,
         Elicitation("?", fixture_tools.CHOICES).request,
     )
-    shown = projected(trip, "2025-06-18")
+    schema = projected(trip, "2025-06-18")
 
     assert projected(trip, "2025-11-25") == projected(trip, "2026-07-28") == trip.params
-    assert shown["requestedSchema"]["properties"] == {
+    assert schema["requestedSchema"]["properties"] == {
         "where": {"type": "string", "title": "Where to?", "minLength": 2, "maxLength": 40},
         "day": {"type": "string", "title": "Day", "format": "date"},
         "people": {"type": "integer", "title": "People", "minimum": 1, "maximum": 9},
         "color": {"type": "string", "enum": ["red", "blue"]},
         "note": {"type": "string", "title": "Note"},
     }
-    assert (shown.keys(), shown["requestedSchema"]["required"]) == (
+    assert (schema.keys(), schema["requestedSchema"]["required"]) == (
         {"message", "requestedSchema"},
         ["where", "day"],
     )

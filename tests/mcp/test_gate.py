@@ -16,7 +16,7 @@ DISCOVER = message(
     "server/discover",
     {"_meta": {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}},
 )
-MODERN = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discover")]
+MODERN_HEADERS = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discover")]
 
 
 class RejectingVerifier:
@@ -34,7 +34,7 @@ class RejectingVerifier:
 @each("verb", ["POST", "GET", "DELETE"])
 @each(
     ("body", "headers"),
-    [(DISCOVER, MODERN), (INITIALIZE, [JSON]), (b"nonsense", []), (INITIALIZE, "session")],
+    [(DISCOVER, MODERN_HEADERS), (INITIALIZE, [JSON]), (b"nonsense", []), (INITIALIZE, "session")],
 )
 async def test_a_client_without_a_token_gets_401_in_every_revision(
     token: str | None, verb: str, body: bytes, headers: Any

@@ -217,14 +217,14 @@ async def _never(ctx: CallContext, arguments: Any) -> Outcome:
 @pytest.mark.requirement("TL-09")
 async def test_tl_09_a_structured_value_is_in_the_text_too(client: EndpointClient) -> None:
     """For clients that know no structured content."""
-    found = (await client.call("structured")).json["result"]
+    result = (await client.call("structured")).json["result"]
 
-    assert json.loads(found["content"][0]["text"]) == found["structuredContent"] == {"rows": 2}
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"] == {"rows": 2}
 
 
 @pytest.mark.requirement("TL-12")
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("limited", {"size": 9}, "size"),
         ("limited", {}, "size"),
@@ -233,14 +233,14 @@ async def test_tl_09_a_structured_value_is_in_the_text_too(client: EndpointClien
     ],
 )
 async def test_tl_12_what_a_model_can_mend_is_a_result(
-    client: EndpointClient, tool: str, arguments: dict[str, Any], said: str
+    client: EndpointClient, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
     """Bad arguments, an upstream that is down, a rule of the business: `isError`, with a text."""
     headers = {"mcp_param_size": str(arguments["size"])} if "size" in arguments else {}
     answer = await client.ask("tools/call", {"name": tool, "arguments": arguments}, **headers)
 
     assert answer.json["result"]["isError"] is True
-    assert said in answer.json["result"]["content"][0]["text"]
+    assert message in answer.json["result"]["content"][0]["text"]
 
 
 @pytest.mark.requirement("TL-15")
@@ -258,9 +258,9 @@ async def test_sec_08_what_goes_through_a_prompt_stays_what_it_was(
 ) -> None:
     """Text stays text in one message; it neither ends it nor becomes another."""
     answer = await client.ask("prompts/get", {"name": "greet", "arguments": {"name": name}})
-    (one,) = answer.json["result"]["messages"]
+    (message,) = answer.json["result"]["messages"]
 
-    assert one["content"]["resource"]["text"] == f"Greet {name}"
+    assert message["content"]["resource"]["text"] == f"Greet {name}"
 
 
 @pytest.mark.requirement("P2")

@@ -34,9 +34,9 @@ async def echo(ctx: CallContext, text: str) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    made = EndpointClient(pack.tools.values(), obtainable=frozenset())
-    made.caller = a_caller(scopes=frozenset({"reports:read"}))
-    return made
+    client = EndpointClient(pack.tools.values(), obtainable=frozenset())
+    client.caller = a_caller(scopes=frozenset({"reports:read"}))
+    return client
 
 
 @pytest.mark.requirement("H-02", "H-08", "H-09")
@@ -57,7 +57,7 @@ async def test_mcp_method_must_be_the_bodys_method(
 @pytest.mark.requirement("H-08", "H-09")
 async def test_a_repeated_head_is_checked_against_each_body(client: EndpointClient) -> None:
     """Requests of a connection may be about anything."""
-    asked = [
+    calls = [
         ("tools/call", "echo"),
         ("tools/call", "report"),
         ("prompts/get", "echo"),
@@ -70,7 +70,7 @@ async def test_a_repeated_head_is_checked_against_each_body(client: EndpointClie
             mcp_method="tools/call",
             mcp_name="echo",
         )
-        for method, name in asked
+        for method, name in calls
     ]
 
     assert [answer.status for answer in answers] == [200, 400, 400, 200]
@@ -223,8 +223,8 @@ async def test_the_order_of_refusals_is_the_specifications(client: EndpointClien
     wrong_version = {META + "protocolVersion": "v999.0.0"}
     call = {"name": "nope", "arguments": {}}
 
-    async def code(method: str, **given: Any) -> int:
-        return (await client.ask(method, **given)).error[1]
+    async def code(method: str, **given_params: Any) -> int:
+        return (await client.ask(method, **given_params)).error[1]
 
     nameless = await client.send(
         message("tools/list", {"_meta": {META + "protocolVersion": VERSION}}),
@@ -237,7 +237,7 @@ async def test_the_order_of_refusals_is_the_specifications(client: EndpointClien
     assert await code("tools/call", params=call) == -32602
 
 
-INVALID = [
+INVALID_SCHEMAS = [
     {"type": "number", HEADER: "X"},
     {"type": "object", HEADER: "X"},
     {"type": "string", HEADER: ""},
@@ -250,7 +250,7 @@ INVALID = [
 
 
 @pytest.mark.requirement("H-20", "H-21", "H-22")
-@pytest.mark.parametrize("declaration", INVALID)
+@pytest.mark.parametrize("declaration", INVALID_SCHEMAS)
 def test_h_20_h_21_h_22_an_invalid_declaration_is_refused_where_its_author_sees_it(
     declaration: dict[str, Any],
 ) -> None:
@@ -287,14 +287,14 @@ async def never(ctx: CallContext, arguments: Any) -> Any:
     raise AssertionError
 
 
-MIRRORED = [
+MIRRORED_REQUESTS = [
     ("resources/read", {"uri": "library://rules"}, "params.uri"),
     ("prompts/get", {"name": "illustrated"}, "params.name"),
 ]
 
 
 @pytest.mark.requirement("H-03")
-@pytest.mark.parametrize(("method", "params", "member"), MIRRORED)
+@pytest.mark.parametrize(("method", "params", "member"), MIRRORED_REQUESTS)
 async def test_h_03_mcp_name_repeats_what_is_read_or_filled_in(
     method: str, params: dict[str, str], member: str
 ) -> None:

@@ -162,11 +162,11 @@ async def test_an_error_carries_the_id_where_one_could_be_read(client: EndpointC
 
 
 # Python 3.14 counts values at a depth that the decoder of earlier versions refuses.
-DEEPEST = 413 if sys.version_info >= (3, 14) else 400
-DEPTHS = [(61, 200), (62, 400), (900, 400), (100_000, DEEPEST)]
+DEEPEST_STATUS = 413 if sys.version_info >= (3, 14) else 400
+STATUS_BY_DEPTH = [(61, 200), (62, 400), (900, 400), (100_000, DEEPEST_STATUS)]
 
 
-@pytest.mark.parametrize(("depth", "status"), DEPTHS)
+@pytest.mark.parametrize(("depth", "status"), STATUS_BY_DEPTH)
 async def test_nesting_is_limited_before_it_means_anything(
     client: EndpointClient, depth: int, status: int
 ) -> None:
@@ -238,7 +238,7 @@ async def test_a_session_is_initialized_once(client: EndpointClient) -> None:
     assert (await client.within(session, message("ping"))).status == 200
 
 
-DOCUMENTED = {-32700, -32600, -32601, -32602, -32020, -32022}
+DOCUMENTED_CODES = {-32700, -32600, -32601, -32602, -32020, -32022}
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
@@ -292,7 +292,7 @@ BODIES = (
     | MESSAGES.map(lambda value: json.dumps(value).encode().replace(b"e", b"\xff", 1))
     | st.lists(MESSAGES, max_size=3).map(lambda value: json.dumps(value).encode())
 )
-VALUE = st.sampled_from(
+PARAMETER_VALUES = st.sampled_from(
     [VERSION, "2025-11-25", "2025-03-26", "tools/call", "echo", "=?base64?ZWNobw==?=", "", "é"]
 )
 HEADERS = st.lists(
@@ -300,7 +300,7 @@ HEADERS = st.lists(
         st.sampled_from(
             ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id", "accept"]
         ),
-        VALUE | st.text(st.characters(max_codepoint=255), max_size=10),
+        PARAMETER_VALUES | st.text(st.characters(max_codepoint=255), max_size=10),
     ),
     max_size=5,
 )
@@ -316,7 +316,7 @@ def assert_documented(response: Response) -> None:
         assert answer["jsonrpc"] == "2.0"
         assert ("result" in answer) != ("error" in answer)
         if "error" in answer:
-            assert answer["error"]["code"] in DOCUMENTED | {-31002}
+            assert answer["error"]["code"] in DOCUMENTED_CODES | {-31002}
 
 
 @pytest.mark.requirement("J-01", "J-06", "J-18")

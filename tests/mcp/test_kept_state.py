@@ -54,12 +54,12 @@ async def test_a_state_is_bounded() -> None:
     assert large.json["result"]["isError"]
 
 
-@pytest.mark.parametrize(("states", "kept"), [([b"", b""], b""), ([b"", b"a"], b"a")])
-def test_of_two_that_ask_at_once_one_may_keep(states: list[bytes], kept: bytes) -> None:
+@pytest.mark.parametrize(("states", "expected"), [([b"", b""], b""), ([b"", b"a"], b"a")])
+def test_of_two_that_ask_at_once_one_may_keep(states: list[bytes], expected: bytes) -> None:
     group = BaseExceptionGroup("", [InputNeeded({}, state) for state in states])
     merged = all_needed(group)
     assert merged is not None
-    assert merged.state == kept
+    assert merged.state == expected
 
     assert (
         all_needed(BaseExceptionGroup("", [InputNeeded({}, b"a"), InputNeeded({}, b"b")])) is None

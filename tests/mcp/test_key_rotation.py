@@ -48,14 +48,14 @@ async def test_m_13_a_round_goes_on_after_a_rotation(ring: Path) -> None:
 async def test_m_06_what_a_removed_key_sealed_is_refused(ring: Path) -> None:
     """A request state and a cursor of a removed key are as invalid as ones without a seal."""
     before = replica(ring)
-    asked = await ask_again(before, "purge")
+    request = await ask_again(before, "purge")
     cursor = (await before.ask("tools/list")).json["result"]["nextCursor"]
     rotate(ring, keep=1)
-    kept = replica(ring)
-    second = await kept.ask("tools/list", {"cursor": cursor})
+    rotated = replica(ring)
+    second = await rotated.ask("tools/list", {"cursor": cursor})
     rotate(ring, keep=0)
     gone = replica(ring)
 
     assert second.json["result"]["tools"]
     assert (await gone.ask("tools/list", {"cursor": cursor})).error == (400, -32602)
-    assert (await go_on(gone, "purge", asked, YES)).error == (400, -32602)
+    assert (await go_on(gone, "purge", request, YES)).error == (400, -32602)

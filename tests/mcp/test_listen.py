@@ -79,23 +79,23 @@ async def test_a_stream_keeps_nothing_of_a_long_request(client: EndpointClient) 
     long = "x" * 100_000
     async with listening(client, TOOLS, name=long, uri=f"a:{long}") as stream:
         await stream.acknowledged()
-        kept = len(repr(stream.scope))
+        size = len(repr(stream.scope))
 
-    assert kept < 10_000
+    assert size < 10_000
 
 
 @pytest.mark.requirement("SU-01", "T-16")
 async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> None:
     """406 and words, instead of a stream that is not understood."""
-    wanted = {"notifications": TOOLS}
-    response = await client.ask("subscriptions/listen", wanted, accept="application/json")
+    params = {"notifications": TOOLS}
+    response = await client.ask("subscriptions/listen", params, accept="application/json")
 
     assert response.error == (406, -32600)
 
 
 @pytest.mark.requirement("SU-02", "SU-03")
 @pytest.mark.parametrize(
-    ("wanted", "honoured"),
+    ("filters", "honoured"),
     [
         ({}, {}),
         (TOOLS, TOOLS),
@@ -106,10 +106,10 @@ async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> N
     ],
 )
 async def test_su_03_the_first_message_says_what_is_honoured(
-    client: EndpointClient, wanted: dict[str, Any], honoured: dict[str, Any]
+    client: EndpointClient, filters: dict[str, Any], honoured: dict[str, Any]
 ) -> None:
     """What this server does not declare is left out of the acknowledgement."""
-    async with listening(client, wanted) as stream:
+    async with listening(client, filters) as stream:
         assert await stream.acknowledged() == honoured
 
 
@@ -190,14 +190,14 @@ async def test_su_07_the_servers_end_is_the_result(client: EndpointClient) -> No
 async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient) -> None:
     """Each has its own filter and id; the same id twice makes two streams."""
     async with (
-        listening(client, TOOLS, identity=1) as one,
+        listening(client, TOOLS, identity=1) as first,
         listening(client, {}, identity=2) as two,
         listening(client, TOOLS, identity=1) as three,
     ):
-        for stream in (one, two, three):
+        for stream in (first, two, three):
             await stream.acknowledged()
         await changed(client)
-        for stream in (one, three):
+        for stream in (first, three):
             assert (await stream.next())["params"]["_meta"][SUBSCRIPTION] == 1
         client.streams.close()
 
@@ -222,8 +222,8 @@ async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -
     """A comment now and then, which no reader takes for a message."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
-        for held in client.streams:
-            held.beat()
+        for idle_stream in client.streams:
+            idle_stream.beat()
 
         assert await stream.frame() == COMMENT
 
@@ -231,8 +231,8 @@ async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -
 @pytest.mark.requirement("SU-11", "SU-02")
 async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: EndpointClient) -> None:
     """`taskIds` without the extension is -32021, naming it."""
-    wanted = {"notifications": {"taskIds": []}}
-    refused = await client.ask("subscriptions/listen", wanted)
+    params = {"notifications": {"taskIds": []}}
+    refused = await client.ask("subscriptions/listen", params)
     required = refused.json["error"]["data"]["requiredCapabilities"]
 
     assert refused.error == (400, -32021)

@@ -17,7 +17,7 @@ from tests.support.endpoint_clients import COMMENT, listening
 pytestmark = pytest.mark.anyio
 
 TOOLS = {"toolsListChanged": True}
-WANTED = {"notifications": TOOLS}
+TOOLS_FILTER = {"notifications": TOOLS}
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) 
     """The stream, its place, its interest and the process's own are gone as the client goes."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
-        held = [weakref.ref(one) for one in client.streams]
+        references = [weakref.ref(stream) for stream in client.streams]
         assert client.pubsub.tenants == ("acme",)
     gc.collect()
 
-    assert [one() for one in held] == [None]
+    assert [reference() for reference in references] == [None]
     assert (len(client.streams), client.pubsub.tenants) == (0, ())
     assert client.shared_store.of("acme")._followers == {}  # type: ignore[attr-defined]
 
@@ -51,9 +51,9 @@ async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
             stream = await stack.enter_async_context(listening(client, TOOLS, caller=caller))
             await stream.acknowledged()
             if caller is client.caller and len(client.streams) == 2:
-                assert_refused(await client.ask("subscriptions/listen", WANTED))
+                assert_refused(await client.ask("subscriptions/listen", TOOLS_FILTER))
         client.caller = a_caller(subject="carol")
-        assert_refused(await client.ask("subscriptions/listen", WANTED))
+        assert_refused(await client.ask("subscriptions/listen", TOOLS_FILTER))
     async with listening(client, TOOLS) as stream:
         assert await stream.acknowledged() == TOOLS
 
@@ -64,13 +64,13 @@ def assert_refused(response: Any) -> None:
 
 
 @pytest.mark.requirement("SU-10")
-@pytest.mark.parametrize("told", [True, False])
-async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, told: bool) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_told: bool) -> None:
     """Nothing is told from then on; the result comes with the next change or sign of life."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         client.clock.now = client.caller.expires_at + 1.0
-        if told:
+        if is_told:
             await client.pubsub.of("acme").listed("tools")
         else:
             for _ in range(client.streams.steps):
@@ -204,38 +204,40 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
 async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
     """In one round every stream has its turn once, and no step of it takes many of them."""
     streams = OpenStreams()
-    held = [CountingStream(a_caller(subject=f"caller-{number}")) for number in range(1000)]
-    for stream in held:
+    counting_streams = [
+        CountingStream(a_caller(subject=f"caller-{number}")) for number in range(1000)
+    ]
+    for stream in counting_streams:
         streams.enter(stream)
     most = 0
     for _ in range(streams.steps):
-        before = sum(stream.beats for stream in held)
+        before = sum(stream.beats for stream in counting_streams)
         streams.look()
-        most = max(most, sum(stream.beats for stream in held) - before)
-    for stream in held:
+        most = max(most, sum(stream.beats for stream in counting_streams) - before)
+    for stream in counting_streams:
         streams.leave(stream)
 
-    assert {stream.beats for stream in held} == {1}
-    assert most <= 2 * len(held) / streams.steps
+    assert {stream.beats for stream in counting_streams} == {1}
+    assert most <= 2 * len(counting_streams) / streams.steps
 
 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     """Calls get their turn between two portions of ten thousand streams."""
     streams = OpenStreams(max_per_caller=1000)
-    held = [CountingStream(a_caller()) for _ in range(1000)]
-    for stream in held:
+    counting_streams = [CountingStream(a_caller()) for _ in range(1000)]
+    for stream in counting_streams:
         streams.enter(stream)
         streams.wake(stream)
         streams.wake(stream)
     rounds = 0
-    while sum(stream.woken for stream in held) < len(held):
+    while sum(stream.woken for stream in counting_streams) < len(counting_streams):
         await asyncio.sleep(0)
         rounds += 1
-    for stream in held:
+    for stream in counting_streams:
         streams.leave(stream)
 
-    assert {stream.woken for stream in held} == {1}
+    assert {stream.woken for stream in counting_streams} == {1}
     assert rounds > 10
 
 
@@ -243,8 +245,8 @@ async def test_a_sign_of_life_is_no_message(client: EndpointClient) -> None:
     """What comes after it is read as ever."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
-        for held in client.streams:
-            held.beat()
+        for counting_stream in client.streams:
+            counting_stream.beat()
         assert await stream.frame() == COMMENT
         await client.pubsub.of("acme").listed("tools")
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 TOOLS = {"toolsListChanged": True}
 TENANTS = ["acme", "globex", "initech"]
-LISTS = ["tools", "prompts", "resources"]
+LIST_KINDS = ["tools", "prompts", "resources"]
 
 
 class CountedSharedStore(MemorySharedStore):
@@ -54,15 +54,18 @@ class CountedTenant:
 async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
     """Announced at one, told at both, once."""
     shared_store = MemorySharedStore()
-    one, two = EndpointClient(shared_store=shared_store), EndpointClient(shared_store=shared_store)
-    async with listening(one, TOOLS) as here, listening(two, TOOLS) as there:
+    first, two = (
+        EndpointClient(shared_store=shared_store),
+        EndpointClient(shared_store=shared_store),
+    )
+    async with listening(first, TOOLS) as here, listening(two, TOOLS) as other_stream:
         await here.acknowledged()
-        await there.acknowledged()
+        await other_stream.acknowledged()
         await two.pubsub.of("acme").listed("tools")
 
-        for stream in (here, there):
+        for stream in (here, other_stream):
             assert (await stream.next())["method"] == "notifications/tools/list_changed"
-        one.streams.close()
+        first.streams.close()
         assert "result" in await here.next()
 
 
@@ -97,7 +100,7 @@ async def test_su_10_a_shared_store_that_fails_leaves_nothing_behind() -> None:
         *(pubsub.follow("acme", lambda change: None) for _ in range(3)),
         return_exceptions=True,
     )
-    assert [type(one) for one in failed] == [StoreUnavailable] * 3
+    assert [type(error) for error in failed] == [StoreUnavailable] * 3
     assert pubsub.tenants == ()
 
     shared_store.down = False
@@ -129,9 +132,9 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
 
 @pytest.mark.requirement("SU-10", "SU-05", "SEC-03")
 @given(
-    streams=st.lists(st.tuples(st.sampled_from(TENANTS), st.sets(st.sampled_from(LISTS)))),
+    streams=st.lists(st.tuples(st.sampled_from(TENANTS), st.sets(st.sampled_from(LIST_KINDS)))),
     told=st.lists(
-        st.tuples(st.sampled_from(TENANTS), st.sampled_from(LISTS), st.sampled_from([0, 1])),
+        st.tuples(st.sampled_from(TENANTS), st.sampled_from(LIST_KINDS), st.sampled_from([0, 1])),
         max_size=12,
     ),
 )
@@ -143,10 +146,10 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None
         pubsubs = [ChangePubSub(shared_store), ChangePubSub(shared_store)]
         heard: list[tuple[str, set[str], list[ChangeNotification]]] = []
         interests: list[ChangeSubscription] = []
-        for at, (tenant, wanted) in enumerate(streams):
+        for at, (tenant, filters) in enumerate(streams):
             received: list[ChangeNotification] = []
             interests.append(await pubsubs[at % 2].follow(tenant, received.append))
-            heard.append((tenant, wanted, received))
+            heard.append((tenant, filters, received))
         for tenant, what, at in told:
             await pubsubs[at].of(tenant).listed(what)
         for tenant, _, received in heard:
@@ -166,14 +169,14 @@ async def test_su_10_streams_of_two_tenants_stay_apart(
     client_pair: tuple[EndpointClient, EndpointClient],
 ) -> None:
     """The same request id, the same process, and only the tenant's own change."""
-    one, two = client_pair
+    first, two = client_pair
     theirs = a_caller(tenant_id="globex")
-    async with listening(one, TOOLS) as ours, listening(one, TOOLS, caller=theirs) as other:
+    async with listening(first, TOOLS) as ours, listening(first, TOOLS, caller=theirs) as other:
         await ours.acknowledged()
         await other.acknowledged()
         await two.pubsub.of("globex").listed("tools")
         assert "method" in await other.next()
-        one.streams.close()
+        first.streams.close()
 
         assert "result" in await ours.next()
 

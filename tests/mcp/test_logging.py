@@ -84,7 +84,7 @@ async def call(
     return await ask_again(client, tool, arguments, meta={LOG: level, "progressToken": "p"})
 
 
-def told(response: Response, method: str = "notifications/message") -> list[Any]:
+def notifications_in(response: Response, method: str = "notifications/message") -> list[Any]:
     return [event["params"] for event in response.events if event.get("method") == method]
 
 
@@ -105,7 +105,7 @@ async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
     response = await call(client, "speak", level)
 
     heard = LEVELS[LEVELS.index(level) :]  # type: ignore[arg-type]
-    assert told(response) == [
+    assert notifications_in(response) == [
         {"level": each, "data": {"said": each}, "logger": "speaker"} for each in heard
     ]
     assert "result" in response.events[-1]
@@ -135,7 +135,7 @@ async def test_lg_04_an_unknown_level_is_refused(client: EndpointClient, level: 
 async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: EndpointClient) -> None:
     """A tool in a loop cannot fill a wire; the client hears how much it missed."""
     response = await call(client, "shout", times=20_000)
-    messages = told(response)
+    messages = notifications_in(response)
 
     assert 200 <= len(messages) < 10_000
     assert "messages were dropped" in messages[-1]["data"]
@@ -145,9 +145,9 @@ async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: Endpoint
 @pytest.mark.requirement("LG-06")
 async def test_lg_06_what_cannot_be_said_is_not_guessed(client: EndpointClient) -> None:
     """The kind of a thing is shown, never its text; a flood in one message is left out."""
-    odd, large = told(await call(client, "say_odd"))
+    odd_message, large = notifications_in(await call(client, "say_odd"))
 
-    assert odd["data"] == {"odd": "<Odd>"}
+    assert odd_message["data"] == {"odd": "<Odd>"}
     assert large["data"] == f"A message of {MAX_LOG_BYTES + 2} bytes was dropped: it is too large."
 
 
@@ -157,7 +157,7 @@ async def test_lg_06_no_failure_is_told_in_messages(client: EndpointClient) -> N
     response = await call(client, "speak", "debug", fail=True)
 
     assert b"not told" not in response.body
-    assert told(response)[-1] == {"level": "info", "data": None}
+    assert notifications_in(response)[-1] == {"level": "info", "data": None}
     assert response.events[-1]["result"]["isError"] is True
 
 
@@ -180,7 +180,9 @@ async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(
 ) -> None:
     """Progress still grows, nothing comes after the result, and 100 % is said."""
     response = await call(client, "count", most=20_000)
-    reports = [report["progress"] for report in told(response, "notifications/progress")]
+    reports = [
+        report["progress"] for report in notifications_in(response, "notifications/progress")
+    ]
 
     assert 10 < len(reports) < 10_000
     assert reports == sorted(set(reports))

@@ -35,15 +35,15 @@ def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[s
     A scenario that crashes leaves an empty folder, and a selection that matches nothing ends well:
     by the exit code alone, both would look like a success.
     """
-    asked = ("server", "--url", url, *selection, "-o", str(folder))
-    done = suite.run(*asked, within_s=RUN_WITHIN_S)
-    found = {}
+    words = ("server", "--url", url, *selection, "-o", str(folder))
+    done = suite.run(*words, within_s=RUN_WITHIN_S)
+    faults = {}
     for result in folder.iterdir():
         match = RESULT.fullmatch(result.name)
         assert match is not None, f"not the name of a result: {result.name}"
-        found[match["scenario"]] = read(result / "checks.json")
-    assert found, f"nothing ran:\n{done.stdout}\n{done.stderr}"
-    return found
+        faults[match["scenario"]] = read(result / "checks.json")
+    assert faults, f"nothing ran:\n{done.stdout}\n{done.stderr}"
+    return faults
 
 
 def read(file: Path) -> list[Check]:
@@ -72,10 +72,10 @@ SELECTIONS = {
     "2026-07-28": (("--suite", "all", "--spec-version", "2026-07-28"), 40),
     "extensions": (("--suite", "pending"), 17),
 }
-REQUIRED = {"2025-11-25": 30, "2026-07-28": 37}
+REQUIRED_SCENARIOS = {"2025-11-25": 30, "2026-07-28": 37}
 """Revisions with a frozen list of what is scored."""
 
-EXCUSED = {
+EXCUSED_CHECKS = {
     ("tasks-status-notifications", "SKIPPED"): "the suite always skips it",
 }
 
@@ -111,20 +111,23 @@ def test_the_official_suite_finds_no_fault(
     """Every check of every scenario succeeds: none fails, warns, is skipped or crashes."""
     selection, count = SELECTIONS[name]
 
-    found = run_suite(suite, endpoint, tmp_path, *selection)
+    found_faults = run_suite(suite, endpoint, tmp_path, *selection)
 
-    assert len(found) == count, sorted(found)
-    if name in REQUIRED:
+    assert len(found_faults) == count, sorted(found_faults)
+    if name in REQUIRED_SCENARIOS:
         scored = listed(suite, "--requirements", name)
-        assert len(scored) == REQUIRED[name]
-        assert set(scored) <= set(found)
+        assert len(scored) == REQUIRED_SCENARIOS[name]
+        assert set(scored) <= set(found_faults)
     faults = [
         (scenario, check)
-        for scenario, checks in found.items()
+        for scenario, checks in found_faults.items()
         for check in checks
-        if check.status not in {"SUCCESS", "INFO"} and (scenario, check.status) not in EXCUSED
+        if check.status not in {"SUCCESS", "INFO"}
+        and (scenario, check.status) not in EXCUSED_CHECKS
     ]
     assert faults == []
-    assert [scenario for scenario, checks in found.items() if not checks] == []
-    silent = [s for s, checks in found.items() if not any(c.status == "SUCCESS" for c in checks)]
-    assert [s for s in silent if (s, "SKIPPED") not in EXCUSED] == []
+    assert [scenario for scenario, checks in found_faults.items() if not checks] == []
+    silent = [
+        s for s, checks in found_faults.items() if not any(c.status == "SUCCESS" for c in checks)
+    ]
+    assert [s for s in silent if (s, "SKIPPED") not in EXCUSED_CHECKS] == []

@@ -13,13 +13,13 @@ from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import each
 
-LISTS = {
+LIST_MEMBERS = {
     "tools/list": ("tools", "name"),
     "prompts/list": ("prompts", "name"),
     "resources/list": ("resources", "uri"),
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
 }
-PER_METHOD = pytest.mark.parametrize("method", LISTS)
+PER_METHOD = pytest.mark.parametrize("method", LIST_MEMBERS)
 
 
 @cache
@@ -52,19 +52,19 @@ def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
 
 async def pages(client: EndpointClient, revision: str, method: str) -> list[dict[str, Any]]:
     """Return all results of one list, in order."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     more: dict[str, str] = {}
     while True:
         result = (await ask(client, revision, method, **more)).json["result"]
-        found.append(result)
+        entries.append(result)
         if "nextCursor" not in result:
-            return found
+            return entries
         more = {"cursor": result["nextCursor"]}
 
 
 def keys(results: list[dict[str, Any]], method: str) -> list[str]:
-    member, key = LISTS[method]
-    return [one[key] for result in results for one in result[member]]
+    member, key = LIST_MEMBERS[method]
+    return [entry[key] for result in results for entry in result[member]]
 
 
 async def cursor_of(
@@ -81,7 +81,7 @@ async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str)
     """In the order of one big page, with the same scope on each, and no cursor at the end."""
     small, large = EndpointClient(many(), page_size=3), EndpointClient(many())
     results = await pages(small, revision, method)
-    member, _ = LISTS[method]
+    member, _ = LIST_MEMBERS[method]
 
     assert [len(result[member]) for result in results] == [3, 3, 1]
     assert keys(results, method) == keys(await pages(large, revision, method), method)
@@ -142,7 +142,7 @@ async def test_c_09_a_changed_cursor_is_refused() -> None:
         assert refused(await client.ask("tools/list", {"cursor": changed}))
 
 
-FOREIGN: list[dict[str, Any]] = [
+FOREIGN_CALLERS: list[dict[str, Any]] = [
     {"tenant_id": "globex"},
     {"subject": "bob"},
     {"subject_kind": "client"},
@@ -155,7 +155,7 @@ FOREIGN: list[dict[str, Any]] = [
 
 @pytest.mark.requirement("C-10")
 @PER_METHOD
-@each("changes", FOREIGN, ids=lambda change: next(iter(change)))
+@each("changes", FOREIGN_CALLERS, ids=lambda change: next(iter(change)))
 async def test_c_10_a_cursor_of_another_caller_is_invalid(
     method: str, changes: dict[str, Any]
 ) -> None:
@@ -206,7 +206,7 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
     revision: str,
 ) -> None:
     """A lister answers anew for each page; nothing comes twice, nothing that stayed is missed."""
-    pack, there = Pack("shelf"), [f"b{number}" for number in range(7)]
+    pack, names = Pack("shelf"), [f"b{number}" for number in range(7)]
 
     @pack.resource("book://{title}")
     async def book(ctx: CallContext, title: str) -> str:
@@ -216,12 +216,12 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
     @book.list
     async def books(ctx: CallContext) -> list[ListedResource]:
         """Those on the shelf."""
-        return [ListedResource(variables={"title": title}) for title in there]
+        return [ListedResource(variables={"title": title}) for title in names]
 
     client = EndpointClient(pack.offers, page_size=3)
     first = (await ask(client, revision, "resources/list")).json["result"]
-    there.remove("b2")
-    there.append("a0")
+    names.remove("b2")
+    names.append("a0")
     second = (await ask(client, revision, "resources/list", cursor=first["nextCursor"])).json
 
     assert keys([first], "resources/list") == ["book://b0", "book://b1", "book://b2"]
@@ -232,8 +232,8 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
 async def test_c_09_a_cursor_is_good_at_every_replica() -> None:
     """They share the keys; nothing else is needed."""
     here = EndpointClient(many(), page_size=3)
-    there = EndpointClient(many(), page_size=3, keyring=here.keyring)
-    response = await there.ask("tools/list", {"cursor": await cursor_of(here)})
+    other = EndpointClient(many(), page_size=3, keyring=here.keyring)
+    response = await other.ask("tools/list", {"cursor": await cursor_of(here)})
 
     assert keys([response.json["result"]], "tools/list") == ["tool_3", "tool_4", "tool_5"]
     assert response.json["result"]["nextCursor"]

@@ -13,7 +13,7 @@ from gatepost_authz.errors import InsufficientScope
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Response, message
 
 pack = Pack("slow")
-SEEN: list[str] = []
+SEEN_PROGRESS: list[str] = []
 
 
 class ProgressSignal:
@@ -28,14 +28,14 @@ TOKEN = {"progressToken": "p1"}
 @pack.tool(timeout_s=60)
 async def wait_forever(ctx: CallContext, report: bool = False) -> str:
     """Wait until it is ended."""
-    SEEN.append("started")
+    SEEN_PROGRESS.append("started")
     if report:
         await ctx.progress(1)
     ProgressSignal.started.set()
     try:
         await asyncio.Event().wait()
     finally:
-        SEEN.append("ended")
+        SEEN_PROGRESS.append("ended")
     return "never"
 
 
@@ -104,7 +104,7 @@ async def too_slow(ctx: CallContext) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    SEEN.clear()
+    SEEN_PROGRESS.clear()
     ProgressSignal.started = asyncio.Event()  # each test has a loop of its own
     return EndpointClient(pack.tools.values())
 
@@ -151,7 +151,10 @@ async def test_pr_01_what_is_beyond_every_number_of_a_client_is_left_out(
     """An integer may be larger than any double, and infinity is no number of JSON."""
     response = await ask(client, "count_too_far", {})
 
-    assert [(one["progress"], one.get("total")) for one in progress_of(response)] == [
+    assert [
+        (notification["progress"], notification.get("total"))
+        for notification in progress_of(response)
+    ] == [
         (1, None),
         (2, None),
         (3, 4),
@@ -162,7 +165,9 @@ async def test_pr_01_what_is_beyond_every_number_of_a_client_is_left_out(
 async def test_a_number_of_any_type_is_sent_as_a_number(client: EndpointClient) -> None:
     """Clients check the type, and some refuse a text."""
     response = await ask(client, "count_in_other_numbers", {})
-    sent = [(one["progress"], one["total"]) for one in progress_of(response)]
+    sent = [
+        (notification["progress"], notification["total"]) for notification in progress_of(response)
+    ]
 
     assert sent == [(1, 3.5), (1.5, 3)]
     assert {type(number) for pair in sent for number in pair} <= {int, float}
@@ -256,7 +261,7 @@ async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
     hang_up.set()
     response = await asyncio.wait_for(asking, 20)
 
-    assert SEEN == ["started", "ended"]
+    assert SEEN_PROGRESS == ["started", "ended"]
     assert b"result" not in response.body
     assert b"notifications/cancelled" not in response.body
     assert (response.status == 200) is report
@@ -273,11 +278,11 @@ async def test_a_session_cancels_by_notification(client: EndpointClient) -> None
 
     assert (await client.within(other, cancel)).status == 202
     done, _ = await asyncio.wait({asking}, timeout=0.05)
-    assert (done, SEEN) == (set(), ["started"])
+    assert (done, SEEN_PROGRESS) == (set(), ["started"])
     assert (await client.within(mine, cancel)).status == 202
     response = await asyncio.wait_for(asking, 20)
 
-    assert SEEN == ["started", "ended"]
+    assert SEEN_PROGRESS == ["started", "ended"]
     assert (response.status, response.events) == (200, [])
 
 
@@ -305,7 +310,7 @@ async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -
     # Four times as long as it takes to notice.
     done, _ = await asyncio.wait({asking}, timeout=0.2)
 
-    assert (done, SEEN) == (set(), ["started"])
+    assert (done, SEEN_PROGRESS) == (set(), ["started"])
     cancel = message("notifications/cancelled", {"requestId": 1}, identity=None)
     await client.within(session, cancel)
     await asyncio.wait_for(asking, 20)
@@ -319,7 +324,7 @@ async def test_a_cancelled_server_cancels_its_calls(client: EndpointClient) -> N
 
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert SEEN == ["started", "ended"]
+    assert SEEN_PROGRESS == ["started", "ended"]
 
 
 async def test_a_tool_that_takes_too_long_is_stopped(client: EndpointClient) -> None:

@@ -88,7 +88,7 @@ async def test_p_05_messages_hold_pictures_sounds_and_resources(
         assert link["type"] == "resource_link"
 
 
-WRONG = [
+WRONG_PARAMS = [
     ({"name": "nobody"}, "Unknown prompt: nobody"),
     ({"name": "hidden_prompt"}, "Unknown prompt: hidden_prompt"),
     ({}, "params.name is required"),
@@ -102,7 +102,7 @@ WRONG = [
 
 
 @pytest.mark.requirement("P-06", "P-09")
-@each(("params", "says"), WRONG, ids=[says for _, says in WRONG])
+@each(("params", "says"), WRONG_PARAMS, ids=[says for _, says in WRONG_PARAMS])
 async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
     client: EndpointClient, revision: str, params: dict[str, object], says: str
 ) -> None:

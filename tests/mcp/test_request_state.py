@@ -41,7 +41,7 @@ async def test_m_05_m_13_any_replica_goes_on(client: EndpointClient) -> None:
     assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"
 
 
-CHANGED = [
+STATE_CHANGES = [
     ("a letter more", lambda state: state + "A"),
     ("an ending", lambda state: state + "-TAMPERED"),
     ("a letter less", lambda state: state[:-1]),
@@ -54,7 +54,7 @@ CHANGED = [
 
 
 @pytest.mark.requirement("M-06")
-@pytest.mark.parametrize(("what", "change"), CHANGED, ids=[what for what, _ in CHANGED])
+@pytest.mark.parametrize(("what", "change"), STATE_CHANGES, ids=[what for what, _ in STATE_CHANGES])
 async def test_m_06_a_changed_state_is_refused(
     client: EndpointClient, what: str, change: Any
 ) -> None:

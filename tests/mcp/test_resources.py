@@ -45,7 +45,7 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
 ) -> None:
     """`uri` and `name` always; titles and dates came with 2025-06-18, icons with 2025-11-25."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
-    rules = next(one for one in listed if one["uri"] == "library://rules")
+    rules = next(resource for resource in listed if resource["uri"] == "library://rules")
     new = {
         "title": ("House rules", "2025-06-18"),
         "icons": (
@@ -72,8 +72,8 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
         "annotations": hints,
         **{member: value for member, (value, since) in new.items() if revision >= since},
     }
-    assert all(one["uri"] and one["name"] for one in listed)
-    assert "library://hidden" not in {one["uri"] for one in listed}
+    assert all(resource["uri"] and resource["name"] for resource in listed)
+    assert "library://hidden" not in {resource["uri"] for resource in listed}
 
 
 @pytest.mark.requirement("R-02")
@@ -82,14 +82,14 @@ async def test_r_02_what_a_lister_names_is_listed_and_can_be_read(
 ) -> None:
     """Entries that the template cannot name, or that its function would refuse, are left out."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
-    reports = [one for one in listed if one["uri"].startswith("report://")]
+    reports = [resource for resource in listed if resource["uri"].startswith("report://")]
 
-    assert [one["uri"] for one in reports] == ["report://q1", "report://q2"]
+    assert [report["uri"] for report in reports] == ["report://q1", "report://q2"]
     assert reports[0]["name"] == "q1"
     assert reports[0]["mimeType"] == "text/csv"
     assert reports[0].get("title") == ("Q1" if revision >= "2025-06-18" else None)
-    for one in reports:
-        assert (await read(client, revision, one["uri"]))[0]["uri"] == one["uri"]
+    for report in reports:
+        assert (await read(client, revision, report["uri"]))[0]["uri"] == report["uri"]
 
 
 @pytest.mark.requirement("R-03", "IC-01")
@@ -98,7 +98,7 @@ async def test_r_03_templates_are_described_as_the_revision_knows_them(
 ) -> None:
     """RFC 6570, as written by the author."""
     result = await result_of(client, revision, "resources/templates/list")
-    templates = {one["uriTemplate"]: one for one in result["resourceTemplates"]}
+    templates = {template["uriTemplate"]: template for template in result["resourceTemplates"]}
 
     assert sorted(templates) == [
         "library://failing/{kind}",
@@ -138,13 +138,13 @@ async def test_r_04_variables_arrive_decoded_and_checked(
     client: EndpointClient, revision: str
 ) -> None:
     """Percent-encoding is undone once; numbers are numbers; a path keeps its slashes."""
-    found = await read(client, revision, "note://a/b%20c/%C3%BC%2525?word=x%2Fy&line=7")
+    contents = await read(client, revision, "note://a/b%20c/%C3%BC%2525?word=x%2Fy&line=7")
 
-    assert json.loads(found[0]["text"]) == {"path": "a/b c/ü%25", "line": 7, "word": "x/y"}
+    assert json.loads(contents[0]["text"]) == {"path": "a/b c/ü%25", "line": 7, "word": "x/y"}
     assert (await read(client, revision, "report://q3"))[0]["text"].endswith("q3,acme\n")
 
 
-UNKNOWN = [
+UNKNOWN_URIS = [
     "library://nothing",
     "library://hidden",
     "library://empty",
@@ -177,7 +177,7 @@ UNKNOWN = [
 
 
 @pytest.mark.requirement("R-05", "R-06", "R-12", "R-13")
-@each("uri", UNKNOWN)
+@each("uri", UNKNOWN_URIS)
 async def test_r_05_r_06_a_missing_resource_is_an_error(
     client: EndpointClient, revision: str, uri: str
 ) -> None:

@@ -7,7 +7,7 @@ from gatepost.mcp.responses import Replies
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 
-CONSTANT = JsonRpcError(-32600, "As many others")
+CONSTANT_ERROR = JsonRpcError(-32600, "As many others")
 
 
 def test_a_refusal_that_is_a_constant_keeps_nothing_of_its_requests() -> None:
@@ -15,9 +15,9 @@ def test_a_refusal_that_is_a_constant_keeps_nothing_of_its_requests() -> None:
     replies = Replies(Challenge(), Resource("https://mcp.example.com/mcp"), modern=True)
     for _ in range(3):
         with pytest.raises(JsonRpcError) as caught:
-            raise CONSTANT
+            raise CONSTANT_ERROR
         answer = replies.refused(b"1", caught.value)
 
         assert answer.status == 400
-        assert CONSTANT.__traceback__ is None
-        assert CONSTANT.__context__ is None
+        assert CONSTANT_ERROR.__traceback__ is None
+        assert CONSTANT_ERROR.__context__ is None

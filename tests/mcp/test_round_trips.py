@@ -34,9 +34,9 @@ more = Pack("more")
 async def ask_in_tasks(ctx: CallContext) -> str:
     """Ask from tasks of its own."""
     async with asyncio.TaskGroup() as group:
-        one = group.create_task(ctx.ask("One?", Ok, key="one"))
+        first = group.create_task(ctx.ask("One?", Ok, key="one"))
         two = group.create_task(ctx.ask("Two?", Ok, key="two"))
-    return f"{one.result().action} {two.result().action}"
+    return f"{first.result().action} {two.result().action}"
 
 
 @more.tool()
@@ -111,14 +111,16 @@ async def test_m_02_an_input_request_is_the_answer_and_its_answer_goes_on(
 @pytest.mark.requirement("M-03")
 async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointClient) -> None:
     """Client requests are listed by key, without the envelope of a request."""
-    asked = input_requests_of(await ask_again(client, "test_input_required_result_multiple_inputs"))
+    requests = input_requests_of(
+        await ask_again(client, "test_input_required_result_multiple_inputs")
+    )
 
-    assert {request["method"] for request in asked.values()} == {
+    assert {request["method"] for request in requests.values()} == {
         "elicitation/create",
         "sampling/createMessage",
         "roots/list",
     }
-    assert all(request.keys() == {"method", "params"} for request in asked.values())
+    assert all(request.keys() == {"method", "params"} for request in requests.values())
 
 
 @pytest.mark.requirement("M-12", "C-04")
@@ -178,7 +180,7 @@ async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointCli
     assert said(alone) == "accept ok=True"
 
 
-MALFORMED = [
+MALFORMED_ANSWERS = [
     {"confirm": 12345},
     {"confirm": None},
     {"confirm": []},
@@ -195,7 +197,7 @@ MALFORMED = [
 
 
 @pytest.mark.requirement("M-11")
-@pytest.mark.parametrize("responses", MALFORMED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("responses", MALFORMED_ANSWERS, ids=lambda value: str(value)[:40])
 async def test_m_11_malformed_answers_are_an_error(client: EndpointClient, responses: Any) -> None:
     """With a state or without, and the tool does not get past its question."""
     first = await ask_again(client, "purge")
@@ -242,10 +244,10 @@ async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointC
     """Their answers come back in one request."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
-    asked = {key: request["method"] for key, request in input_requests_of(first).items()}
+    methods = {key: request["method"] for key, request in input_requests_of(first).items()}
     answers = {"user_name": accept(name="Ada"), "greeting": SAMPLED, "client_roots": ROOTS}
 
-    assert asked == {
+    assert methods == {
         "user_name": "elicitation/create",
         "greeting": "sampling/createMessage",
         "client_roots": "roots/list",

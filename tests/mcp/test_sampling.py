@@ -14,7 +14,7 @@ from tests.support.measuring import each
 pack = Pack("models")
 WEATHER = {"name": "weather", "description": "Tell the weather", "inputSchema": {"type": "object"}}
 TEXT = {"type": "text", "text": "Hello"}
-USE = {"type": "tool_use", "id": "u1", "name": "weather", "input": {}}
+TOOL_USE = {"type": "tool_use", "id": "u1", "name": "weather", "input": {}}
 RESULT = {"type": "tool_result", "toolUseId": "u1", "content": [TEXT]}
 
 
@@ -63,9 +63,9 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 @pytest.mark.requirement("SA-02")
 async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: EndpointClient) -> None:
     """In the schema's words."""
-    asked = input_requests_of(await ask_again(client, "think", {"tools": True}))["k"]
+    request = input_requests_of(await ask_again(client, "think", {"tools": True}))["k"]
 
-    assert asked == {
+    assert request == {
         "method": "sampling/createMessage",
         "params": {
             "messages": [{"role": "user", "content": {"type": "text", "text": "Think."}}],
@@ -82,23 +82,26 @@ def message(role: str, *content: Any) -> dict[str, Any]:
     return {"role": role, "content": list(content)}
 
 
-IMPOSSIBLE: list[tuple[list[Any], str]] = [
+IMPOSSIBLE_REQUESTS: list[tuple[list[Any], str]] = [
     ([], "needs a message"),
     ([{"role": "system", "content": TEXT}], "a role"),
     ([{"role": "user"}], "content blocks"),
     ([{"role": "user", "content": "Hello"}], "content blocks"),
-    ([message("assistant", USE)], "followed at once"),
-    ([message("assistant", USE), message("user", TEXT)], "followed at once"),
-    ([message("assistant", USE), message("user", RESULT, TEXT)], "nothing else"),
-    ([message("assistant", USE), message("assistant", RESULT)], "followed at once"),
-    ([message("assistant", USE, {**USE, "id": "u2"}), message("user", RESULT)], "followed"),
+    ([message("assistant", TOOL_USE)], "followed at once"),
+    ([message("assistant", TOOL_USE), message("user", TEXT)], "followed at once"),
+    ([message("assistant", TOOL_USE), message("user", RESULT, TEXT)], "nothing else"),
+    ([message("assistant", TOOL_USE), message("assistant", RESULT)], "followed at once"),
+    (
+        [message("assistant", TOOL_USE, {**TOOL_USE, "id": "u2"}), message("user", RESULT)],
+        "followed",
+    ),
     ([message("user", RESULT)], "followed at once"),
-    ([message("user", USE), message("user", RESULT)], "only the assistant"),
+    ([message("user", TOOL_USE), message("user", RESULT)], "only the assistant"),
 ]
 
 
 @pytest.mark.requirement("SA-02")
-@each(("messages", "sentence"), IMPOSSIBLE)
+@each(("messages", "sentence"), IMPOSSIBLE_REQUESTS)
 def test_sa_02_impossible_conversations_are_refused(messages: list[Any], sentence: str) -> None:
     """Each use of a tool is followed at once by its results, and by these alone."""
     with pytest.raises(ValueError, match=sentence):
@@ -108,18 +111,18 @@ def test_sa_02_impossible_conversations_are_refused(messages: list[Any], sentenc
 @pytest.mark.requirement("SA-02")
 def test_sa_02_a_conversation_with_tools_is_possible() -> None:
     """Results may come in any order, in one message."""
-    other = {**USE, "id": "u2"}
-    told = [
+    other = {**TOOL_USE, "id": "u2"}
+    messages = [
         message("user", TEXT),
-        message("assistant", USE, other),
+        message("assistant", TOOL_USE, other),
         message("user", {**RESULT, "toolUseId": "u2"}, RESULT),
     ]
 
-    assert Sampling(told, 10).request.params["messages"] == told
+    assert Sampling(messages, 10).request.params["messages"] == messages
     with pytest.raises(ValueError, match="positive"):
-        Sampling(told, 0)
+        Sampling(messages, 0)
     with pytest.raises(ValueError, match="chooses nothing"):
-        Sampling(told, 10, tool_choice={"mode": "auto"})
+        Sampling(messages, 10, tool_choice={"mode": "auto"})
 
 
 @pytest.mark.requirement("SA-03")
@@ -134,12 +137,12 @@ def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
 async def test_sa_05_what_a_model_said_arrives_checked(client: EndpointClient) -> None:
     """One block or several, of known kinds; unknown members do not matter."""
     first = await ask_again(client, "think", {"tools": True})
-    several = {**SAMPLED, "content": [TEXT, USE], "usage": 3}
+    several = {**SAMPLED, "content": [TEXT, TOOL_USE], "usage": 3}
 
-    one = await go_on(client, "think", first, {"k": SAMPLED}, {"tools": True})
+    answer = await go_on(client, "think", first, {"k": SAMPLED}, {"tools": True})
     more = await go_on(client, "think", first, {"k": several}, {"tools": True})
 
-    assert said(one) == "Paris|m-1|endTurn|1"
+    assert said(answer) == "Paris|m-1|endTurn|1"
     assert said(more) == "Hello|m-1|endTurn|2"
 
 
@@ -155,7 +158,7 @@ async def test_sa_05_what_a_model_said_arrives_checked(client: EndpointClient) -
         {"content": {"type": "text", "text": 5}},
         {"content": {"type": "image", "data": "x"}},
         {"content": {"type": "resource"}},
-        {"content": USE},
+        {"content": TOOL_USE},
         {"content": [TEXT, 5]},
         {"stopReason": 5},
         {"content": {"type": "text", "text": "x" * 1_000_001}},
@@ -216,9 +219,9 @@ def test_sa_01_older_revisions_get_the_samplings_they_know() -> None:
     tools = Sampling("Think.", 5, tools=[WEATHER]).request
 
     for revision in ("2025-03-26", "2025-06-18"):
-        shown = projected(talk, revision)["messages"]
-        assert [one["role"] for one in shown] == ["user", "user", "assistant"]
-        assert all(one["content"] == TEXT for one in shown)
+        messages = projected(talk, revision)["messages"]
+        assert [message["role"] for message in messages] == ["user", "user", "assistant"]
+        assert all(message["content"] == TEXT for message in messages)
         with pytest.raises(MissingCapability):
             projected(tools, revision)
     for request in (talk, tools):

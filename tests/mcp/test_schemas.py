@@ -90,8 +90,8 @@ def test_tl_06_a_name_that_clients_may_refuse_is_none(name: str) -> None:
 def test_tl_06_a_name_is_one_tools() -> None:
     """Within a pack, and among all of them."""
     pack, other = Pack("p"), Pack("q")
-    for one in (pack, other):
-        one.add("same", description="…", input_schema=OBJECT, invoke=answer)
+    for owner in (pack, other):
+        owner.add("same", description="…", input_schema=OBJECT, invoke=answer)
 
     with pytest.raises(ValueError, match="two tools named same"):
         pack.add("same", description="…", input_schema=OBJECT, invoke=answer)
@@ -265,11 +265,11 @@ async def test_tl_07_an_output_schema_of_another_root_is_the_newest_revisions(
 async def test_ic_01_icons_came_with_2025_11_25(revision: str) -> None:
     """On tools as on everything else."""
     tools = (await result_of(EndpointClient(library.offers), revision, "tools/list"))["tools"]
-    shown = [
+    icons = [
         {"src": "https://mcp.example.com/icon.png", "mimeType": "image/png", "sizes": ["48x48"]}
     ]
 
-    assert tools[0].get("icons") == (shown if revision >= "2025-11-25" else None)
+    assert tools[0].get("icons") == (icons if revision >= "2025-11-25" else None)
 
 
 @pytest.mark.requirement("IC-01")

@@ -11,7 +11,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import each
 
 SKILL = Path(__file__).with_name("skills") / "greet-visitor"
-BASE = "skill://front_desk/greet-visitor"
+BASE_URI = "skill://front_desk/greet-visitor"
 EXTENSION = "io.modelcontextprotocol/skills"
 
 
@@ -38,8 +38,8 @@ async def test_every_file_that_is_listed_can_be_read_and_has_its_digest() -> Non
     client = a_client()
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 
-    assert entry["uri"] == f"{BASE}/SKILL.md"
-    assert {file["uri"].removeprefix(BASE) for file in entry["resources"]} == {
+    assert entry["uri"] == f"{BASE_URI}/SKILL.md"
+    assert {file["uri"].removeprefix(BASE_URI) for file in entry["resources"]} == {
         "/SKILL.md",
         "/references/greetings.csv",
     }
@@ -56,12 +56,12 @@ async def test_one_skill_and_its_folders_can_be_asked_for() -> None:
     client = a_client()
     (listed,) = (await client.ask("skills/list")).json["result"]["skills"]
 
-    one = (await client.ask("skills/get", {"uri": f"{BASE}/SKILL.md"})).json["result"]
-    top = (await client.ask("resources/directory/read", {"uri": BASE})).json["result"]
-    below = (await client.ask("resources/directory/read", {"uri": f"{BASE}/references"})).json
+    skill = (await client.ask("skills/get", {"uri": f"{BASE_URI}/SKILL.md"})).json["result"]
+    top = (await client.ask("resources/directory/read", {"uri": BASE_URI})).json["result"]
+    below = (await client.ask("resources/directory/read", {"uri": f"{BASE_URI}/references"})).json
 
-    assert one["skill"] == listed
-    assert (one["cacheScope"], "nextCursor" in one) == ("private", False)
+    assert skill["skill"] == listed
+    assert (skill["cacheScope"], "nextCursor" in skill) == ("private", False)
     assert [(child["name"], child["mimeType"]) for child in top["resources"]] == [
         ("SKILL.md", "text/markdown"),
         ("references", "inode/directory"),
@@ -73,7 +73,13 @@ async def test_one_skill_and_its_folders_can_be_asked_for() -> None:
 @each("method", ["skills/get", "resources/directory/read"])
 @each(
     "uri",
-    ["skill://front_desk/other/SKILL.md", f"{BASE}/..", f"{BASE}/references/", "", "x" * 9000],
+    [
+        "skill://front_desk/other/SKILL.md",
+        f"{BASE_URI}/..",
+        f"{BASE_URI}/references/",
+        "",
+        "x" * 9000,
+    ],
 )
 async def test_x_04_what_is_no_skill_or_folder_is_said_to_be_none(method: str, uri: str) -> None:
     """-32602 for everything that was not listed, however it is spelt."""
@@ -83,9 +89,9 @@ async def test_x_04_what_is_no_skill_or_folder_is_said_to_be_none(method: str, u
 @pytest.mark.parametrize(
     ("method", "uri"),
     [
-        ("skills/get", f"{BASE}/SKILL.md"),
-        ("resources/directory/read", BASE),
-        ("resources/read", f"{BASE}/references/greetings.csv"),
+        ("skills/get", f"{BASE_URI}/SKILL.md"),
+        ("resources/directory/read", BASE_URI),
+        ("resources/read", f"{BASE_URI}/references/greetings.csv"),
     ],
 )
 async def test_a_skill_and_its_files_need_the_same_scopes(method: str, uri: str) -> None:
@@ -103,7 +109,7 @@ async def test_a_skill_and_its_files_need_the_same_scopes(method: str, uri: str)
     hidden = (await outside.ask("skills/list")).json["result"]["skills"]
     unknown = await outside.ask(method, {"uri": uri})
 
-    assert [skill["uri"] for skill in listed] == [f"{BASE}/SKILL.md"]
+    assert [skill["uri"] for skill in listed] == [f"{BASE_URI}/SKILL.md"]
     assert challenged.status == 403
     assert 'scope="desk:read"' in challenged.headers["www-authenticate"]
     assert hidden == []

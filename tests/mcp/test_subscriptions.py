@@ -14,7 +14,7 @@ from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange,
 
 pytestmark = pytest.mark.anyio
 
-LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+LEGACY_REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 pack = Pack("watched")
 
 
@@ -103,21 +103,21 @@ async def test_p_08_each_list_is_announced_to_who_asked_for_it(
         for each in ("tools", "prompts", "resources", what):
             await client.pubsub.of("acme").listed(each)
 
-        told = (await stream.next())["method"]
+        method = (await stream.next())["method"]
         client.streams.close()
         rest = [message async for message in _rest(stream)]
 
-    assert told == f"notifications/{what}/list_changed"
-    assert all(one["method"] == told for one in rest if "method" in one)
+    assert method == f"notifications/{what}/list_changed"
+    assert all(message["method"] == method for message in rest if "method" in message)
 
 
 async def _rest(stream: Any) -> Any:
-    while (found := await stream.next()) is not None:
-        yield found
+    while (message := await stream.next()) is not None:
+        yield message
 
 
 @pytest.mark.requirement("P-08", "TL-16")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
     """Before 2026 on the session's own stream, made at another process."""
     replicas = await a_pair(version=version).open()
@@ -133,25 +133,25 @@ async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
 @pytest.mark.requirement("R-09", "SU-02", "SU-10")
 async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
     """What this caller may not read is left out exactly like what does not exist."""
-    wanted = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
-    async with listening(client, {"resourceSubscriptions": wanted}) as stream:
+    uris = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
+    async with listening(client, {"resourceSubscriptions": uris}) as stream:
         honoured = await stream.acknowledged()
         assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
         for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
             await client.pubsub.of("acme").updated(uri)
 
-        told = await stream.next()
-        assert told["method"] == "notifications/resources/updated"
-        assert told["params"]["uri"] == "notes://2026/report"
+        notification = await stream.next()
+        assert notification["method"] == "notifications/resources/updated"
+        assert notification["params"]["uri"] == "notes://2026/report"
 
 
 @pytest.mark.requirement("R-09", "SU-10")
 async def test_r_09_who_may_read_a_document_may_watch_it(client: EndpointClient) -> None:
     """The decision is the one that reading takes."""
     reader = a_caller(scopes=frozenset({"notes:secret"}))
-    wanted = {"resourceSubscriptions": ["notes://secret"]}
-    async with listening(client, wanted, caller=reader) as stream:
-        assert await stream.acknowledged() == wanted
+    filters = {"resourceSubscriptions": ["notes://secret"]}
+    async with listening(client, filters, caller=reader) as stream:
+        assert await stream.acknowledged() == filters
 
 
 @pytest.mark.requirement("R-09")
@@ -164,7 +164,7 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 
 
 @pytest.mark.requirement("R-10", "S-10")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     """At whichever process: subscribed at one, changed at the other, told on the open stream."""
     replicas = await a_pair(version=version).open()
@@ -225,7 +225,7 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
 
 
 @pytest.mark.requirement("R-10")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
     """The other one still is; unsubscribing what was never watched is as good."""
     replicas = await a_pair(version=version).open()
@@ -257,9 +257,9 @@ async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointC
             {},
         )
     ]
-    secret, none, *_ = [one.json["error"] for one in refused]
+    secret, none, *_ = [response.json["error"] for response in refused]
 
-    assert [one.error[1] for one in refused] == [-32002, -32002, -32002, -32602]
+    assert [response.error[1] for response in refused] == [-32002, -32002, -32002, -32602]
     assert secret["message"] == none["message"]
 
 
@@ -297,22 +297,22 @@ async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     """Each word of it is the whole task as it stands; the id alone opens nothing to others."""
     client = EndpointTaskClient(pack.offers)
     task = (await client.start("wait"))["taskId"]
-    wanted = {"taskIds": [task, "t_unknown"]}
+    filters = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")
     async with (
-        listening(client, wanted, meta=DECLARED) as ours,
-        listening(client, wanted, meta=DECLARED, caller=bob) as theirs,
+        listening(client, filters, meta=DECLARED) as ours,
+        listening(client, filters, meta=DECLARED, caller=bob) as theirs,
     ):
         assert await ours.acknowledged() == {"taskIds": [task]}
         assert await theirs.acknowledged() == {"taskIds": []}
         await client.about("cancel", task)
-        told = await ours.next()
-        while told["params"]["status"] != "cancelled":
-            told = await ours.next()
-        shown = await client.get(task)
+        notification = await ours.next()
+        while notification["params"]["status"] != "cancelled":
+            notification = await ours.next()
+        state = await client.get(task)
         client.streams.close()
 
         assert "result" in await theirs.next()
-    assert told["method"] == "notifications/tasks"
+    assert notification["method"] == "notifications/tasks"
     members = ("taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs")
-    assert [told["params"][name] for name in members] == [shown[name] for name in members]
+    assert [notification["params"][name] for name in members] == [state[name] for name in members]

@@ -80,7 +80,7 @@ async def test_two_tenants_with_the_same_names_see_their_own(revision: str) -> N
         assert suggested["completion"]["values"] == [f"{word}-e"]
 
 
-LISTED = {
+LISTED_OFFERS = {
     "tools/list": ("tools", "name", "mcp_crm__find"),
     "prompts/list": ("prompts", "name", "mcp_crm__greet"),
     "resources/list": ("resources", "uri", "crm://rules"),
@@ -89,15 +89,15 @@ LISTED = {
 
 
 @each("revision", REVISIONS)
-@each("method", LISTED)
+@each("method", LISTED_OFFERS)
 async def test_lists_show_what_the_tenant_has(method: str, revision: str) -> None:
     """A tenant without any has the enabled ones; the lists are private."""
     client, _ = two_tenants()
-    member, key, name = LISTED[method]
+    member, key, name = LISTED_OFFERS[method]
     for tenant, expected in (("acme", True), ("nobody", False), ("globex", True)):
         client.caller = a_caller(tenant_id=tenant)
         result = await result_of(client, revision, method)
-        assert (name in [one[key] for one in result[member]]) is expected
+        assert (name in [entry[key] for entry in result[member]]) is expected
         if revision == REVISIONS[0]:
             assert result["cacheScope"] == "private"
 
@@ -122,25 +122,25 @@ async def test_an_apps_interface_is_named_in_both_spellings(
     source.put("acme", upstream.tool("map", meta={**meta, "other": [1]}))
     client = EndpointClient(source=source)
     tools = (await result_of(client, revision, "tools/list"))["tools"]
-    shown = next(one for one in tools if one["name"] == "mcp_crm__map")
+    tool = next(tool for tool in tools if tool["name"] == "mcp_crm__map")
 
     if revision == "2025-03-26":
-        assert "_meta" not in shown
+        assert "_meta" not in tool
     else:
         both = {"ui": {"resourceUri": "ui://x"}, "ui/resourceUri": "ui://x"}
-        assert shown["_meta"] == {**both, "other": [1]}
+        assert tool["_meta"] == {**both, "other": [1]}
 
 
-@each("listed, shown", [(None, 300_000), (60_000, 60_000), (900_000, 300_000), (0, 0)])
+@each("listed, expected", [(None, 300_000), (60_000, 60_000), (900_000, 300_000), (0, 0)])
 async def test_a_list_stays_fresh_as_long_as_the_shortest_says(
-    listed: int | None, shown: int
+    listed: int | None, expected: int
 ) -> None:
     """Never longer than the server's own lists."""
     source = MemorySource()
     source.put("acme", ToolUpstream().tool("find"), ttl_ms=listed)
     client = EndpointClient(source=source)
 
-    assert (await client.ask("tools/list")).json["result"]["ttlMs"] == shown
+    assert (await client.ask("tools/list")).json["result"]["ttlMs"] == expected
 
 
 METHODS = {
@@ -262,19 +262,19 @@ async def test_a_changed_definition_is_shown_and_called(revision: str) -> None:
     source.put("acme", replace(upstream.tool("find", "After."), title="New"))
     after = await result_of(client, revision, "tools/list")
 
-    shown = [
-        next(one["description"] for one in result["tools"] if one["name"] == "mcp_crm__find")
+    descriptions = [
+        next(tool["description"] for tool in result["tools"] if tool["name"] == "mcp_crm__find")
         for result in (before, after)
     ]
-    assert shown == ["Before.", "After."]
+    assert descriptions == ["Before.", "After."]
 
 
 async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
     """A stream hears of the changes of its own tenant."""
     client = EndpointClient(source=MemorySource())
-    wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
-    async with listening(client, wanted) as stream:
-        assert await stream.acknowledged() == wanted
+    filters = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+    async with listening(client, filters) as stream:
+        assert await stream.acknowledged() == filters
         await client.pubsub.of("globex").listed("tools")
         await client.pubsub.of("acme").listed("prompts")
         heard = await stream.next()
@@ -286,13 +286,13 @@ async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() ->
     """`ChangePubSub.of(tenant).listed(...)` is the call that tells them, on every replica."""
     client, _ = two_tenants()
     heard: dict[str, list[str]] = {"acme": [], "globex": []}
-    told = asyncio.Event()
+    notified = asyncio.Event()
 
     async def follow(tenant: str) -> None:
         def hear(change: Any) -> None:
             heard[tenant].append(change.kind)
             if len(heard["acme"]) == 3:
-                told.set()
+                notified.set()
 
         await client.pubsub.follow(tenant, hear)
 
@@ -302,6 +302,6 @@ async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() ->
     for what in ("tools", "prompts", "resources"):
         await changes.listed(what)  # type: ignore[arg-type]
     async with asyncio.timeout(10):
-        await told.wait()
+        await notified.wait()
 
     assert heard == {"acme": ["tools", "prompts", "resources"], "globex": []}

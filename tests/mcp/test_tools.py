@@ -132,12 +132,12 @@ async def test_tl_14_a_link_is_text_where_there_are_no_links(
     )
 
 
-KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unavailable", "timeout"]
+FAILURE_KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unavailable", "timeout"]
 
 
 @pytest.mark.requirement("A2", "TL-12")
 @pytest.mark.parametrize("revision", REVISIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
 async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
     client: EndpointClient, revision: str, kind: str
 ) -> None:
@@ -197,8 +197,8 @@ async def test_tl_11_arguments_that_are_no_object_are_malformed(
 async def test_our_meta_holds_nothing_but_what_the_protocol_defines(client: EndpointClient) -> None:
     """Reserved prefixes are left alone, and reserved names of a client are no trouble."""
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    odd = {"tracestate": 5, "baggage": None, META + "unheard": {}}
+    unusual_meta = {"tracestate": 5, "baggage": None, META + "unheard": {}}
 
-    for meta in (trace, odd):
+    for meta in (trace, unusual_meta):
         response = await client.ask("tools/call", {"name": "structured"}, meta=meta)
         assert list(response.json["result"]["_meta"]) == [META + "serverInfo"]

@@ -12,10 +12,10 @@ from gatepost_packs.text import TEXT_RESULT, result_schema
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, message
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"]
-STRUCTURED = {"2026-07-28", "2025-11-25", "2025-06-18"}
+STRUCTURED_REVISIONS = {"2026-07-28", "2025-11-25", "2025-06-18"}
 LABEL = "io.gatepost/untrusted-content"
 TOKEN = "glpat-" + "x4Zq9" * 4
-SMALL = 2_000
+SMALL_RESULT_CHARS = 2_000
 
 pack = Pack("pages")
 
@@ -60,7 +60,7 @@ async def page(ctx: CallContext, name: str) -> str:
     return f"the page {name}"
 
 
-async def asked(client: EndpointClient, revision: str, method: str, **params: Any) -> Any:
+async def result_of(client: EndpointClient, revision: str, method: str, **params: Any) -> Any:
     """The result of a request in that revision."""
     if revision == REVISIONS[0]:
         return (await client.ask(method, params)).json["result"]
@@ -69,7 +69,7 @@ async def asked(client: EndpointClient, revision: str, method: str, **params: An
 
 
 async def called(client: EndpointClient, revision: str, tool: str, **arguments: Any) -> Any:
-    return await asked(client, revision, "tools/call", name=tool, arguments=arguments)
+    return await result_of(client, revision, "tools/call", name=tool, arguments=arguments)
 
 
 @pytest.fixture
@@ -86,14 +86,14 @@ async def test_a_text_stays_a_text_and_stands_in_the_value(
 ) -> None:
     """`content` is what it was; a revision that knows structured values has it there too."""
     text = 'say "hi",\n\u00fc \\ '
-    found = await called(client, revision, "say", text=text)
+    result = await called(client, revision, "say", text=text)
     blocks = await called(client, revision, "two_blocks")
     empty = await called(client, revision, "say", text="")
 
-    assert found["content"] == [{"type": "text", "text": text}]
-    values = [one.get("structuredContent") for one in (found, blocks, empty)]
-    told = [{"result": text}, {"result": "much\n\n[Cut.]"}, {"result": ""}]
-    assert values == (told if revision in STRUCTURED else [None, None, None])
+    assert result["content"] == [{"type": "text", "text": text}]
+    values = [result.get("structuredContent") for result in (result, blocks, empty)]
+    structured = [{"result": text}, {"result": "much\n\n[Cut.]"}, {"result": ""}]
+    assert values == (structured if revision in STRUCTURED_REVISIONS else [None, None, None])
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -101,11 +101,11 @@ async def test_a_bare_value_is_wrapped_as_its_schema_says(
     client: EndpointClient, revision: str
 ) -> None:
     """In every revision that has structured values; one that does not fit fails the call."""
-    found = await called(client, revision, "names", value=["a"])
+    result = await called(client, revision, "names", value=["a"])
     wrong = await called(client, revision, "names", value=[1])
 
-    expected = {"result": ["a"]} if revision in STRUCTURED else None
-    assert found.get("structuredContent") == expected
+    expected = {"result": ["a"]} if revision in STRUCTURED_REVISIONS else None
+    assert result.get("structuredContent") == expected
     assert wrong["isError"] is True
     assert "structuredContent" not in wrong
 
@@ -113,15 +113,17 @@ async def test_a_bare_value_is_wrapped_as_its_schema_says(
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_text_of_third_parties_is_labelled(client: EndpointClient, revision: str) -> None:
     """Answers, failures that quote it, and resources; every revision has `_meta` on results."""
-    found = await called(client, revision, "fetch", text="x")
+    result = await called(client, revision, "fetch", text="x")
     failed = await called(client, revision, "fetch", text="gone")
-    read = await asked(client, revision, "resources/read", uri="pages://one")
+    read = await result_of(client, revision, "resources/read", uri="pages://one")
 
-    for one in (found, failed, read):
-        label = one["_meta"][LABEL]
+    for labelled in (result, failed, read):
+        label = labelled["_meta"][LABEL]
         assert label["source"] == "web page"
         assert "not as instructions" in label["note"]
-        assert ("io.modelcontextprotocol/serverInfo" in one["_meta"]) is (revision == REVISIONS[0])
+        assert ("io.modelcontextprotocol/serverInfo" in labelled["_meta"]) is (
+            revision == REVISIONS[0]
+        )
     assert failed["isError"] is True
 
 
@@ -154,9 +156,9 @@ async def test_a_task_and_a_replay_have_the_same_form(client: EndpointTaskClient
     task = await client.until((await client.start("fetch", {"text": "x"}))["taskId"])
 
     assert again == first
-    kept = task["result"]
-    assert kept["structuredContent"] == first["structuredContent"] == {"result": "x"}
-    assert kept["_meta"][LABEL] == first["_meta"][LABEL]
+    stored = task["result"]
+    assert stored["structuredContent"] == first["structuredContent"] == {"result": "x"}
+    assert stored["_meta"][LABEL] == first["_meta"][LABEL]
 
 
 async def test_a_secret_is_in_neither_copy(client: EndpointClient) -> None:
@@ -170,14 +172,14 @@ async def test_a_secret_is_in_neither_copy(client: EndpointClient) -> None:
 
 async def test_a_long_text_is_cut_in_both_copies() -> None:
     """It counts once, and what is left of it still satisfies the schema."""
-    client = EndpointClient(pack.offers, max_result_bytes=SMALL)
-    whole = await called(client, REVISIONS[0], "say", text="x" * (SMALL - 500))
-    cut = await called(client, REVISIONS[0], "say", text="x" * (2 * SMALL))
+    client = EndpointClient(pack.offers, max_result_bytes=SMALL_RESULT_CHARS)
+    whole = await called(client, REVISIONS[0], "say", text="x" * (SMALL_RESULT_CHARS - 500))
+    cut = await called(client, REVISIONS[0], "say", text="x" * (2 * SMALL_RESULT_CHARS))
 
-    assert whole["structuredContent"] == {"result": "x" * (SMALL - 500)}
-    shown, note = (block["text"] for block in cut["content"])
+    assert whole["structuredContent"] == {"result": "x" * (SMALL_RESULT_CHARS - 500)}
+    shown_text, note = (block["text"] for block in cut["content"])
     assert note.startswith("[The answer was cut")
-    assert cut["structuredContent"] == {"result": f"{shown}\n\n{note}"}
+    assert cut["structuredContent"] == {"result": f"{shown_text}\n\n{note}"}
 
 
 @pytest.mark.parametrize(

@@ -32,23 +32,23 @@ class HostileServer:
             part = await receive()
             body, more = body + part.get("body", b""), part.get("more_body", False)
         status, fields = 200, [(b"content-type", b"application/json")]
-        found: Any = {"access_token": self.issued, "token_type": "Bearer"}
+        tokens: Any = {"access_token": self.issued, "token_type": "Bearer"}
         if "resource" in scope["path"]:
-            found = {"resource": f"{self.url}/mcp", "authorization_servers": [self.url]}
+            tokens = {"resource": f"{self.url}/mcp", "authorization_servers": [self.url]}
         elif "authorization" in scope["path"]:
             endpoint = f"{self.url}/endpoint"
-            found = {
+            tokens = {
                 "issuer": self.url,
                 "authorization_endpoint": endpoint,
                 "token_endpoint": endpoint,
                 "code_challenge_methods_supported": ["S256"],
             }
         elif scope["path"] == "/mcp" and not self.is_signed_in:
-            status, found = 401, {}
+            status, tokens = 401, {}
             fields.append((b"www-authenticate", b"Bearer"))
         elif scope["path"] == "/mcp":
-            found = self.answer(json.loads(body or b"{}"))
-        raw = found if isinstance(found, bytes) else json.dumps(found).encode()
+            tokens = self.answer(json.loads(body or b"{}"))
+        raw = tokens if isinstance(tokens, bytes) else json.dumps(tokens).encode()
         await send({"type": "http.response.start", "status": status, "headers": fields})
         await send({"type": "http.response.body", "body": raw})
 
@@ -58,8 +58,8 @@ class HostileServer:
         if isinstance(self.listed, bytes) and message.get("method") == "tools/list":
             return self.listed
         answer = {"jsonrpc": "2.0", "id": message.get("id")}
-        if (found := results.get(message.get("method", ""))) is not None:
-            return answer | {"result": found}
+        if (result := results.get(message.get("method", ""))) is not None:
+            return answer | {"result": result}
         return answer | {"error": {"code": -32601, "message": "no such method"}}
 
 
@@ -159,8 +159,8 @@ async def test_a_server_elsewhere_reaches_nothing_on_this_machine(member: str) -
 
     def serve(request: httpx2.Request) -> httpx2.Response:
         sent.append(request.url.host)
-        found = documents.get(str(request.url))
-        return httpx2.Response(404 if found is None else 200, json=found or {})
+        document = documents.get(str(request.url))
+        return httpx2.Response(404 if document is None else 200, json=document or {})
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(serve)) as client:
         url = "https://mcp.example/mcp"

@@ -45,11 +45,11 @@ def sign_out(folder: Path) -> Result:
     return CliRunner().invoke(main, ["sign-out", "--url", URL], env=environment)
 
 
-async def first_of(kept: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
+async def first_of(sign_in: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
     """The access token that a command begins with; the issuer gives *answer*."""
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         browser = BrowserSignIn(client, URL, show=pytest.fail)
-        return await SignedInTokens(browser, kept, tell=pytest.fail).first()
+        return await SignedInTokens(browser, sign_in, tell=pytest.fail).first()
 
 
 def issued(expires_in: str) -> bytes:
@@ -60,24 +60,24 @@ async def test_a_sign_out_waits_for_a_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the refresh would keep its tokens after it. The lock's file stays."""
-    kept, loop = kept_in(tmp_path), asyncio.get_running_loop()
-    kept.write(tokens())
+    sign_in, loop = kept_in(tmp_path), asyncio.get_running_loop()
+    sign_in.write(tokens())
     locking, lock = asyncio.Queue[None](), fcntl.flock
-    asked, answered = asyncio.Event(), asyncio.Event()
+    requested, answered = asyncio.Event(), asyncio.Event()
 
     def flock(handle: int, operation: int) -> None:
         loop.call_soon_threadsafe(locking.put_nowait, None)
         lock(handle, operation)
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
-        asked.set()
+        requested.set()
         await answered.wait()
         return httpx2.Response(200, content=issued("3600"))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    refresh = asyncio.create_task(first_of(kept, answer))
+    refresh = asyncio.create_task(first_of(sign_in, answer))
     async with asyncio.timeout(60):
-        await asked.wait()
+        await requested.wait()
         await locking.get()
         out = asyncio.create_task(asyncio.to_thread(sign_out, tmp_path))
         waits = asyncio.create_task(locking.get())
@@ -87,27 +87,27 @@ async def test_a_sign_out_waits_for_a_refresh(
         assert await refresh == "new"
         assert "Signed out" in (await out).output
 
-    assert kept.read() is None
-    assert [one.suffix for one in (tmp_path / "gatepost/sign-ins").iterdir()] == [".lock"]
+    assert sign_in.read() is None
+    assert [path.suffix for path in (tmp_path / "gatepost/sign-ins").iterdir()] == [".lock"]
 
 
 def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
     """A write that fails removes them, and a sign-out those of a command that was killed."""
-    kept, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
-    kept.write(tokens())
+    sign_in, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
+    sign_in.write(tokens())
     (file,) = folder.iterdir()
     file.rename(file.with_suffix(".12345"))
     file.mkdir()
     with pytest.raises(IsADirectoryError):
-        kept.write(tokens())
+        sign_in.write(tokens())
     file.rmdir()
     other = KeptSignIn(folder, f"{URL}/other", "")
     other.write(tokens())
-    (left,) = {*folder.iterdir()} - {file.with_suffix(".12345")}
+    (remaining,) = {*folder.iterdir()} - {file.with_suffix(".12345")}
     out = sign_out(tmp_path)
 
     assert "Signed out" in out.output
-    assert {*folder.iterdir()} == {left, file.with_suffix(".lock")}
+    assert {*folder.iterdir()} == {remaining, file.with_suffix(".lock")}
 
 
 @each(
@@ -126,46 +126,46 @@ async def test_a_lifetime_out_of_range_is_none(
     tmp_path: Path, expires_in: str, seconds: int | None
 ) -> None:
     """Whatever number the issuer sends: the new token is used."""
-    kept, began = kept_in(tmp_path), time.time()
-    kept.write(tokens())
+    sign_in, began = kept_in(tmp_path), time.time()
+    sign_in.write(tokens())
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, content=issued(expires_in))
 
-    assert await first_of(kept, answer) == "new"
-    found = kept.read()
-    assert found is not None
+    assert await first_of(sign_in, answer) == "new"
+    kept_tokens = sign_in.read()
+    assert kept_tokens is not None
     if seconds is None:
-        assert found.expires_at is None
+        assert kept_tokens.expires_at is None
     else:
-        assert found.expires_at is not None
-        assert began + seconds <= found.expires_at <= time.time() + seconds
+        assert kept_tokens.expires_at is not None
+        assert began + seconds <= kept_tokens.expires_at <= time.time() + seconds
 
 
 def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the umask; a folder that others can change, or that is theirs, is not used."""
-    kept, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
+    sign_in, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
     before = os.umask(0)
     try:
-        kept.write(tokens())
+        sign_in.write(tokens())
     finally:
         os.umask(before)
-    for made in (folder, *folder.parents[:2]):
-        assert made.stat().st_mode & 0o777 == 0o700
+    for path in (folder, *folder.parents[:2]):
+        assert path.stat().st_mode & 0o777 == 0o700
 
     for mode in (0o720, 0o702):
         folder.chmod(mode)
         with pytest.raises(PermissionError, match="run chmod 700 on it"):
-            kept.read()
+            sign_in.read()
         with pytest.raises(PermissionError, match="run chmod 700 on it"):
-            kept.write(tokens())
+            sign_in.write(tokens())
     shared = sign_out(tmp_path / "state")
     folder.chmod(0o700)
-    found = kept.read()
+    kept_tokens = sign_in.read()
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     theirs = sign_out(tmp_path / "state")
 
-    assert found == tokens()
+    assert kept_tokens == tokens()
     assert (shared.exit_code, theirs.exit_code) == (1, 1)
     assert f"{folder} can be changed by other users" in shared.output
     assert f"{folder} belongs to another user" in theirs.output
@@ -173,24 +173,24 @@ def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     """Nor one of another server, of another version, or behind a link."""
-    kept = kept_in(tmp_path)
+    sign_in = kept_in(tmp_path)
     written = replace(tokens(), access_token="secret")
-    kept.write(written)
-    assert kept.read() == written
+    sign_in.write(written)
+    assert sign_in.read() == written
     (file,) = (tmp_path / "gatepost/sign-ins").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o640)
     with pytest.raises(PermissionError, match="can be read by other users"):
-        kept.read()
+        sign_in.read()
     refused = sign_out(tmp_path)
     file.chmod(0o600)
     for content in (b"{}", file.read_bytes().replace(b":9/mcp", b":9/other")):
         file.write_bytes(content)
-        assert kept.read() is None
+        assert sign_in.read() is None
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
-        kept.read()
+        sign_in.read()
 
     assert refused.exit_code == 1
     assert "can be read by other users; delete it" in refused.output

@@ -19,7 +19,7 @@ NAMES = {
     "mapped.example": ("::ffff:127.0.0.1",),
     "empty.example": (),
 }
-REACH = ToolAddressPolicy(
+ADDRESS_POLICY = ToolAddressPolicy(
     ["git.corp.example:8443", "ssh.corp.example:2222", "plain.corp.example:80"]
 )
 
@@ -48,7 +48,7 @@ async def test_public_and_allowed_hosts_have_addresses(
     scheme: str, host: str, port: int, first: str
 ) -> None:
     """The best one first."""
-    assert (await checked_addresses(REACH, look_up, scheme, host, port))[0] == first
+    assert (await checked_addresses(ADDRESS_POLICY, look_up, scheme, host, port))[0] == first
 
 
 @each(
@@ -80,6 +80,6 @@ async def test_everything_else_is_refused(scheme: str, host: str, port: int, kin
         return ("127.0.0.1", "::1") if name == "localhost" else await look_up(name, at)
 
     with pytest.raises(ToolFailure) as refused:
-        await checked_addresses(REACH, system, scheme, host, port)
+        await checked_addresses(ADDRESS_POLICY, system, scheme, host, port)
 
     assert refused.value.failure.kind == kind

@@ -16,7 +16,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.measuring import each
 
-ALLOWED = [
+HOST_CASES = [
     # allow_hosts, host, port, address, whether it may be connected to
     ([], "a.example", 443, "93.184.215.14", True),
     ([], "a.example", 8080, "10.0.0.1", False),
@@ -47,7 +47,7 @@ ALLOWED = [
 ]
 
 
-@each(("entries", "host", "port", "address", "may"), ALLOWED)
+@each(("entries", "host", "port", "address", "may"), HOST_CASES)
 def test_an_entry_opens_what_it_names_and_nothing_else(
     entries: list[str], host: str, port: int, address: str, may: bool
 ) -> None:
@@ -115,7 +115,7 @@ class EmptyResolver:
         return ["0.0.0.0"]  # refused before anything is connected to
 
 
-PIECES = (
+URL_PIECES = (
     "http:// https:// // / : @ # ? \\ [ ] % . .. 127.0.0.1 localhost 0x7f ::1 example.com 80 8080 "
     "%2e %00 @127.0.0.1 xn-- a 1 - _ \u3002 \uff11 \u2460 \ud800 \0"
 )
@@ -123,7 +123,7 @@ PIECES = (
 
 @given(
     url=st.lists(
-        st.sampled_from([*PIECES.split(" "), " ", "\t", "\n"]) | st.text(max_size=3), max_size=9
+        st.sampled_from([*URL_PIECES.split(" "), " ", "\t", "\n"]) | st.text(max_size=3), max_size=9
     ).map("".join)
 )
 @example(url="http://example.com:80#@127.0.0.1:8080")
@@ -146,6 +146,6 @@ async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str)
 @given(st.ip_addresses())
 def test_no_address_inside_counts_as_public(address: object) -> None:
     """What the standard library calls private, reserved or link-local is never public."""
-    one = ip_address(str(address))
-    if one.is_private or one.is_loopback or one.is_link_local or one.is_multicast:
-        assert not is_public(one)
+    parsed = ip_address(str(address))
+    if parsed.is_private or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
+        assert not is_public(parsed)

@@ -164,9 +164,9 @@ async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
     other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
     world.names.known["a.example"] = [["93.184.215.14"]]
     async with strict as untrusting, other as outbound_client:
-        for one, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
+        for client, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
             with pytest.raises(ToolFailure, match="no certificate") as failure:
-                await one.of("acme").send("POST", url)
+                await client.of("acme").send("POST", url)
             assert failure.value.failure.kind == "upstream_unavailable"
     assert world.site.seen == []
 
@@ -197,10 +197,10 @@ async def test_the_way_out_may_be_encrypted(world: Internet) -> None:
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        there, back = await asyncio.open_connection("127.0.0.1", world.plain)
+        target_reader, back = await asyncio.open_connection("127.0.0.1", world.plain)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         back.write(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(await there.readuntil(b"}"))
+        writer.write(await target_reader.readuntil(b"}"))
         await writer.drain()
         back.close()
         writer.close()

@@ -51,13 +51,13 @@ async def says(
         await server.wait_closed()
 
 
-async def asked(outbound_client: OutboundClient) -> OutboundReply:
+async def reply_of(outbound_client: OutboundClient) -> OutboundReply:
     async with asyncio.timeout(ANSWER_S):
         url: str = outbound_client.url  # type: ignore[attr-defined]
         return await outbound_client.of("acme").send("GET", url, timeout_s=ANSWER_S * 2)
 
 
-INTERIM = {
+INTERIM_ANSWERS = {
     "interim answers": (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1_000,),
     "the shortest ones": (b"HTTP/1.1 100 \r\n\r\n" * 1_000,),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n" * 1_000),
@@ -66,14 +66,14 @@ INTERIM = {
 }
 
 
-@pytest.mark.parametrize("pieces", INTERIM.values(), ids=INTERIM)
+@pytest.mark.parametrize("pieces", INTERIM_ANSWERS.values(), ids=INTERIM_ANSWERS)
 async def test_what_comes_before_an_answer_is_bounded(
     world: Internet, pieces: Sequence[bytes]
 ) -> None:
     """However long the server goes on, the call is over soon, and says why."""
     async with says(world, pieces, times=100_000) as outbound_client:
         with pytest.raises(ToolFailure, match="not HTTP") as failure:
-            await asked(outbound_client)
+            await reply_of(outbound_client)
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
@@ -82,7 +82,7 @@ async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with says(world, (whole,)) as outbound_client:
-        assert (await asked(outbound_client)).body == b"ok"
+        assert (await reply_of(outbound_client)).body == b"ok"
 
 
 async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
@@ -98,7 +98,7 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
 
     async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as outbound_client:
         counting = asyncio.create_task(count())
-        reply = await asked(outbound_client)
+        reply = await reply_of(outbound_client)
         counting.cancel()
     assert reply.body == b"a" * chunks
     assert not reply.truncated
@@ -109,6 +109,6 @@ async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.M
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
     monkeypatch.setattr("gatepost.outbound.http_response.MAX_PARTS", 2_000)
     async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as outbound_client:
-        reply = await asked(outbound_client)
+        reply = await reply_of(outbound_client)
     assert reply.truncated
     assert len(reply.body) <= 2_001

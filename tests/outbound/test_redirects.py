@@ -10,7 +10,7 @@ from gatepost.tools.context import OutboundReply
 from tests.support.internet import Internet, leads
 
 SITE = "https://www.web.test"
-OTHER = "https://other.web.test"
+OTHER_ORIGIN = "https://other.web.test"
 SECRETS = {
     "Authorization": "Bearer x",
     "Cookie": "a=b",
@@ -30,16 +30,16 @@ async def test_a_redirect_is_an_answer_unless_asked_otherwise(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Tools that speak to an interface see what it says."""
-    world.site.pages["/"] = leads(f"{OTHER}/there")
+    world.site.pages["/"] = leads(f"{OTHER_ORIGIN}/there")
 
     reply = await outbound_client.of("acme").send("GET", f"{SITE}/")
 
-    assert (reply.status, reply.headers["location"]) == (302, f"{OTHER}/there")
+    assert (reply.status, reply.headers["location"]) == (302, f"{OTHER_ORIGIN}/there")
     assert len(world.site.seen) == 1
 
 
 @pytest.mark.parametrize(
-    ("method", "status", "asked"),
+    ("method", "status", "redirected_method"),
     [
         ("GET", 301, "GET"),
         ("GET", 302, "GET"),
@@ -57,7 +57,11 @@ async def test_a_redirect_is_an_answer_unless_asked_otherwise(
     ],
 )
 async def test_the_method_changes_as_browsers_have_it(
-    outbound_client: OutboundClient, world: Internet, method: str, status: int, asked: str
+    outbound_client: OutboundClient,
+    world: Internet,
+    method: str,
+    status: int,
+    redirected_method: str,
 ) -> None:
     """A body goes along with a method that keeps it, and with nothing else."""
     world.site.pages["/"] = leads("/there?x=%C3%BC#part", status)
@@ -67,14 +71,14 @@ async def test_the_method_changes_as_browsers_have_it(
 
     seen = world.site.seen[1]
     assert (reply.status, reply.url) == (200, f"{SITE}/there?x=%C3%BC")
-    assert (seen.method, seen.path) == (asked, "/there")
+    assert (seen.method, seen.path) == (redirected_method, "/there")
     assert seen.headers["authorization"] == "Bearer x"
-    kept = asked == method and bool(body)
-    assert seen.body == (b'{"a":1}' if kept else b"")
-    assert ("content-type" in seen.headers) is kept
+    keeps_body = redirected_method == method and bool(body)
+    assert seen.body == (b'{"a":1}' if keeps_body else b"")
+    assert ("content-type" in seen.headers) is keeps_body
 
 
-@pytest.mark.parametrize("origin", [OTHER, "https://www.web.test:8443", "//other.web.test"])
+@pytest.mark.parametrize("origin", [OTHER_ORIGIN, "https://www.web.test:8443", "//other.web.test"])
 async def test_secrets_stay_with_the_origin_they_were_meant_for(
     outbound_client: OutboundClient, world: Internet, origin: str
 ) -> None:
@@ -84,8 +88,8 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
 
     await send(outbound_client, headers=SECRETS)
 
-    there, back = world.site.seen[1:]
-    for seen in (there, back):
+    elsewhere, back = world.site.seen[1:]
+    for seen in (elsewhere, back):
         assert not seen.headers.keys() & {"authorization", "cookie", "private-token", "x-api-key"}
         assert seen.headers["accept"] == "text/plain"
 
@@ -94,7 +98,7 @@ async def test_a_body_goes_to_no_other_host(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """The caller gets the redirect itself as the answer."""
-    world.site.pages["/"] = leads(f"{OTHER}/there", 307)
+    world.site.pages["/"] = leads(f"{OTHER_ORIGIN}/there", 307)
 
     reply = await send(outbound_client, "POST", json={"secret": 1})
     secret = await send(outbound_client, confidential=True)

@@ -43,7 +43,7 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 TEXT = bytes(range(256)) * 2000
-PACKED = [
+COMPRESSED_BODIES = [
     ("gzip", gzip.compress(TEXT)),
     ("x-gzip", gzip.compress(TEXT)),
     ("GZIP", gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:])),
@@ -55,7 +55,7 @@ PACKED = [
 ]
 
 
-@pytest.mark.parametrize(("coding", "body"), PACKED)
+@pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
 async def test_a_packed_body_is_unpacked(
     outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
@@ -68,7 +68,7 @@ async def test_a_packed_body_is_unpacked(
     assert world.site.seen[0].headers["accept-encoding"] == "gzip, deflate"
 
 
-@pytest.mark.parametrize(("coding", "body"), PACKED)
+@pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
 async def test_a_body_is_cut_where_asked(
     outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:

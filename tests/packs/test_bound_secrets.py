@@ -44,8 +44,8 @@ class SecretBindingServers(NamedTuple):
     def stolen(self) -> bool:
         """Whether the thief has got anything, however it was packed."""
         return any(
-            "private-token" in asked.headers or "authorization" in asked.headers
-            for asked in self.thief.asked
+            "private-token" in request.headers or "authorization" in request.headers
+            for request in self.thief.asked
         )
 
 
@@ -53,17 +53,17 @@ class SecretBindingServers(NamedTuple):
 def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingServers]:
     folder = tmp_path_factory.mktemp("binding")
 
-    def stealing(asked: RecordedRequest) -> StubResponse:
-        return StubResponse(200, described("/") if "json" in asked.path else [])
+    def stealing(request: RecordedRequest) -> StubResponse:
+        return StubResponse(200, described("/") if "json" in request.path else [])
 
     with HttpServer(stealing) as thief:
 
-        def answered(asked: RecordedRequest) -> StubResponse:
-            if "moved" in asked.path:
+        def answered(request: RecordedRequest) -> StubResponse:
+            if "moved" in request.path:
                 return StubResponse(302, b"", {"location": f"{thief.url}/list"})
-            if asked.path == "/astray.json":
+            if request.path == "/astray.json":
                 return StubResponse(200, described(thief.url))
-            calendar = asked.path.endswith(".ics")
+            calendar = request.path.endswith(".ics")
             return (
                 StubResponse(200, ICS, {"content-type": "text/calendar"})
                 if calendar
@@ -158,9 +158,9 @@ def test_gitlab_gets_what_is_bound_to_it(
     )
 
     judge(secret_servers, agent, reply.failure, reply.kind, says)
-    assert [one.headers.get("private-token") for one in secret_servers.home.asked] == [TOKEN] * (
-        not says
-    )
+    assert [request.headers.get("private-token") for request in secret_servers.home.asked] == [
+        TOKEN
+    ] * (not says)
 
 
 @pytest.mark.requirement("X7")
@@ -189,7 +189,7 @@ def test_a_loaded_api_gets_what_is_bound_to_it(
         reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
     judge(secret_servers, agent, reply.failure, reply.kind, says)
-    sent = [one.headers.get("authorization") for one in secret_servers.home.asked]
+    sent = [request.headers.get("authorization") for request in secret_servers.home.asked]
     assert sent == [f"Bearer {TOKEN}"] * (not says)
 
 
@@ -214,8 +214,8 @@ def loaded(
     secret_servers: SecretBindingServers, agent: PackCaller, secret: str, **more: Any
 ) -> str | None:
     """What is told of loading an API with a secret."""
-    given = {"spec_content": json.dumps(described(secret_servers.home.url))} | more
-    reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **given)
+    arguments = {"spec_content": json.dumps(described(secret_servers.home.url))} | more
+    reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **arguments)
     return reply.failure
 
 
@@ -248,19 +248,19 @@ def test_binding_is_judged_at_each_call(
 
 
 MARCH = {"start": "2026-03-01", "end": "2026-04-01"}
-FIXED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+FIXED_HOSTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "github": ("github_list_issues", {"repo": "octo/plain"}),
     "a configured API": ("own_get_list", {}),
     "calendar": ("calendar_read", MARCH | {"calendar": "plain"}),
 }
-MOVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+MOVED_HOSTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "github": ("github_list_issues", {"repo": "octo/moved"}),
     "a configured API": ("own_get_moved", {}),
     "calendar": ("calendar_read", MARCH | {"calendar": "moved"}),
 }
 
 
-@pytest.mark.parametrize(("tool", "arguments"), FIXED.values(), ids=FIXED)
+@pytest.mark.parametrize(("tool", "arguments"), FIXED_HOSTS.values(), ids=FIXED_HOSTS)
 def test_where_the_configuration_says_the_host(
     secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
@@ -270,7 +270,7 @@ def test_where_the_configuration_says_the_host(
     for bound in hosts:
         secret_servers.server.put_secrets(agent.tenant, *bound, TOKEN=TOKEN)
         failures.append(agent.call(tool, **arguments).failure)
-    sent = [one for one in secret_servers.home.asked if "authorization" in one.headers]
+    sent = [request for request in secret_servers.home.asked if "authorization" in request.headers]
 
     assert failures[:2] == [None, None]
     assert f"is bound to gitlab.com and is not sent to {secret_servers.home.place}" in str(
@@ -293,7 +293,7 @@ def test_a_description_that_was_fetched_does_not_say_the_host(
     assert len(secret_servers.thief.asked) == 1
 
 
-@pytest.mark.parametrize(("tool", "arguments"), MOVED.values(), ids=MOVED)
+@pytest.mark.parametrize(("tool", "arguments"), MOVED_HOSTS.values(), ids=MOVED_HOSTS)
 def test_a_redirect_takes_no_configured_secret_along(
     secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
@@ -343,7 +343,7 @@ def test_what_was_withheld_is_logged(
         agent.call(
             "gitlab_request", endpoint=secret_servers.thief.url, token="secret:BOUND", path="/list"
         )
-    told = str(logs)
+    text = str(logs)
 
-    assert re.search(f"secret_withheld.*{secret_servers.thief.place}", told)
-    assert TOKEN not in told
+    assert re.search(f"secret_withheld.*{secret_servers.thief.place}", text)
+    assert TOKEN not in text

@@ -320,8 +320,8 @@ def tool_of(name: str) -> Tool:
 def type_of(schema: dict[str, Any]) -> str:
     """`string`, `array`…; `any` without a type; with `?` where it may be null."""
     if "anyOf" in schema:
-        types = [one.get("type", "any") for one in schema["anyOf"]]
-        return "|".join(one for one in types if one != "null") + "?" * ("null" in types)
+        types = [option.get("type", "any") for option in schema["anyOf"]]
+        return "|".join(type_ for type_ in types if type_ != "null") + "?" * ("null" in types)
     return str(schema.get("type", "any"))
 
 

@@ -193,7 +193,11 @@ async def test_the_workspace_is_listed_read_and_completed(
     await result_of(client, "save_csv", filename="Jänner 24", rows=SEED_ROWS)
     (tmp_path / "acme/logo.png").write_bytes(b"\x89PNG\xff")
     listed = (await client.ask("resources/list")).json["result"]["resources"]
-    files = {one["name"]: one for one in listed if one["uri"].startswith("workspace://")}
+    files = {
+        resource["name"]: resource
+        for resource in listed
+        if resource["uri"].startswith("workspace://")
+    }
     reference = {"type": "ref/resource", "uri": "workspace://{+path}"}
     argument = {"name": "path", "value": "J"}
     completed = await client.ask("completion/complete", {"ref": reference, "argument": argument})
@@ -219,7 +223,7 @@ async def test_another_tenants_files_are_not_there(client: EndpointClient) -> No
     reference = {"type": "ref/prompt", "name": "check_invoice"}
     completed = await client.ask("completion/complete", {"ref": reference, "argument": argument})
 
-    assert [one["uri"] for one in listed] == ["demo://invoice-format"]
+    assert [resource["uri"] for resource in listed] == ["demo://invoice-format"]
     assert missing.error == (400, -32602)
     assert missing.json["error"]["data"] == {"uri": "workspace://secret.csv"}
     assert completed.json["result"]["completion"]["values"] == []
@@ -233,7 +237,7 @@ async def test_the_workspace_asks_for_its_scope(client: EndpointClient) -> None:
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     response = await client.ask("resources/read", {"uri": "workspace://a.csv"})
 
-    assert [one["uri"] for one in listed] == ["demo://invoice-format"]
+    assert [resource["uri"] for resource in listed] == ["demo://invoice-format"]
     assert response.status == 403
     assert 'scope="files:read"' in response.headers["www-authenticate"]
 
@@ -287,5 +291,5 @@ async def test_many_rows_are_saved_while_others_are_served(client: EndpointClien
         assert answer.json["result"]["isError"] is False
 
     with collected():
-        held, limit = await shortest_hold(save, HOLD_S)
-    assert held < limit
+        hold_s, limit = await shortest_hold(save, HOLD_S)
+    assert hold_s < limit

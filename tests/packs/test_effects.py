@@ -42,7 +42,7 @@ LABELS = {
     for name in re.findall(r"`(\w+)`", names)
 }
 """Whose text a tool may answer, as the page's table says."""
-WRITING = {"POST", "PUT", "PATCH", "DELETE"}
+WRITING_METHODS = {"POST", "PUT", "PATCH", "DELETE"}
 TOKEN = "glpat-" + "x" * 20
 ISSUE = {"number": 1, "title": "x", "state": "open", "html_url": "https://x", "updated_at": "x"}
 SPEC = {
@@ -52,7 +52,7 @@ SPEC = {
         "/things": {"get": {"responses": {}}, "delete": {"responses": {}}},
     },
 }
-DERIVED = {".made", ".usage"}
+DERIVED_FOLDERS = {".made", ".usage"}
 """What is made from a tenant's files and may go at any time: an index, a count."""
 EVENT = b"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nEND:VCALENDAR\r\n"
 SCRIPT = """
@@ -71,13 +71,15 @@ for tenant in sys.stdin:
 """
 
 
-def page(asked: RecordedRequest) -> StubResponse:
+def page(request: RecordedRequest) -> StubResponse:
     """Answer as the system does whose path it is."""
-    match asked.path.rsplit("/", 1)[-1]:
+    match request.path.rsplit("/", 1)[-1]:
         case "spec.json":
             return StubResponse(200, SPEC)
         case "issues":
-            return StubResponse(200, [ISSUE]) if asked.method == "GET" else StubResponse(201, ISSUE)
+            return (
+                StubResponse(200, [ISSUE]) if request.method == "GET" else StubResponse(201, ISSUE)
+            )
         case "team.ics":
             return StubResponse(200, EVENT, {"content-type": "text/calendar"})
         case "page":
@@ -107,15 +109,15 @@ class PacksUnderTest(NamedTuple):
         self, agent: PackCaller, tool: str, arguments: dict[str, Any], *, fails: bool = False
     ) -> ToolResult:
         """A call that works, unless it may fail; `{url}` is that of the host outside."""
-        there = json.loads(json.dumps(arguments).replace("{url}", self.outside.url))
-        reply = agent.call(tool, **there)
+        filled = json.loads(json.dumps(arguments).replace("{url}", self.outside.url))
+        reply = agent.call(tool, **filled)
         assert fails or reply.failure is None, reply
         return reply
 
     @property
     def reached(self) -> list[str]:
         """The methods of all requests to a host outside; `LOOKUP` where the name was unknown."""
-        return [asked.method for asked in self.outside.asked]
+        return [request.method for request in self.outside.asked]
 
     def kept(self, tenant: str) -> dict[str, str]:
         """
@@ -124,17 +126,17 @@ class PacksUnderTest(NamedTuple):
         Values of entries are left out: they are sealed, differently each time.
         """
         root = self.folder / "workspaces"
-        kept = {
+        contents = {
             str(path.relative_to(root)): path.read_bytes().hex()
             for path in root.rglob("*")
             if path.is_file()
             and tenant in path.relative_to(root).parts
-            and not DERIVED.intersection(path.parts)
+            and not DERIVED_FOLDERS.intersection(path.parts)
         }
         # Another process: SQLite loses its locks when one process opens a file twice.
         self.reader.write_line(tenant)
         keys = json.loads(self.reader.next_line())
-        return kept | dict.fromkeys(keys, "")
+        return contents | dict.fromkeys(keys, "")
 
 
 class EffectCase(NamedTuple):
@@ -160,7 +162,7 @@ def git(*args: str) -> tuple[str, dict[str, Any]]:
 
 
 NOTE = ("vault_write", {"path": "a.md", "content": "milk"})
-LOADED = ("openapi_load", {"name": "things", "spec_url": "{url}/spec.json"})
+LOAD_CALL = ("openapi_load", {"name": "things", "spec_url": "{url}/spec.json"})
 GITLAB = {"endpoint": "{url}/api/v4", "token": "secret:GITLAB_TOKEN", "path": "/projects"}
 PERIOD = {"start": "2024-01-01", "end": "2024-01-02"}
 CSV = {"filename": "a", "rows": [{"vendor": "Acme"}]}
@@ -168,7 +170,7 @@ CREATE_ISSUE = {"repo": "octo/demo", "title": "x"}
 OPERATION = {"name": "things", "path": "/things", "method": "GET"}
 SPEC_AT = {"spec_url": "{url}/spec.json"}
 
-CASES = [
+EFFECT_CASES = [
     EffectCase("echo", {"text": "x"}),
     EffectCase("whoami"),
     EffectCase("count_slowly", {"steps": 1, "delay_s": 0}),
@@ -220,13 +222,13 @@ CASES = [
     EffectCase("gitlab_tool_help"),
     EffectCase("github_list_issues", {"repo": "octo/demo"}, leaves=True),
     EffectCase("github_create_issue", CREATE_ISSUE, changes=True, leaves=True),
-    EffectCase("openapi_load", LOADED[1], changes=True, leaves=True),
-    EffectCase("openapi_load", LOADED[1], [LOADED], leaves=True),
-    EffectCase("openapi_list_apis", {}, [LOADED]),
-    EffectCase("openapi_list_endpoints", {"name": "things"}, [LOADED]),
-    EffectCase("openapi_get_operation", OPERATION, [LOADED]),
-    EffectCase("openapi_call", OPERATION, [LOADED], leaves=True),
-    EffectCase("openapi_call", OPERATION | {"method": "DELETE"}, [LOADED], True, True, True),
+    EffectCase("openapi_load", LOAD_CALL[1], changes=True, leaves=True),
+    EffectCase("openapi_load", LOAD_CALL[1], [LOAD_CALL], leaves=True),
+    EffectCase("openapi_list_apis", {}, [LOAD_CALL]),
+    EffectCase("openapi_list_endpoints", {"name": "things"}, [LOAD_CALL]),
+    EffectCase("openapi_get_operation", OPERATION, [LOAD_CALL]),
+    EffectCase("openapi_call", OPERATION, [LOAD_CALL], leaves=True),
+    EffectCase("openapi_call", OPERATION | {"method": "DELETE"}, [LOAD_CALL], True, True, True),
     EffectCase("web_fetch", {"url": "{url}/page"}, leaves=True),
     EffectCase("chat_send", {"channel": "team", "message": "hello"}, changes=True, leaves=True),
     EffectCase("calendar_read", PERIOD, leaves=True),
@@ -277,12 +279,12 @@ def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packs
                 reader.kill()
 
 
-def shown(case: EffectCase) -> str:
+def case_id(case: EffectCase) -> str:
     return f"{case.tool} {json.dumps(case.arguments)}"[:70]
 
 
 @pytest.mark.requirement("X8")
-@each("case", CASES, ids=shown)
+@each("case", EFFECT_CASES, ids=case_id)
 def test_a_call_does_no_more_than_its_tool_declares(
     packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
@@ -297,8 +299,8 @@ def test_a_call_does_no_more_than_its_tool_declares(
     packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails or effects.destructive)
     again = packs_under_test.kept(agent.tenant)
 
-    changes = after != before or any(method in WRITING for method in reached)
-    destroys = any(after.get(name) != held for name, held in before.items())
+    changes = after != before or any(method in WRITING_METHODS for method in reached)
+    destroys = any(after.get(name) != content for name, content in before.items())
     destroys = destroys or "DELETE" in reached
     assert (changes, destroys, bool(reached)) == (case.changes, case.destroys, case.leaves), reply
     assert not (changes and effects.read_only)
@@ -307,7 +309,7 @@ def test_a_call_does_no_more_than_its_tool_declares(
     assert again == after or not effects.idempotent
 
 
-@each("case", CASES, ids=shown)
+@each("case", EFFECT_CASES, ids=case_id)
 def test_an_answer_has_the_form_and_the_label_of_its_tool(
     packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
@@ -345,16 +347,16 @@ def test_a_script_names_the_sources_of_what_it_called(packs_under_test: PacksUnd
 @each("name", TOOLS)
 def test_a_tool_declares_no_more_than_it_can_do(name: str) -> None:
     """Some call of it changes, destroys or leaves, where it declares so; hints say the same."""
-    cases, effects = [case for case in CASES if case.tool == name], TOOLS[name].effects
+    cases, effects = [case for case in EFFECT_CASES if case.tool == name], TOOLS[name].effects
     hints = TOOLS[name].annotations
-    told = Effects(
+    declared = Effects(
         read_only=bool(hints.read_only_hint),
         destructive=bool(hints.destructive_hint),
         idempotent=bool(hints.idempotent_hint),
         open_world=bool(hints.open_world_hint),
     )
 
-    assert (told == effects) is (name not in UNTRUE_HINTS)
+    assert (declared == effects) is (name not in UNTRUE_HINTS)
     if name not in AS_MUCH_AS_ANY:
         assert any(case.changes for case in cases) is not effects.read_only
         assert any(case.destroys for case in cases) is effects.destructive

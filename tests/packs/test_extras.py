@@ -17,9 +17,9 @@ from tests.support.processes import python_environment
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 STORES = {"postgres", "redis"}
-CONTROLS = {"cel", "otel"}
+CONTROL_EXTRAS = {"cel", "otel"}
 """What conditions of approvals, and an OpenTelemetry collector, ask for."""
-NEEDY = {name: row.extra for name, row in BUILT_IN.items() if row.extra}
+PACK_EXTRAS = {name: row.extra for name, row in BUILT_IN.items() if row.extra}
 
 FILE = """
 resource = "https://mcp.example.com/mcp"
@@ -28,21 +28,21 @@ keys.ring = "file:keyring.json"
 issuers = [{{ issuer = "https://id.example.com", tenant = {{ value = "acme" }} }}]
 tools.packs = {packs}
 """
-GONE = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)\n"
+MISSING_MODULE = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)\n"
 
 
 def test_every_extra_is_a_packs_or_a_stores() -> None:
     """None that nothing asks for, and none that is asked for and not there."""
-    assert set(EXTRAS) == STORES | CONTROLS | set(NEEDY.values())
+    assert set(EXTRAS) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
 
 
 def modules_of(extra: str) -> list[str]:
     """What the libraries of an extra are imported as."""
-    wanted = {Requirement(line).name.lower() for line in EXTRAS[extra]}
+    names = {Requirement(line).name.lower() for line in EXTRAS[extra]}
     return [
         module
         for module, owners in metadata.packages_distributions().items()
-        if wanted & {owner.lower() for owner in owners}
+        if names & {owner.lower() for owner in owners}
     ]
 
 
@@ -50,11 +50,11 @@ def modules_of(extra: str) -> list[str]:
 def folder(tmp_path: Path) -> Path:
     """A configuration with every pack that needs an extra, where no extra is installed."""
     finished(run("keyring", "new", cwd=tmp_path))
-    (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *NEEDY]))
+    (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *PACK_EXTRAS]))
     (tmp_path / "bare").mkdir()
-    for extra in set(NEEDY.values()):
+    for extra in set(PACK_EXTRAS.values()):
         for module in modules_of(str(extra)):
-            (tmp_path / "bare" / f"{module}.py").write_text(GONE)
+            (tmp_path / "bare" / f"{module}.py").write_text(MISSING_MODULE)
     return tmp_path
 
 
@@ -64,7 +64,7 @@ def test_check_says_which_extra_brings_it(folder: Path) -> None:
     done = finished(run("check", cwd=folder, env={"PYTHONPATH": paths}))
 
     assert code_of(done) == 0, done.stderr
-    assert done.stderr.count("warning config.W004") == len(NEEDY)
-    for extra in NEEDY.values():
+    assert done.stderr.count("warning config.W004") == len(PACK_EXTRAS)
+    for extra in PACK_EXTRAS.values():
         assert f"pip install 'gatepost[{extra}]'" in done.stderr
     assert "5 tools" in done.stdout

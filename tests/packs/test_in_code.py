@@ -122,10 +122,12 @@ async def test_two_callers_at_once_stay_apart() -> None:
     async with serving(Pack.from_fastapi(app, tags=("orders",))) as server:
         clients = [server.client(tenant) for tenant in ("acme", "globex")]
         names = {*await clients[0].tools()}
-        answers = [await one.call("read_order", number=1) for one in clients for _ in range(3)]
+        answers = [
+            await client.call("read_order", number=1) for client in clients for _ in range(3)
+        ]
 
     assert names == {"place_order", "read_order"}
-    assert [one.text.count("acme") for one in answers] == [1, 1, 1, 0, 0, 0]
+    assert [answer.text.count("acme") for answer in answers] == [1, 1, 1, 0, 0, 0]
 
 
 DOCUMENT = {
@@ -183,16 +185,16 @@ def nested() -> FastAPI:
     async def get_file(name: str, place: str) -> str:
         return f"{place} of {name}"
 
-    made = FastAPI()
-    made.include_router(router, prefix="/users")
+    app = FastAPI()
+    app.include_router(router, prefix="/users")
     inner = FastAPI()
 
     @inner.get("/{one:path}")
     async def get_mounted(one: str) -> str:
         return f"mounted {one}"
 
-    made.mount("/mounted", inner)
-    described = made.openapi()
+    app.mount("/mounted", inner)
+    described = app.openapi()
     described["paths"]["/mounted/{one}"] = {
         "get": {
             "operationId": "get_mounted",
@@ -202,7 +204,7 @@ def nested() -> FastAPI:
             "responses": {},
         }
     }
-    return made
+    return app
 
 
 async def test_a_path_argument_reaches_no_other_operation() -> None:
@@ -228,14 +230,14 @@ async def test_a_path_argument_reaches_no_other_operation() -> None:
             )
         ]
 
-    assert [one.text for one in reached] == [
+    assert [answer.text for answer in reached] == [
         "user al",
         "user al%2Fsecret",
         "a/b of al",
         "mounted x",
     ]
-    assert all(one.is_error for one in refused)
-    assert [("path is not one of GET /" in one.text) for one in refused] == [True] * 6
+    assert all(answer.is_error for answer in refused)
+    assert [("path is not one of GET /" in answer.text) for answer in refused] == [True] * 6
     assert "With this value of `name`" in refused[0].text
 
 

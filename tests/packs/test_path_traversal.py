@@ -54,7 +54,7 @@ LEADS_OUT = [
     "../acme/../globex/secret.txt",
 ]
 
-RESPELT = {
+RESPELT_PATHS = {
     "./a": "a",
     "a//b": "a/b",
     "a/./b": "a/b",
@@ -66,7 +66,7 @@ RESPELT = {
 }
 """Spellings of a file, and what they mean."""
 
-ODD = [
+REFUSED_PATHS = [
     "",
     "a\0",
     "\0",
@@ -95,10 +95,10 @@ ODD = [
     "a/.0123456789ABCDEF.partial/b",
 ]
 
-HALVES = ["\\udc80", "a\\ud800b", "..\\udc2f", "\\udcff/\\udcfe", "\\udc00\\ud800"]
+SURROGATE_PATHS = ["\\udc80", "a\\ud800b", "..\\udc2f", "\\udcff/\\udcfe", "\\udc00\\ud800"]
 """Halves of characters, as JSON writes them: the way in for names that are no UTF-8."""
 
-HARMLESS = [
+HARMLESS_PATHS = [
     "..%2fglobex%2fsecret.txt",
     "%2e%2e/globex/secret.txt",
     "..%252fglobex",
@@ -132,15 +132,15 @@ def leads_astray(tool: str, path: str) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    return [one for one in sorted(folder.rglob("*")) if one.is_file()]
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def shown(path: str) -> str:
+def path_id(path: str) -> str:
     return quote(path, safe="/.")[:60] or "empty"
 
 
 @pytest.mark.requirement("P14", "X1", "P3")
-@each("path", [*LEADS_OUT, *ODD], ids=shown)
+@each("path", [*LEADS_OUT, *REFUSED_PATHS], ids=path_id)
 async def test_a_bad_path_is_refused_by_every_tool(tenant_files: TenantFiles, path: str) -> None:
     """Refused before anything is opened or made, inside or outside."""
     before = tenant_files.others()
@@ -155,12 +155,12 @@ async def test_a_bad_path_is_refused_by_every_tool(tenant_files: TenantFiles, pa
 
 
 @pytest.mark.requirement("X1", "P3", "P5", "P14")
-@pytest.mark.parametrize("path", RESPELT, ids=shown)
+@pytest.mark.parametrize("path", RESPELT_PATHS, ids=path_id)
 async def test_another_spelling_is_the_same_file_for_every_tool(
     tenant_files: TenantFiles, path: str
 ) -> None:
     """`.` and empty names lead nowhere; what is answered is the plain path."""
-    plain = RESPELT[path]
+    plain = RESPELT_PATHS[path]
     in_vault = path.replace("/workspace/", "/vault/")
     for write, name, where in (
         ("fs_write_text", path, plain),
@@ -170,9 +170,9 @@ async def test_another_spelling_is_the_same_file_for_every_tool(
         tenant_files.cleared()
         failed, text = await tenant_files.call(write, name)
         assert not failed, text
-        assert [str(one.relative_to(tenant_files.home)) for one in files_in(tenant_files.home)] == [
-            where
-        ]
+        assert [
+            str(path.relative_to(tenant_files.home)) for path in files_in(tenant_files.home)
+        ] == [where]
 
     tenant_files.cleared()
     await tenant_files.call("fs_write_text", plain)
@@ -203,12 +203,12 @@ async def test_another_spelling_is_the_same_folder_for_every_tool(
     await tenant_files.call("fs_write_text", "a/b/c")
     await tenant_files.call("vault_write", "a/b/c")
     listed = await tenant_files.call("fs_list", folder)
-    found = await tenant_files.call("workspace_list", folder)
+    answer = await tenant_files.call("workspace_list", folder)
     notes = await tenant_files.call("vault_list", folder.replace("/workspace/", "/vault/"))
 
-    assert (listed[0], found[0], notes[0]) == (False, False, False)
+    assert (listed[0], answer[0], notes[0]) == (False, False, False)
     assert '\\"c\\"' in listed[1] or '["c"]' in listed[1]
-    assert '"name":"c","path":"/workspace/a/b/c"' in found[1]
+    assert '"name":"c","path":"/workspace/a/b/c"' in answer[1]
     assert '"path":"/vault/a/b/c.md"' in notes[1]
 
 
@@ -228,7 +228,7 @@ async def test_every_spelling_of_the_root_lists_it(tenant_files: TenantFiles, fo
 
 
 @pytest.mark.requirement("P14")
-@pytest.mark.parametrize("path", HARMLESS, ids=shown)
+@pytest.mark.parametrize("path", HARMLESS_PATHS, ids=path_id)
 async def test_what_means_something_elsewhere_is_a_name_here(
     tenant_files: TenantFiles, path: str
 ) -> None:
@@ -242,13 +242,13 @@ async def test_what_means_something_elsewhere_is_a_name_here(
     assert (tenant_files.home / "vault" / f"{path}.md").is_file() != path.startswith(".")
     shutil.rmtree(tenant_files.home / "vault", ignore_errors=True)
 
-    assert [one.read_text() for one in tenant_files.home.rglob("*") if one.is_file()] == ["x"]
+    assert [path.read_text() for path in tenant_files.home.rglob("*") if path.is_file()] == ["x"]
     assert (tenant_files.home / path).read_text() == "x"
     assert {k: v for k, v in tenant_files.others().items() if k in before} == before
 
 
 @pytest.mark.requirement("P14")
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("half", SURROGATE_PATHS)
 @pytest.mark.parametrize("tool", TOOLS)
 async def test_half_characters_name_nothing(
     tenant_files: TenantFiles, tool: str, half: str
@@ -265,7 +265,7 @@ async def test_half_characters_name_nothing(
 
 
 @pytest.mark.requirement("P14")
-@each("path", [*LEADS_OUT, *ODD], ids=shown)
+@each("path", [*LEADS_OUT, *REFUSED_PATHS], ids=path_id)
 def test_a_bad_path_is_refused_by_rest_too(server: PackServer, path: str) -> None:
     """REST refuses the same paths as MCP and leaves the workspace empty."""
     agent = server.agent("rest", "hostile")
@@ -277,7 +277,7 @@ def test_a_bad_path_is_refused_by_rest_too(server: PackServer, path: str) -> Non
     assert not agent.folder.exists() or not list(agent.folder.iterdir())
 
 
-PIECES = st.sampled_from(
+PATH_PIECES = st.sampled_from(
     [
         "..",
         ".",
@@ -300,8 +300,8 @@ PIECES = st.sampled_from(
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.one_of(
-        st.lists(PIECES, max_size=8).map("/".join),
-        st.lists(PIECES, max_size=8).map("".join),
+        st.lists(PATH_PIECES, max_size=8).map("/".join),
+        st.lists(PATH_PIECES, max_size=8).map("".join),
         st.text(max_size=30),
     )
 )

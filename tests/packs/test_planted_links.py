@@ -29,9 +29,9 @@ def pipe(spot: Path, folder: Path) -> None:
 
 def listener(spot: Path, folder: Path) -> None:
     here = Path.cwd()
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as unix_socket:
         os.chdir(spot.parent)  # the address of a socket is at most 107 bytes long
-        made.bind(spot.name)
+        unix_socket.bind(spot.name)
         os.chdir(here)
 
 
@@ -50,7 +50,7 @@ def odd_bytes(spot: Path, folder: Path) -> None:
         file.write(SECRET.encode())
 
 
-PLANTED: dict[str, Callable[[Path, Path], None]] = {
+PLANTED_LINKS: dict[str, Callable[[Path, Path], None]] = {
     "link to a file": link("{folder}/outside/secret.txt"),
     "link to a folder": link("{folder}/outside"),
     "relative link to a file": link("../globex/secret.txt"),
@@ -73,7 +73,7 @@ PLANTED: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.requirement("P14")
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize("planted", PLANTED_LINKS)
 @pytest.mark.parametrize("below", ["", "/secret.txt", "/globex/secret.txt", "/etc/passwd", "/new"])
 async def test_nothing_that_stands_in_a_workspace_leads_out(
     tenant_files: TenantFiles, planted: str, below: str
@@ -86,7 +86,7 @@ async def test_nothing_that_stands_in_a_workspace_leads_out(
         if tool.startswith("vault_"):
             spot = tenant_files.home / "vault" / ("spot" if below or "list" in tool else "spot.md")
             spot.parent.mkdir()
-        PLANTED[planted](spot, tenant_files.folder)
+        PLANTED_LINKS[planted](spot, tenant_files.folder)
         failed, text = await tenant_files.call(tool, f"spot{below}")
         if "list" in tool and planted != "name of odd bytes":
             assert failed, (tool, text)

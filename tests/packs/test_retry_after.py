@@ -9,7 +9,7 @@ from gatepost_packs.openapi.errors import refusal_of
 from gatepost_packs.retry_after import retry_after
 from gatepost_packs.web.tools import _check_status
 
-WAITS = {
+RETRY_AFTER_VALUES = {
     "": None,
     "7": 7.0,
     "9999999999": 86_400.0,
@@ -21,10 +21,10 @@ WAITS = {
 
 
 @pytest.mark.requirement("X7", "P8", "P9")
-@pytest.mark.parametrize("text", WAITS)
+@pytest.mark.parametrize("text", RETRY_AFTER_VALUES)
 def test_a_wait_is_read_and_bounded(text: str) -> None:
     """Seconds or a date; at most a day."""
-    assert retry_after({"retry-after": text}) == WAITS[text]
+    assert retry_after({"retry-after": text}) == RETRY_AFTER_VALUES[text]
 
 
 @pytest.mark.requirement("X7", "P8", "P9")

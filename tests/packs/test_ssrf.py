@@ -25,7 +25,7 @@ LITERALS = """
 """
 """Addresses of this machine and of internal hosts, in every spelling that a parser accepts."""
 
-LOOKALIKES = [
+LOOKALIKE_HOSTS = [
     "\uff11\uff12\uff17.0.0.1",
     "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460",
     "127\u30020\u30020\u30021",
@@ -68,7 +68,7 @@ NAMES: dict[str, list[list[str]]] = {
 
 OTHER_NAMES = ["LOCALHOST", "localhost.", "a.localhost", "inside.example.", "INSIDE.example"]
 
-WHOLE = [
+WHOLE_URLS = [
     "http://www.web.test@127.0.0.1:{port}/",
     "http://www.web.test:80@127.0.0.1:{port}/",
     "http://127.0.0.1:{port}@www.web.test/",
@@ -141,17 +141,17 @@ WHOLE = [
     "http://www.web.test:x/",
 ]
 
-REFUSED = [
-    *(f"http://{host}:{{port}}/" for host in (*LITERALS.split(), *LOOKALIKES, *OTHER_NAMES)),
+REFUSED_URLS = [
+    *(f"http://{host}:{{port}}/" for host in (*LITERALS.split(), *LOOKALIKE_HOSTS, *OTHER_NAMES)),
     *(f"http://{name}:{{port}}/" for name in NAMES if not name.startswith("rebound")),
     "http://localhost:{port}/",
     "http://127.0.0.1/",
     "http://169.254.169.254/latest/meta-data/",
-    *WHOLE,
+    *WHOLE_URLS,
 ]
 """No proxy is asked for these."""
 
-REBOUND = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
+REBOUND_URLS = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
 """Names that resolve to a public address once, and to an internal address afterwards."""
 
 
@@ -218,14 +218,14 @@ URL_TOOLS = [
 ]
 
 
-SOME = [REFUSED[at : at + 12] for at in range(0, len(REFUSED), 12)]
-SHARES = pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
+REFUSED_BATCHES = [REFUSED_URLS[at : at + 12] for at in range(0, len(REFUSED_URLS), 12)]
+EACH_SHARE = pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
 """
 The first tool is given every URL, each other one a third of them, and with --slow all.
 
 They have one client, which judges what it is about to connect to.
 """
-TIMES = 3
+REBINDS = 3
 """How often a test resolves a name whose address changes."""
 
 
@@ -237,24 +237,24 @@ class Inside:
         self.port = self._sockets[0].getsockname()[1]
         if socket.has_dualstack_ipv6():
             self._sockets.append(socket.create_server(("::1", self.port), family=socket.AF_INET6))
-        for one in self._sockets:
-            one.setblocking(False)
+        for listener in self._sockets:
+            listener.setblocking(False)
 
     def connections(self) -> int:
         """Return how many connections came since the last call."""
-        found = 0
-        for one in self._sockets:
+        connections_made = 0
+        for listener in self._sockets:
             try:
-                connection, _ = one.accept()
+                connection, _ = listener.accept()
             except BlockingIOError:
                 continue
             connection.close()
-            found += 1
-        return found
+            connections_made += 1
+        return connections_made
 
     def close(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for listener in self._sockets:
+            listener.close()
 
 
 @pytest.fixture(scope="module")
@@ -308,8 +308,8 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 
 
 @pytest.mark.requirement("P9", "X4", "X5", "X7")
-@SHARES
-@each("some", SOME, ids=lambda urls: spelt(urls[0]))
+@EACH_SHARE
+@each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_url_does_not_lead_inside(
     agent: PackCaller,
@@ -329,9 +329,9 @@ def test_a_url_does_not_lead_inside(
 
 
 @pytest.mark.requirement("P9", "X5", "X7")
-@SHARES
-@each("some", SOME, ids=lambda urls: spelt(urls[0]))
-@each("taker", [one for one in URL_TOOLS if one.follows], ids=lambda one: one.what)
+@EACH_SHARE
+@each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
+@each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
 def test_a_redirect_does_not_lead_inside(
     agent: PackCaller,
     world: Internet,
@@ -352,7 +352,7 @@ def test_a_redirect_does_not_lead_inside(
 
 
 @pytest.mark.requirement("P9")
-@each("url", REBOUND, ids=spelt)
+@each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_name_that_changes_its_mind_does_not_lead_inside(
     agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
@@ -360,7 +360,7 @@ def test_a_name_that_changes_its_mind_does_not_lead_inside(
     """What was checked is what is connected to; the next check finds the change."""
     world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
-    for _ in range(TIMES):
+    for _ in range(REBINDS):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
         assert reply.kind != "internal", reply
 

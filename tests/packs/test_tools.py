@@ -21,7 +21,7 @@ class PackStep(NamedTuple):
 
 NOTES = {"notes.md": "Grüße\n".encode(), "src/a.py": b"1", "src/b/c.py": b"22"}
 
-WORKS = [
+WORKING_CALLS = [
     PackStep("X1", "fs_list", {}, ["notes.md", "src"], NOTES),
     PackStep("X1", "fs_list", {"path": "/workspace"}, ["notes.md", "src"], NOTES),
     PackStep("X1", "fs_list", {"path": "src"}, ["a.py", "b"], NOTES),
@@ -63,14 +63,14 @@ def put(agent: PackCaller, files: dict[str, bytes]) -> None:
         (agent.folder / path).write_bytes(data)
 
 
-def told(step: PackStep) -> Any:
-    shown = " ".join(f"{name}={value}" for name, value in step.arguments.items())
+def step_id(step: PackStep) -> Any:
+    arguments = " ".join(f"{name}={value}" for name, value in step.arguments.items())
     return pytest.param(
-        step, marks=pytest.mark.requirement(step.row), id=f"{step.tool} {shown}"[:80]
+        step, marks=pytest.mark.requirement(step.row), id=f"{step.tool} {arguments}"[:80]
     )
 
 
-@pytest.mark.parametrize("step", [told(step) for step in WORKS])
+@pytest.mark.parametrize("step", [step_id(step) for step in WORKING_CALLS])
 def test_a_call_answers_what_the_page_says(agent: PackCaller, step: PackStep) -> None:
     """The same by both protocols."""
     put(agent, step.files)
@@ -80,7 +80,7 @@ def test_a_call_answers_what_the_page_says(agent: PackCaller, step: PackStep) ->
     assert (reply.failure, reply.value) == (None, step.answer)
 
 
-FAILS = [
+FAILING_CALLS = [
     *[
         PackStep("P14", tool, {"path": path, **more}, ("validation", says))
         for tool, more in (
@@ -152,7 +152,7 @@ FAILS = [
 ]
 
 
-@pytest.mark.parametrize("step", [told(step) for step in FAILS])
+@pytest.mark.parametrize("step", [step_id(step) for step in FAILING_CALLS])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, step: PackStep) -> None:
     """In the words of the workspace; nothing of the machine's own paths."""
@@ -223,15 +223,15 @@ def test_what_is_remembered_is_read_again(agent: PackCaller) -> None:
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_names_never_meet(server: PackServer, protocol: Any) -> None:
     """Reading, listing, replacing and deleting touch only the caller's own files."""
-    one, other = server.agent(protocol), server.agent(protocol)
-    for agent in (one, other):
+    first, other = server.agent(protocol), server.agent(protocol)
+    for agent in (first, other):
         agent.call("fs_write_text", path="a/same.txt", text=agent.tenant)
         agent.call("memory_write", name="same", content=agent.tenant)
     other.call("fs_delete", path="a", recursive=True)
     other.call("memory_write", name="same", content="mine", append=True)
 
-    assert one.call("fs_read_text", path="a/same.txt").value == one.tenant
-    assert one.call("memory_read", name="same").value == one.tenant
+    assert first.call("fs_read_text", path="a/same.txt").value == first.tenant
+    assert first.call("memory_read", name="same").value == first.tenant
     assert other.call("fs_list").value == []
-    for path in (f"../{one.tenant}/a/same.txt", f"/workspace/../{one.tenant}/a/same.txt"):
+    for path in (f"../{first.tenant}/a/same.txt", f"/workspace/../{first.tenant}/a/same.txt"):
         assert other.call("fs_read_text", path=path).failure is not None

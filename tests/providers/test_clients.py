@@ -20,7 +20,7 @@ from tests.support.sign_in import RecordedExchanges, Wallet, provider_for, sdk_c
 pytestmark = pytest.mark.slow
 WITHIN_S = 60
 LINK = re.compile(r'href="([^"]*/sign-in/start\?[^"]*)"')
-AGAIN = re.compile(r'href="([^"]*/sign-in\?[^"]*)"')
+SIGN_IN_AGAIN = re.compile(r'href="([^"]*/sign-in\?[^"]*)"')
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
@@ -34,9 +34,9 @@ class DashboardUser(ProviderBrowser):
 
     def enter(self, page: str = "") -> httpx2.Response:
         """Sign in from a page with the link to the provider; return the dashboard's answer."""
-        found = LINK.search(page or self.get(f"{self.home}/sign-in").text)
-        assert found is not None
-        start = self.get(self.site.origin + found[1].replace("&amp;", "&"))
+        match = LINK.search(page or self.get(f"{self.home}/sign-in").text)
+        assert match is not None
+        start = self.get(self.site.origin + match[1].replace("&amp;", "&"))
         assert start.status_code == 303, start.text
         return self.get(self.walk(start.headers["location"], self.site.callback))
 
@@ -44,12 +44,12 @@ class DashboardUser(ProviderBrowser):
         """Sign out, and go on as the provider asks, until it leads back."""
         token = TOKEN.search(self.get(self.home).text)
         assert token is not None
-        left = self.http.post(
+        response = self.http.post(
             f"{self.home}/sign-out", data={"csrf": token[1]}, headers={"origin": self.site.origin}
         )
-        assert left.status_code == 303, left.text
-        assert left.headers["location"].startswith(self.provider.origin)
-        self.walk(left.headers["location"], self.site.signed_out)
+        assert response.status_code == 303, response.text
+        assert response.headers["location"].startswith(self.provider.origin)
+        self.walk(response.headers["location"], self.site.signed_out)
 
 
 def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
@@ -71,7 +71,7 @@ def test_signing_out_is_signing_out(pair: Pairing) -> None:
         assert user_browser.passwords == 1
         user_browser.leave()
         assert user_browser.get(user_browser.home).status_code == 303
-        again = AGAIN.search(user_browser.get(user_browser.site.signed_out).text)
+        again = SIGN_IN_AGAIN.search(user_browser.get(user_browser.site.signed_out).text)
         assert again is not None
         entered = user_browser.enter(user_browser.get(user_browser.site.origin + again[1]).text)
 
@@ -119,23 +119,23 @@ async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.M
     with ProviderBrowser(pair.provider, "alice") as person, anyio.fail_after(WITHIN_S):
         auth = provider_for(pair.client.resource, wallet, person)
         async with sdk_client(pair.client.resource, auth, "auto", wire) as client:
-            known = (await client.call_tool("whoami", {})).structured_content
+            caller = (await client.call_tool("whoami", {})).structured_content
 
-    assert known is not None
-    assert (known["subject_kind"], known["client_id"]) == ("user", AGENT)
-    assert READ in known["scopes"]
+    assert caller is not None
+    assert (caller["subject_kind"], caller["client_id"]) == ("user", AGENT)
+    assert READ in caller["scopes"]
     assert [each["resource"] for each in person.asked] == [pair.client.resource]
 
 
 def test_the_inspector_signs_in_by_itself(pair: Pairing, tmp_path: Path) -> None:
     """Its command line prints where to go, listens for the way back, and calls."""
     site = pair.provider.site
-    asked = [
+    words = [
         *("--cli", site.resource, "--transport", "http", "--format", "json"),
         *("--client-id", AGENT, "--callback-url", site.inspector),
         *("--method", "tools/call", "--tool-name", "whoami"),
     ]
-    told = {
+    variables = {
         **environment(),
         "HOME": str(tmp_path),
         "PATH": os.pathsep.join([str(no_browser(tmp_path)), environment()["PATH"]]),
@@ -143,7 +143,7 @@ def test_the_inspector_signs_in_by_itself(pair: Pairing, tmp_path: Path) -> None
         "MCP_AUTO_OPEN_ENABLED": "true",
         "NODE_EXTRA_CA_CERTS": str(site.company.bundle),
     }
-    process = Process(command(INSPECTOR, *asked), env=told, cwd=tmp_path)
+    process = Process(command(INSPECTOR, *words), env=variables, cwd=tmp_path)
     try:
         address = process.wait_for(r"(https://\S+code_challenge\S+)", timeout_s=WITHIN_S)[1]
         with ProviderBrowser(pair.provider, "alice") as person:

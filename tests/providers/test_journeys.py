@@ -22,7 +22,11 @@ LASTS_S, OVER_WITHIN_S = 2, 15
 
 def journey(name: str) -> pytest.MarkDecorator:
     """Mark a test as a journey that some providers cannot go; their `limits` say why."""
-    able = [one for one, provider in sorted(PROVIDERS.items()) if name not in provider.limits]
+    able = [
+        provider_name
+        for provider_name, provider in sorted(PROVIDERS.items())
+        if name not in provider.limits
+    ]
     assert 0 < len(able) < len(PROVIDERS), f"no limit is about {name!r}"
     return pytest.mark.parametrize("pair", able, indirect=True)
 
@@ -32,9 +36,9 @@ def refused(pair: Pairing, token: str) -> str:
     before = pair.refusals()
     answer = pair.client.call(token, "whoami")
     assert answer.status == 401, answer
-    told = answer.field("www-authenticate")
-    assert told is not None
-    assert 'error="invalid_token"' in told
+    challenge = answer.field("www-authenticate")
+    assert challenge is not None
+    assert 'error="invalid_token"' in challenge
     # The page of the metrics is made at most once a second.
     eventually(lambda: pair.refusals() - before, within=5)
     [reason] = pair.refusals() - before
@@ -44,11 +48,11 @@ def refused(pair: Pairing, token: str) -> str:
 
 def test_each_person_is_one_caller(pair: Pairing) -> None:
     """Two people of one client are two callers, and neither is taken for a machine."""
-    known = [pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob")]
+    callers = [pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob")]
 
-    assert [caller["subject_kind"] for caller in known] == ["user", "user"]
-    assert len({caller["subject"] for caller in known}) == 2
-    for caller in known:
+    assert [caller["subject_kind"] for caller in callers] == ["user", "user"]
+    assert len({caller["subject"] for caller in callers}) == 2
+    for caller in callers:
         assert caller["issuer"] == pair.provider.issuer
         assert caller["resource"] == pair.provider.site.resource
         assert set(pair.provider.scopes) <= set(caller["scopes"])
@@ -63,11 +67,11 @@ def test_a_person_stays_the_same_from_sign_in_to_sign_in(pair: Pairing) -> None:
 
 def test_a_machine_is_its_client(pair: Pairing) -> None:
     """Client credentials make a caller of the kind client, whose id is the client's."""
-    known = pair.client.whoami(pair.provider.machine_token())
+    caller = pair.client.whoami(pair.provider.machine_token())
 
-    assert (known["subject_kind"], known["subject"]) == ("client", MACHINE)
-    assert known["client_id"] == MACHINE
-    assert known["roles"] == []
+    assert (caller["subject_kind"], caller["subject"]) == ("client", MACHINE)
+    assert caller["client_id"] == MACHINE
+    assert caller["roles"] == []
 
 
 @journey("audience")

@@ -17,7 +17,7 @@ from tests.support.processes import free_port
 from tests.support.sign_in import SECRET
 
 pytestmark = pytest.mark.slow
-RECOGNISED = {
+RECOGNISED_PRESETS = {
     "canaille": "canaille",
     "django-oauth-toolkit": "django-oauth-toolkit",
     "glewlwyd": "generic",
@@ -53,18 +53,18 @@ def test_the_probe_writes_a_table_that_works(pair: Pairing, kind: str, tmp_path:
     """The table as printed, in a real Gatepost: the same token, and the same caller as before."""
     person = kind == "person"
     token = pair.provider.person_token("alice") if person else pair.provider.machine_token()
-    code, table, told = probed(pair, token)
-    assert code == 0, told
+    code, table, errors = probed(pair, token)
+    assert code == 0, errors
     issuers = tomllib.loads(table)["issuers"]
-    known, usual = called(pair, issuers, token, tmp_path), pair.client.whoami(token)
+    caller, usual = called(pair, issuers, token, tmp_path), pair.client.whoami(token)
 
-    assert [issuer["preset"] for issuer in issuers] == [RECOGNISED[pair.provider.name]]
-    assert known["subject_kind"] == ("user" if person else "client")
-    assert known["subject"] == usual["subject"]
-    assert person or known["subject"] == MACHINE
-    assert known["scopes"] == usual["scopes"]
-    assert token not in table + told
-    assert SECRET not in table + told
+    assert [issuer["preset"] for issuer in issuers] == [RECOGNISED_PRESETS[pair.provider.name]]
+    assert caller["subject_kind"] == ("user" if person else "client")
+    assert caller["subject"] == usual["subject"]
+    assert person or caller["subject"] == MACHINE
+    assert caller["scopes"] == usual["scopes"]
+    assert token not in table + errors
+    assert SECRET not in table + errors
 
 
 def test_the_probe_proposes_nothing_for_other_tokens(pair: Pairing) -> None:
@@ -73,13 +73,13 @@ def test_the_probe_proposes_nothing_for_other_tokens(pair: Pairing) -> None:
     for name in ("id_token", "refresh_token"):
         if name not in tokens:
             continue
-        code, table, told = probed(pair, tokens[name])
+        code, table, errors = probed(pair, tokens[name])
         [issuer] = tomllib.loads(table)["issuers"]
 
-        assert code == 1, told
+        assert code == 1, errors
         assert "tokens" not in issuer
         assert "audiences" not in issuer
-        assert "accepted" not in told.partition("No setting")[0]
+        assert "accepted" not in errors.partition("No setting")[0]
 
 
 def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
@@ -92,14 +92,14 @@ def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
 def test_the_check_finds_no_problem_where_there_is_none(pair: Pairing, tmp_path: Path) -> None:
     """Metadata, keys, introspection and the dashboard's client, as the journeys use them."""
     bundle = str(pair.provider.site.company.bundle)
-    code, said, told = checked(configuration(pair.provider, ca_bundle=bundle), tmp_path)
+    code, output, errors = checked(configuration(pair.provider, ca_bundle=bundle), tmp_path)
 
-    assert code == 0, said + told
-    assert re.search(r"config\.[EW]13\d", said + told) is None, said + told
-    assert f"{pair.provider.issuer}: metadata found" in said
-    assert "the dashboard's client is known" in said
+    assert code == 0, output + errors
+    assert re.search(r"config\.[EW]13\d", output + errors) is None, output + errors
+    assert f"{pair.provider.issuer}: metadata found" in output
+    assert "the dashboard's client is known" in output
     if "introspection" in pair.provider.table():
-        assert "introspection answers" in said
+        assert "introspection answers" in output
 
 
 def test_the_check_names_a_wrong_secret(pair: Pairing, tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_the_check_names_a_wrong_secret(pair: Pairing, tmp_path: Path) -> None:
         changes["introspection"] = {**table["introspection"], **wrong}
         expected.add("issuers[0].introspection")
     settings = configuration(pair.provider, ca_bundle=bundle, **changes)
-    code, said, told = checked(settings, tmp_path)
+    code, output, errors = checked(settings, tmp_path)
 
     assert code == 1
     for setting in expected:
-        assert setting in said + told
-    assert SECRET not in said + told
+        assert setting in output + errors
+    assert SECRET not in output + errors

@@ -51,7 +51,7 @@ def test_credentials_in_json_are_found_under_a_repeated_name() -> None:
     assert Redactor({"GCP": account}).clean("first-0123456789abcdef") == "[REDACTED:GCP]"
 
 
-OVERLAPS = [
+OVERLAPPING_SECRETS = [
     ({"LONG": "abcdefghij", "PART": "cdefgh"}, "xabcdefghijy", "x[REDACTED:LONG]y"),
     ({"LEFT": "abcdefgh", "RIGHT": "efghijklm"}, "xabcdefghijklmy", "x[REDACTED:RIGHT]y"),
     ({"ONE": "same-value", "TWO": "same-value"}, "same-value", "[REDACTED:ONE]"),
@@ -62,7 +62,7 @@ OVERLAPS = [
 ]
 
 
-@pytest.mark.parametrize(("secrets", "text", "clean"), OVERLAPS)
+@pytest.mark.parametrize(("secrets", "text", "clean"), OVERLAPPING_SECRETS)
 def test_where_several_overlap_the_same_one_always_gives_its_name(
     secrets: dict[str, str], text: str, clean: str
 ) -> None:
@@ -114,9 +114,9 @@ def planted(value: object, secret: str) -> object:
     if isinstance(value, str):
         return f"{value}{secret}"
     if isinstance(value, list):
-        return [planted(one, secret) for one in value]
+        return [planted(item, secret) for item in value]
     if isinstance(value, dict):
-        return {f"{key}{secret}": planted(one, secret) for key, one in value.items()}
+        return {f"{key}{secret}": planted(item, secret) for key, item in value.items()}
     return value
 
 
@@ -130,8 +130,8 @@ def test_json_stays_json_with_all_the_rest_in_place(
 
     clean = cleaned(encoded, REDACTOR)
 
-    wanted = planted(value, f"[REDACTED:{name}]")
-    assert (json.loads(encoded) if clean is None else json.loads(clean)) == wanted
+    expected = planted(value, f"[REDACTED:{name}]")
+    assert (json.loads(encoded) if clean is None else json.loads(clean)) == expected
     assert cleaned(json.dumps(value).encode(), REDACTOR) is None
 
 
@@ -143,12 +143,12 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("value", "wanted"), NUMBERS)
-def test_a_secret_of_digits_is_found_as_a_number(value: object, wanted: object) -> None:
+@pytest.mark.parametrize(("value", "expected"), NUMBERS)
+def test_a_secret_of_digits_is_found_as_a_number(value: object, expected: object) -> None:
     """A number cannot hold a marker: it becomes a string."""
     clean = cleaned(json.dumps(value).encode(), REDACTOR)
 
-    assert (None if clean is None else json.loads(clean)) == wanted
+    assert (None if clean is None else json.loads(clean)) == expected
 
 
 def test_what_is_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
@@ -159,7 +159,7 @@ def test_what_is_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
         assert REDACTOR.clean(once) is once
 
 
-ORDINARY = [
+ORDINARY_TEXTS = [
     "pip install scikit-learn  # from sk-learn; see class sk-toggleable__label-arrow",
     ".sk-folding-cube .sk-cube1:before { animation-delay: 0.3s }  /* sk-circle-fade-dot-12 */",
     "commit 9fceb02d0ae598e95dc970b74767f19372d61af8, see 123e4567-e89b-12d3-a456-426614174000",
@@ -174,7 +174,7 @@ ORDINARY = [
 ]
 
 
-@each("text", ORDINARY)
+@each("text", ORDINARY_TEXTS)
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Words that begin like tokens, hashes, ids, certificates, pictures."""
     assert Redactor({}).clean(text) is text
@@ -216,13 +216,13 @@ def test_tokens_of_known_services_are_found(name: str, token: str) -> None:
             assert f"[REDACTED:{name}]" in plain.clean(written), before
 
 
-HOSTILE = [
+HOSTILE_PREFIXES = [
     *("eyJ-", "xoxb-", "sk-", "Z2hwX", "ZXlKaGJHY2lPa", "Bearer ", "-----BEGIN PRIVATE KEY-----\n"),
     *("%25", "&amp;amp;", "\\", "\\u0041", "\n", "hf_", "glpat-a ", "eyJaaaaaaaaa."),
 ]
 
 
-@each("piece", HOSTILE)
+@each("piece", HOSTILE_PREFIXES)
 def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
     """A search that grew with the square of such a text would not come back from this one."""
     text = piece * (300_000 // len(piece))
@@ -239,14 +239,14 @@ def test_a_token_among_very_many_beginnings_is_found_all_the_same() -> None:
 
 PLAIN_PIECES = [b"ghp_", b"0a" * 20, b"86427531", b"8642", b"7531", b"Bearer ", b"a word"]
 BREAKS_AND_ESCAPES = [b"\n", b"\r\n  ", b"  ", b"%", b"&", b"\\", b'"', b"\\n", b"&#56;"]
-PIECES = st.sampled_from([*PLAIN_PIECES, *BREAKS_AND_ESCAPES])
+TEXT_PIECES = st.sampled_from([*PLAIN_PIECES, *BREAKS_AND_ESCAPES])
 
 
-@given(st.lists(PIECES, max_size=12).map(b"".join), st.sampled_from([REDACTOR, Redactor({})]))
+@given(st.lists(TEXT_PIECES, max_size=12).map(b"".join), st.sampled_from([REDACTOR, Redactor({})]))
 def test_one_search_finds_what_all_readings_of_a_text_hold(text: bytes, redactor: Redactor) -> None:
     """The escape behind the text makes the redactor read every decoding of it."""
     longer = text + b" . " + b"%41"
-    found = [one for one in redactor.spans(longer) if one.start < len(text)]
+    spans = [span for span in redactor.spans(longer) if span.start < len(text)]
 
-    assert not (redactor.surely_clear(text) and found)
+    assert not (redactor.surely_clear(text) and spans)
     assert redactor.clear(text) == (not redactor.spans(text))

@@ -8,24 +8,26 @@ from hypothesis import strategies as st
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
 from gatepost.redaction.redactor import Redactor
-from tests.redaction.test_automaton import PIECES
+from tests.redaction.test_automaton import TEXT_PIECES
 from tests.redaction.test_encodings import REDACTOR, SECRETS
 from tests.support.measuring import each
 
-FIRST, SECOND = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
-BETWEEN = {
-    "nothing": json.dumps({"q": FIRST + SECOND + "x" * 30_000}),
+FIRST_PART, SECOND_PART = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
+SEPARATED_PARTS = {
+    "nothing": json.dumps({"q": FIRST_PART + SECOND_PART + "x" * 30_000}),
     "blanks behind a line break": json.dumps(
-        {"q": FIRST + "\n" + " " * 12_000 + SECOND + "x" * 30_000}
+        {"q": FIRST_PART + "\n" + " " * 12_000 + SECOND_PART + "x" * 30_000}
     ),
-    "a long name": json.dumps({"q": FIRST, "n" * 12_000: SECOND, "z": "x" * 30_000}),
-    "white space of JSON": json.dumps({"q": FIRST, "r": SECOND, "z": "x" * 30_000}).replace(
-        ", ", " " * 12_000 + ", "
+    "a long name": json.dumps({"q": FIRST_PART, "n" * 12_000: SECOND_PART, "z": "x" * 30_000}),
+    "white space of JSON": json.dumps(
+        {"q": FIRST_PART, "r": SECOND_PART, "z": "x" * 30_000}
+    ).replace(", ", " " * 12_000 + ", "),
+    "words of JSON": json.dumps(
+        {"q": [FIRST_PART, *[True] * 12_000, SECOND_PART], "z": "x" * 30_000}
     ),
-    "words of JSON": json.dumps({"q": [FIRST, *[True] * 12_000, SECOND], "z": "x" * 30_000}),
 }
 
-HIDDEN = {
+HIDDEN_PARTS = {
     "names that begin what values end": (r'{"q":"FIRST\n"', ',"&#":"00009;"', ',"SECOND":1}'),
     "strings that begin what numbers end": (r'["FIRST\n%0"', ',9,"%0"', ',9,"SECOND"]'),
     "numbers apart from their signs": (r'["FIRST\n&#"', ',- 9,";&#"', ',9,";SECOND"]'),
@@ -41,7 +43,7 @@ HIDDEN = {
     ),
 }
 """White space that only one order, or one decoding, of the strings of a text shows to be that."""
-UNDECODED = (
+UNDECODED_TEXTS = (
     r"""{"q":"['FIRST\n'""",
     r",zzzzzz\u0027xxxxxxxx\u0027zzzzzz,'\t'",
     r"""'SECOND'\ud800"}""",
@@ -49,23 +51,26 @@ UNDECODED = (
 
 
 def _with_halves(begin: str, often: str, end: str) -> str:
-    return (begin + 3_000 * often + end).replace("FIRST", FIRST).replace("SECOND", SECOND)
+    return (begin + 3_000 * often + end).replace("FIRST", FIRST_PART).replace("SECOND", SECOND_PART)
 
 
-BETWEEN |= {
-    "a string that cannot be decoded": _with_halves(*UNDECODED),
-    **{name: _with_halves(*HIDDEN[name]) for name in [*HIDDEN][:2]},
-    **{f"{name}, in a text": json.dumps({"q": _with_halves(*HIDDEN[name])}) for name in HIDDEN},
+SEPARATED_PARTS |= {
+    "a string that cannot be decoded": _with_halves(*UNDECODED_TEXTS),
+    **{name: _with_halves(*HIDDEN_PARTS[name]) for name in [*HIDDEN_PARTS][:2]},
+    **{
+        f"{name}, in a text": json.dumps({"q": _with_halves(*HIDDEN_PARTS[name])})
+        for name in HIDDEN_PARTS
+    },
 }
 
 
-@each("between", BETWEEN)
+@each("between", SEPARATED_PARTS)
 def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(
     between: str,
 ) -> None:
     """The caller decides how far behind the cut of a record the rest of the secret comes."""
-    encoded = BETWEEN[between].encode()
-    for cut in range(10, encoded.index(FIRST.encode()) + len(FIRST)):
+    encoded = SEPARATED_PARTS[between].encode()
+    for cut in range(10, encoded.index(FIRST_PART.encode()) + len(FIRST_PART)):
         assert not is_clear_before(encoded, cut, REDACTOR)
 
 
@@ -88,38 +93,38 @@ def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
     assert is_clear_before(json.dumps({"q": line * 500}).encode(), 4_096, REDACTOR)
 
 
-@given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(1, 60))
+@given(st.lists(TEXT_PIECES, max_size=12).map(b"".join), st.integers(1, 60))
 def test_what_is_clear_before_a_cut_shows_nothing_there(text: bytes, cut: int) -> None:
     """A search of the whole document agrees, except for the first bytes of a token's form."""
     encoded = json.dumps({"text": text.decode() + "." * 9_000}).encode()
     for redactor in (REDACTOR, Redactor({})):
         if is_clear_before(encoded, cut, redactor):
-            shown = (cleaned(encoded, redactor) or encoded)[: cut - 12]
-            assert cut < 12 or shown == encoded[: cut - 12]
+            prefix = (cleaned(encoded, redactor) or encoded)[: cut - 12]
+            assert cut < 12 or prefix == encoded[: cut - 12]
 
 
 NEIGHBOURS = st.lists(
-    st.sampled_from(["x", "y" * 40, "it's", "n" * 900, 7, FIRST, SECOND]), max_size=9
+    st.sampled_from(["x", "y" * 40, "it's", "n" * 900, 7, FIRST_PART, SECOND_PART]), max_size=9
 )
-FAR: dict[str, object] = {
+FAR_APART: dict[str, object] = {
     "numbers": [7] * 9_000,
     "a name": {"n" * 30_000: 1},
-    "a name before a piece": {"n" * 30_000: FIRST},
+    "a name before a piece": {"n" * 30_000: FIRST_PART},
     "values": ["x"] * 200,
 }
 
 
-@given(NEIGHBOURS, st.sampled_from(sorted(FAR)), NEIGHBOURS, st.integers(0, 900))
+@given(NEIGHBOURS, st.sampled_from(sorted(FAR_APART)), NEIGHBOURS, st.integers(0, 900))
 def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
     before: list[object], between: str, behind: list[object], cut: int
 ) -> None:
     """Any separator may stand between the values, in the document or in one within a text."""
-    values = [*before, FIRST, FAR[between], SECOND, *behind]
+    values = [*before, FIRST_PART, FAR_APART[between], SECOND_PART, *behind]
     for begun in (values, {"q": values}, {"q": json.dumps(values)}, [repr(values)]):
         encoded = json.dumps([begun, {"z": "." * 30_000}]).encode()
         if is_clear_before(encoded, cut + 13, REDACTOR):
-            shown = bare(encoded[: cut + 1])
-            assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(shown)
+            prefix = bare(encoded[: cut + 1])
+            assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(prefix)
 
 
 def test_of_many_values_only_those_near_the_cut_are_searched() -> None:

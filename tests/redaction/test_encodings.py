@@ -203,7 +203,7 @@ def leaks(value: str, form: EncodedForm, text: str) -> bool:
     return any(window in plain for plain in readable for window in windows)
 
 
-EMBEDDED = [
+EMBEDDED_FORMS = [
     (name, form)
     for name in ("API_KEY", "PASSWORD", "PIN")
     for form in FORMS
@@ -213,7 +213,7 @@ EMBEDDED = [
 
 
 @pytest.mark.requirement("P13")
-@each(("name", "form"), EMBEDDED, ids=lambda part: part)
+@each(("name", "form"), EMBEDDED_FORMS, ids=lambda part: part)
 def test_each_encoding_is_found_in_the_middle_of_a_text(name: str, form: str) -> None:
     """It says which secret stood there, and what stood around it stays."""
     value, row = SECRETS[name], FORMS[form]
@@ -228,7 +228,7 @@ def test_each_encoding_is_found_in_the_middle_of_a_text(name: str, form: str) ->
     assert clean.endswith(" (after)")
 
 
-VALUES = st.text(
+SECRET_VALUES = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp", "Cs"]),
     min_size=8,
     max_size=40,
@@ -236,7 +236,7 @@ VALUES = st.text(
 
 
 @pytest.mark.requirement("P13")
-@given(VALUES, st.sampled_from(sorted(FORMS)), st.text("xyz 12:\n", max_size=9))
+@given(SECRET_VALUES, st.sampled_from(sorted(FORMS)), st.text("xyz 12:\n", max_size=9))
 def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> None:
     """This holds for any value and any surrounding text."""
     row = FORMS[form]
@@ -257,7 +257,7 @@ def test_escapes_may_be_mixed_character_by_character(value: str, data: st.DataOb
     """A reader undoes each escape, so each character may be written in its own way."""
     ways = [FORMS[name] for name in ("as it is", "percent, every byte", "HTML, decimal")]
     ways.append(FORMS["JSON, every character"])
-    written = "".join(data.draw(st.sampled_from(ways)).encode(one) for one in value)
+    written = "".join(data.draw(st.sampled_from(ways)).encode(character) for character in value)
 
     assert Redactor({"ANY": value}).clean(f"<{written}>") == "<[REDACTED:ANY]>"
 
@@ -271,9 +271,9 @@ def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     value, row = SECRETS["PASSWORD"], FORMS[form]
     written = row.encode(value)
     cut = data.draw(st.integers(1, len(written) - 1))
-    said = RedactedStream()
+    stream = RedactedStream()
 
-    heard = [said.text(piece, REDACTOR) for piece in (written[:cut], written[cut:], "the end")]
+    heard = [stream.text(piece, REDACTOR) for piece in (written[:cut], written[cut:], "the end")]
 
     whole = "".join(heard)
     assert value not in {whole, *row.decode(whole)}

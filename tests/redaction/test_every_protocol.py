@@ -14,7 +14,7 @@ from tests.redaction.test_encodings import FORMS, leaks
 from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
 from tests.support.measuring import each, eventually, overheard, steps
 
-VALUE = SECRETS["acme"]["API_KEY"]
+SECRET_VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"
 Said = Callable[[EchoServer, str], str]
 
@@ -52,7 +52,7 @@ def replayed(server: EchoServer, text: str) -> str:
     return first
 
 
-PLACES: dict[str, Said] = {
+OUTPUT_CHANNELS: dict[str, Said] = {
     "text": lambda server, text: server.call("say", text=text),
     "structured value": lambda server, text: server.call("say_rows", text=text),
     "blocks": lambda server, text: server.call("say_blocks", text=text),
@@ -80,19 +80,19 @@ PLACES: dict[str, Said] = {
     "REST refused argument": lambda server, text: server.rest("pick", text=text),
     "REST replay": replayed,
 }
-EVERYWHERE = ("as it is", "base64, one byte before", "percent")
+FORMS_EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 
 
 @pytest.mark.requirement("P13")
-@each("form", EVERYWHERE)
-@each("place", PLACES)
-def test_no_output_shows_a_secret(server: EchoServer, place: str, form: str) -> None:
+@each("form", FORMS_EVERYWHERE)
+@each("channel", OUTPUT_CHANNELS)
+def test_no_output_shows_a_secret(server: EchoServer, channel: str, form: str) -> None:
     """An output does not show even half of a secret, and names the secret instead."""
     row = FORMS[form]
 
-    answer = texts(PLACES[place](server, row.encode(VALUE)))
+    answer = texts(OUTPUT_CHANNELS[channel](server, row.encode(SECRET_VALUE)))
 
-    assert not leaks(VALUE, row, answer), answer
+    assert not leaks(SECRET_VALUE, row, answer), answer
     assert MARK in answer
 
 
@@ -105,15 +105,15 @@ def test_no_encoding_of_a_secret_gets_through(server: EchoServer, form: str) -> 
     value = SECRETS["acme"][secret]
     written = row.encode(value)
 
-    for place in ("text", "structured value", "blocks", "REST text", "REST value"):
-        answer = texts(PLACES[place](server, written))
+    for channel in ("text", "structured value", "blocks", "REST text", "REST value"):
+        answer = texts(OUTPUT_CHANNELS[channel](server, written))
 
-        assert not leaks(value, row, answer), (place, answer)
+        assert not leaks(value, row, answer), (channel, answer)
         assert f"[REDACTED:{secret}]" in answer
 
 
 @pytest.mark.requirement("P13")
-@each("written", EVERYWHERE)
+@each("written", FORMS_EVERYWHERE)
 @each("tool", ["crash", "forget"])
 @each("form", ["json", "console"])
 def test_the_log_holds_no_secret(
@@ -122,11 +122,11 @@ def test_the_log_holds_no_secret(
     """Events of tools and libraries, tracebacks and internal failures are redacted."""
     row = FORMS[written]
     with overheard(form) as log:
-        text = row.encode(VALUE)
+        text = row.encode(SECRET_VALUE)
         answer = server.call(tool, text=text) + server.rest(tool, text=text)
 
     logged = log.getvalue()
-    assert not leaks(VALUE, row, logged + answer), logged
+    assert not leaks(SECRET_VALUE, row, logged + answer), logged
     assert logged.count(MARK) >= 4
     assert SECRETS["acme"]["PIN"] not in logged
 
@@ -139,7 +139,7 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     with overheard("json") as log:
-        logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
+        logging.getLogger("library").error("%s and %s", SECRET_VALUE, SECRETS["zeta"]["OTHER"])
 
     assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
 
@@ -154,20 +154,22 @@ def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
     server.call("say", text="here", tenant="zeta")
     redaction = server.services.redaction
     with overheard(form) as log:
-        told = logging.getLogger("gatepost.upstreams")
-        told.error("ended: %s", VALUE, extra={"tenant": "acme", "reason": [f"said {VALUE}"]})
+        logger = logging.getLogger("gatepost.upstreams")
+        logger.error(
+            "ended: %s", SECRET_VALUE, extra={"tenant": "acme", "reason": [f"said {SECRET_VALUE}"]}
+        )
         before = log.getvalue()
-        logging.getLogger("library").error("also %s", VALUE, extra={"tenant": "zeta"})
-        few = steps(lambda: told.error("ended", extra={"tenant": "acme"}))
+        logging.getLogger("library").error("also %s", SECRET_VALUE, extra={"tenant": "zeta"})
+        few = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             version = -1 - number
             redaction._redactors[version] = Redactor({"KEY": f"a-secret-of-{number}"})
-        many = steps(lambda: told.error("ended", extra={"tenant": "acme"}))
+        many = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             del redaction._redactors[-1 - number]
 
     assert before.count(MARK) == 2
-    assert VALUE not in log.getvalue()
+    assert SECRET_VALUE not in log.getvalue()
     assert many <= few * 1.2
 
 
@@ -187,7 +189,7 @@ def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
 @pytest.mark.requirement("P13")
 def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) -> None:
     """A connection that one tenant's call opened serves others later."""
-    SAID[0] = f"{VALUE} and {SECRETS['zeta']['OTHER']}"
+    SAID[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
     server.call("say", text="so that it is known")
     server.call("leave", tenant="zeta")
     with overheard("json") as log:
@@ -197,7 +199,7 @@ def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) 
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("form", EVERYWHERE)
+@pytest.mark.parametrize("form", FORMS_EVERYWHERE)
 def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
     """Gatepost redacts the path, and the client's correlation id."""
     row, pin = FORMS[form], SECRETS["acme"]["PIN"]
@@ -213,10 +215,12 @@ def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
 @pytest.mark.requirement("P13")
 def test_other_tenants_secrets_are_not_looked_for(server: EchoServer) -> None:
     """They are ordinary text to this one: markers would tell which texts are secrets."""
-    answer = texts(server.call("say", text=f"{SECRETS['zeta']['OTHER']} {VALUE}", tenant="bare"))
+    answer = texts(
+        server.call("say", text=f"{SECRETS['zeta']['OTHER']} {SECRET_VALUE}", tenant="bare")
+    )
 
     assert SECRETS["zeta"]["OTHER"] in answer
-    assert VALUE in answer
+    assert SECRET_VALUE in answer
 
 
 @pytest.mark.requirement("P13")
@@ -244,11 +248,11 @@ def test_what_a_caller_writes_into_a_secret_argument_is_one_for_that_call(
     server: EchoServer, token: str, text: str, clean: str
 ) -> None:
     """Under the argument's name, and only for that call."""
-    wanted = f"[REDACTED:TOKEN] {clean}"
+    expected = f"[REDACTED:TOKEN] {clean}"
     if token.startswith("B"):
         assert clean in texts(server.rest("use", token=token, text=text))
     else:
-        assert wanted in texts(server.rest("use", token=token, text=text))
+        assert expected in texts(server.rest("use", token=token, text=text))
     assert not leaks(token, FORMS["as it is"], server.call("use", token=token, text=text))
     assert text in texts(server.rest("say", text=text))
 
@@ -267,12 +271,12 @@ TOKENS = {
 
 @pytest.mark.requirement("P13")
 @each("name", TOKENS)
-@each("place", ["text", "structured value", "blocks", "failure", "REST text"])
+@each("channel", ["text", "structured value", "blocks", "failure", "REST text"])
 def test_tokens_of_known_forms_go_although_no_tenant_has_such_a_secret(
-    server: EchoServer, name: str, place: str
+    server: EchoServer, name: str, channel: str
 ) -> None:
     """They go from the answers of every tenant, even of one without secrets."""
-    answer = texts(PLACES[place](server, TOKENS[name]))
+    answer = texts(OUTPUT_CHANNELS[channel](server, TOKENS[name]))
 
     assert TOKENS[name] not in answer
     assert f"[REDACTED:{name}]" in answer
@@ -281,6 +285,6 @@ def test_tokens_of_known_forms_go_although_no_tenant_has_such_a_secret(
 
 def test_the_answer_around_a_secret_is_as_it_was(server: EchoServer) -> None:
     """The same value, with the marker in the secret's place."""
-    answer = json.loads(server.rest("say_rows", text=VALUE))
+    answer = json.loads(server.rest("say_rows", text=SECRET_VALUE))
 
     assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}

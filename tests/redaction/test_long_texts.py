@@ -23,18 +23,18 @@ from gatepost.tools.redaction import answer_without, is_harmless
 from tests.redaction.test_encodings import FORMS
 from tests.support.measuring import each
 
-VALUE = "correct-horse-battery-staple"
-FEW = {"PASSWORD": VALUE}
-MANY = FEW | {f"S{number}": f"{number:04}-another-value" for number in range(100)}
+SECRET_VALUE = "correct-horse-battery-staple"
+FEW_SECRETS = {"PASSWORD": SECRET_VALUE}
+MANY_SECRETS = FEW_SECRETS | {f"S{number}": f"{number:04}-another-value" for number in range(100)}
 """Too many to screen a text for."""
-REDACTORS = {"few": Redactor(FEW), "many": Redactor(MANY)}
+REDACTORS = {"few": Redactor(FEW_SECRETS), "many": Redactor(MANY_SECRETS)}
 TOKENS = {
     "GITHUB_TOKEN": "ghp_" + "a1B2" * 9,
     "OPENAI_KEY": "sk-" + "0123456789abcdef" * 2,
     "SENDGRID_KEY": "SG." + "a1" * 11 + "." + "b2" * 21 + "c",
 }
 LINE = "A line of a document, as agents send and read them: many of it.\n"
-BESIDE = {
+NEIGHBOURING_TEXTS = {
     "lines": LINE,
     "indented lines": f"    {LINE}",
     "one line": LINE.replace("\n", " "),
@@ -50,13 +50,17 @@ def around(filler: str, at: int, planted: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.requirement("P13")
-@each(("many", "beside"), [(many, beside) for many in REDACTORS for beside in BESIDE], ids=str)
+@each(
+    ("many", "beside"),
+    [(many, beside) for many in REDACTORS for beside in NEIGHBOURING_TEXTS],
+    ids=str,
+)
 def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str) -> None:
     """It may cross the border of two searched pieces, or stand beside text like a secret."""
     redactor = REDACTORS[many]
-    for name, secret in {"PASSWORD": VALUE, **TOKENS}.items():
+    for name, secret in {"PASSWORD": SECRET_VALUE, **TOKENS}.items():
         for at in (2_000, *range(STEP_BYTES - len(secret) - 8, STEP_BYTES + 8, 9)):
-            before, planted, behind = around(BESIDE[beside], at, secret)
+            before, planted, behind = around(NEIGHBOURING_TEXTS[beside], at, secret)
 
             assert redactor.clean(before + planted + behind) == f"{before}[REDACTED:{name}]{behind}"
 
@@ -66,7 +70,7 @@ def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str)
 @each("many", sorted(REDACTORS), ids=str)
 def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
     """This holds for any number of secrets."""
-    written = FORMS[form].encode(VALUE)
+    written = FORMS[form].encode(SECRET_VALUE)
     before, planted, behind = around(LINE, STEP_BYTES - len(written) // 2, written)
 
     clean = REDACTORS[many].clean(before + planted + behind)
@@ -80,7 +84,7 @@ def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
 @each("indent", ["", " ", "\t", "\v", "\f"], ids=repr)
 def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> None:
     """A line may be indented by any blank, and the lines before it need not be."""
-    broken = f"\n{indent}".join(VALUE[at : at + 5] for at in range(0, len(VALUE), 5))
+    broken = f"\n{indent}".join(SECRET_VALUE[at : at + 5] for at in range(0, len(SECRET_VALUE), 5))
     before, planted, behind = around(LINE, 30_000, broken)
 
     assert REDACTORS["few"].clean(before + planted + behind) == (
@@ -88,16 +92,18 @@ def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> Non
     )
 
 
-PIECES = ["correct-", "horse-bat", "tery-", "staple"]
+SECRET_PIECES = ["correct-", "horse-bat", "tery-", "staple"]
 DIGITS = ["97-", 318, "x", 42, "-y", 2.5, "z"]
 """A secret whose pieces may be numbers."""
 ROWS: list[Any] = [
     {"id": 7, "name": "A row", "ok": True, "none": None, "of": ["a", 1.5e3]} for _ in range(60)
 ]
-SPLIT: dict[str, Any] = {
-    "values of a list": PIECES,
+SPLIT_SECRETS: dict[str, Any] = {
+    "values of a list": SECRET_PIECES,
     "values of an object": {"a": "correct-", "b": "horse-bat", "c": "tery-", "d": "staple"},
-    "values with numbers between": [one for piece in PIECES for one in (piece, 1, True, None)],
+    "values with numbers between": [
+        part for piece in SECRET_PIECES for part in (piece, 1, True, None)
+    ],
     "names and values": {"correct-": "horse-bat", "tery-": "staple"},
     "strings and numbers": DIGITS,
 }
@@ -111,15 +117,15 @@ WRITERS: dict[str, Callable[[Any], str]] = {
 
 
 @pytest.mark.requirement("P13")
-@each(("split", "written"), product(SPLIT, WRITERS), ids=str)
+@each(("split", "written"), product(SPLIT_SECRETS, WRITERS), ids=str)
 def test_a_split_secret_is_found_among_many_strings(
     monkeypatch: pytest.MonkeyPatch, split: str, written: str
 ) -> None:
     """It may stand before, among or behind them, or where a joined group of strings ends."""
     monkeypatch.setattr(quoted_strings, "STRINGS_AT_ONCE", 15)
-    redactor = Redactor({"PASSWORD": VALUE, "DIGITS": "".join(map(str, DIGITS))})
+    redactor = Redactor({"PASSWORD": SECRET_VALUE, "DIGITS": "".join(map(str, DIGITS))})
     for before in (*range(12), len(ROWS)):
-        text = WRITERS[written]([*ROWS[:before], SPLIT[split], *ROWS[before:]])
+        text = WRITERS[written]([*ROWS[:before], SPLIT_SECRETS[split], *ROWS[before:]])
         marks = [f"[REDACTED:{name}]" for name in ("PASSWORD", "DIGITS")]
 
         clean = cleaned_text(text, redactor)
@@ -135,28 +141,30 @@ def test_a_split_secret_is_found_among_many_strings(
             assert not any(piece in document for piece in (b"horse-bat", b"staple", b"97-", b"-y"))
 
 
-PARTS = st.sampled_from(
+TEXT_PARTS = st.sampled_from(
     [*"\"':-1e.+xs\0\1\n", " :", "--", "23", "-4", "4.5e+3", "true", "false", ", ", "7-", "truer"]
 )
 
 
-@given(st.lists(PARTS, max_size=30).map("".join), st.sampled_from("\"'"), st.sampled_from([2, 99]))
+@given(
+    st.lists(TEXT_PARTS, max_size=30).map("".join), st.sampled_from("\"'"), st.sampled_from([2, 99])
+)
 def test_strings_are_joined_in_the_orders_in_which_they_can_be_read(
     text: str, quote: str, at_once: int
 ) -> None:
     """One pattern gives the orders: strings, names, and numbers outside of both."""
     leaf = re.compile(rf"{quote}([^{quote}]*){quote}(\s*:)?|{quote}|(-?[0-9][0-9.eE+-]*)")
-    read = [one for one in leaf.finditer(text) if one[1] is not None or one[3]]
-    values = "".join(one[1] for one in read if one[1] and not one[2])
-    named = "".join(one[1] for one in read if one[1])
-    numbered = "".join(one[3] or one[1] for one in read if not one[2])
+    read = [match for match in leaf.finditer(text) if match[1] is not None or match[3]]
+    values = "".join(match[1] for match in read if match[1] and not match[2])
+    named = "".join(match[1] for match in read if match[1])
+    numbered = "".join(match[3] or match[1] for match in read if not match[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quoted_strings, "STRINGS_AT_ONCE", at_once)
 
         views = quoted_strings.joined_strings(text.encode(), quote.encode())
 
-    orders = [values, *(one for one in (named, numbered) if len(one) > len(values))]
-    assert views == [one.encode() for one in orders]
+    orders = [values, *(variant for variant in (named, numbered) if len(variant) > len(values))]
+    assert views == [order.encode() for order in orders]
 
 
 PACK = Pack("documents")
@@ -168,10 +176,17 @@ async def repeat(ctx: CallContext, text: str) -> str:
     return text
 
 
-PLANTED = (
+PLANTED_PIECES = (
     st.lists(
         st.sampled_from(
-            [[VALUE], PIECES, PIECES[::-1], [TOKENS["OPENAI_KEY"]], ["it's so"], ["\n", 7]]
+            [
+                [SECRET_VALUE],
+                SECRET_PIECES,
+                SECRET_PIECES[::-1],
+                [TOKENS["OPENAI_KEY"]],
+                ["it's so"],
+                ["\n", 7],
+            ]
         ),
         min_size=1,
         max_size=2,
@@ -181,7 +196,7 @@ PLANTED = (
 )
 
 
-@given(PLANTED, st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(REDACTORS)))
+@given(PLANTED_PIECES, st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(REDACTORS)))
 def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
     told: list[str | int], written: str, many: str
 ) -> None:
@@ -217,7 +232,7 @@ def test_a_document_may_be_cut_within_a_character(character: str) -> None:
     """The audit record cuts arguments, and would otherwise say nothing of the call."""
     redactor = REDACTORS["few"]
     document = json.dumps({"text": f"{character * 40}\n" * 500}, ensure_ascii=False).encode()
-    secret = document.replace(b"\\n", f"{VALUE}\\n".encode(), 1)
+    secret = document.replace(b"\\n", f"{SECRET_VALUE}\\n".encode(), 1)
 
     for cut in range(6_000, 6_008):
         assert cleaned(document[:cut], redactor) is None
@@ -247,10 +262,10 @@ def test_a_text_of_what_is_screened_for_is_screened_no_further() -> None:
     screen = Screen({b"sk-", b"ghp_"})
     clear, dense = b"." * STEP_BYTES, b"sk-" * STEP_BYTES
 
-    found = [*screen.places(clear + dense + clear)]
+    spans = [*screen.places(clear + dense + clear)]
     alone = [*screen.places(clear + b"sk-" + clear)]
 
-    ((begin, end),) = found
+    ((begin, end),) = spans
     assert STEP_BYTES - 9 < begin <= STEP_BYTES
     assert end == len(clear + dense + clear)
     ((_, end),) = alone

@@ -211,11 +211,11 @@ DEAR_TEXTS = {
     "beginnings of the caller's own secret": "a",
 }
 """What takes longest to search."""
-LONG = pytest.param(120_000, marks=pytest.mark.slow)
+LONG_TEXT_CHARS = pytest.param(120_000, marks=pytest.mark.slow)
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("length", [1_000, 16_000, LONG])
+@pytest.mark.parametrize("length", [1_000, 16_000, LONG_TEXT_CHARS])
 @each("text", DEAR_TEXTS.values(), ids=DEAR_TEXTS)
 async def test_an_expensive_search_delays_no_other_call(
     stage: RedactionRunner, text: str, length: int
@@ -229,8 +229,8 @@ async def test_an_expensive_search_delays_no_other_call(
         "take": {"text": text, "token": "a" * 4_000},
     }
     for name, arguments in ways.items():
-        held, limit = await shortest_hold(partial(stage.call, name, arguments), HOLD_S)
-        assert held < limit, (name, held, limit)
+        hold_s, limit = await shortest_hold(partial(stage.call, name, arguments), HOLD_S)
+        assert hold_s < limit, (name, hold_s, limit)
 
 
 @pytest.mark.requirement("P13")
@@ -244,4 +244,4 @@ def test_a_search_takes_no_more_steps_for_hundreds_of_secrets_than_for_dozens() 
         cleaned(document, redactor)  # what escapes stand for is remembered from here on
         return steps(lambda: redactor.clean(text)), steps(lambda: cleaned(document, redactor))
 
-    assert all(many <= one for many, one in zip(taken(400), taken(40), strict=True))
+    assert all(many <= few for many, few in zip(taken(400), taken(40), strict=True))

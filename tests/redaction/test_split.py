@@ -46,13 +46,13 @@ class EchoServer(Server):
     def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
         """Everything that comes of one request of 2026-07-28, events included."""
         fields, body = modern(method, params)
-        asked = json.loads(body)
-        asked["params"]["_meta"] |= {
+        message = json.loads(body)
+        message["params"]["_meta"] |= {
             "progressToken": 1,
             META + "logLevel": "debug",
             META + "clientCapabilities": TASKS,
         }
-        sent = json.dumps(asked).encode()
+        sent = json.dumps(message).encode()
         answer = self.client.send("POST", None, fields, sent, token=self.agent_tokens[tenant])
         return answer.body.decode()
 
@@ -86,8 +86,8 @@ class EchoServer(Server):
         fields, _ = modern("tasks/get", {"taskId": name})
         meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": TASKS}
         params = {"taskId": name, "_meta": meta}
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
-        body = json.dumps(asked).encode()
+        message_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
+        body = json.dumps(message_body).encode()
         token = self.agent_tokens["acme"]
         return self.client.send("POST", None, fields, body, token=token).body.decode()
 
@@ -112,32 +112,32 @@ def opened() -> Iterator[EchoServer]:
 
 def texts(answer: str) -> str:
     """All strings and names of an answer or of its events, and what is in base64 in them."""
-    found: list[str] = []
+    texts: list[str] = []
     lines = [line.removeprefix("data:") for line in answer.splitlines()]
     for line in lines:
         if line.strip().startswith(("{", "[")):
-            _gather(json.loads(line), found)
-    return "\n~\n".join(found)
+            _gather(json.loads(line), texts)
+    return "\n~\n".join(texts)
 
 
-def _gather(value: Any, found: list[str]) -> None:
+def _gather(value: Any, texts: list[str]) -> None:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            found.append(name)
-            _gather(inner, found)
+            texts.append(name)
+            _gather(inner, texts)
     elif isinstance(value, list):
         for inner in value:
-            _gather(inner, found)
+            _gather(inner, texts)
     elif value is not None:
-        found.append(str(value))
+        texts.append(str(value))
         try:
-            found.append(base64.b64decode(str(value), validate=True).decode(errors="replace"))
+            texts.append(base64.b64decode(str(value), validate=True).decode(errors="replace"))
         except (binascii.Error, ValueError):
             return
 
 
 NAMES = ("PIN", "TOKEN")
-INNOCENT = st.sampled_from(
+INNOCENT_TEXTS = st.sampled_from(
     [
         "application/json",
         "",
@@ -150,8 +150,8 @@ INNOCENT = st.sampled_from(
         "0",
     ]
 )
-OTHERS = st.none() | st.booleans() | st.integers(0, 9) | INNOCENT
-FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+OTHER_VALUES = st.none() | st.booleans() | st.integers(0, 9) | INNOCENT_TEXTS
+FEW_EXAMPLES = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -169,22 +169,22 @@ class SplitSecret:
         marks = f"[REDACTED:{name}]"
         cuts = sorted(data.draw(st.sets(st.integers(1, len(value) - 1), min_size=1, max_size=4)))
         self.pieces = [value[a:b] for a, b in zip([0, *cuts], [*cuts, len(value)], strict=True)]
-        before, behind = data.draw(INNOCENT), data.draw(INNOCENT)
-        told, clean = [*self.pieces], [marks] * len(self.pieces)
-        told[0], clean[0] = before + told[0], before + clean[0]
-        told[-1], clean[-1] = told[-1] + behind, clean[-1] + behind
-        first, last = (data.draw(st.lists(OTHERS, max_size=3)) for _ in range(2))
+        before, behind = data.draw(INNOCENT_TEXTS), data.draw(INNOCENT_TEXTS)
+        parts, clean = [*self.pieces], [marks] * len(self.pieces)
+        parts[0], clean[0] = before + parts[0], before + clean[0]
+        parts[-1], clean[-1] = parts[-1] + behind, clean[-1] + behind
+        first, last = (data.draw(st.lists(OTHER_VALUES, max_size=3)) for _ in range(2))
         self.value = value
         self.leaves: list[tuple[Any, Any]] = [
-            *((one, one) for one in first),
-            *zip(told, clean, strict=True),
-            *((one, one) for one in last),
+            *((piece, piece) for piece in first),
+            *zip(parts, clean, strict=True),
+            *((piece, piece) for piece in last),
         ]
 
 
 def shaped(data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0) -> tuple[Any, Any]:
     """An object or list that holds these leaves in their order, told and clean."""
-    told: list[Any] = []
+    shapes: list[Any] = []
     clean: list[Any] = []
     rest = [*leaves]
     while rest:
@@ -192,14 +192,14 @@ def shaped(data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0) -
         inner, rest = rest[:many], rest[many:]
         if many > 1 and depth < 3 and data.draw(st.booleans()):
             each = shaped(data, inner, depth + 1)
-            told.append(each[0])
+            shapes.append(each[0])
             clean.append(each[1])
         else:
-            told += [one for one, _ in inner]
-            clean += [one for _, one in inner]
+            shapes += [part for part, _ in inner]
+            clean += [mark for _, mark in inner]
     if depth and data.draw(st.booleans()):
-        return told, clean
-    return tuple({f"k{at}": one for at, one in enumerate(each)} for each in (told, clean))  # type: ignore[return-value]
+        return shapes, clean
+    return tuple({f"k{at}": leaf for at, leaf in enumerate(each)} for each in (shapes, clean))  # type: ignore[return-value]
 
 
 def result(answer: str) -> dict[str, Any]:
@@ -210,38 +210,38 @@ def result(answer: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("P13")
-@FEW
+@FEW_EXAMPLES
 @given(st.data())
 def test_neither_copy_shows_a_secret_split_over_members(
     server: EchoServer, data: st.DataObject
 ) -> None:
     """Text, structured value and the answer by REST say the same, with the secret's parts gone."""
-    told, clean = shaped(data, SplitSecret(data).leaves)
+    value, clean = shaped(data, SplitSecret(data).leaves)
 
-    for answer in (server.call("give", value=told), server.old("give", value=told)):
-        shown = result(answer)
-        assert shown["structuredContent"] == clean
-        assert json.loads(shown["content"][0]["text"]) == clean
-    assert json.loads(server.rest("give", value=told)) == clean
+    for answer in (server.call("give", value=value), server.old("give", value=value)):
+        output = result(answer)
+        assert output["structuredContent"] == clean
+        assert json.loads(output["content"][0]["text"]) == clean
+    assert json.loads(server.rest("give", value=value)) == clean
 
 
 @pytest.mark.requirement("P13")
-@FEW
+@FEW_EXAMPLES
 @given(st.data())
 def test_no_block_shows_a_part_of_a_secret(server: EchoServer, data: st.DataObject) -> None:
     """Texts among other blocks, and a copy that the author wrote in another way."""
-    told, clean = shaped(data, SplitSecret(data).leaves)
-    texts = [(one, other) for one, other in SplitSecret(data).leaves if isinstance(one, str)]
+    value, clean = shaped(data, SplitSecret(data).leaves)
+    texts = [(leaf, other) for leaf, other in SplitSecret(data).leaves if isinstance(leaf, str)]
 
-    shown = result(server.call("give_apart", value=told, texts=[one for one, _ in texts]))
+    output = result(server.call("give_apart", value=value, texts=[text for text, _ in texts]))
 
-    first, *others = [block["text"] for block in shown["content"] if block["type"] == "text"]
-    assert shown["structuredContent"] == json.loads(first) == clean
+    first, *others = [block["text"] for block in output["content"] if block["type"] == "text"]
+    assert output["structuredContent"] == json.loads(first) == clean
     assert others == [other for _, other in texts]
-    assert {block["name"] for block in shown["content"] if "name" in block} <= {"innocent"}
+    assert {block["name"] for block in output["content"] if "name" in block} <= {"innocent"}
 
 
-SPLIT = [
+SPLIT_CREDENTIALS = [
     ({"authorization": "Bearer {}", "accept": "application/json"}, "TOKEN"),
     ({"authorization": "Bearer {}", "accept": "application/json"}, "PIN"),
     ({"rows": ["Bearer {}", "application/json"]}, "PIN"),
@@ -249,20 +249,20 @@ SPLIT = [
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize(("value", "name"), SPLIT)
+@pytest.mark.parametrize(("value", "name"), SPLIT_CREDENTIALS)
 def test_neighbours_of_a_credential_stay(server: EchoServer, value: Any, name: str) -> None:
     """What follows a secret behind `Bearer` in another member is no part of it."""
     written = json.dumps(value)
-    told = json.loads(written.replace("{}", SECRETS["acme"][name]))
+    given_value = json.loads(written.replace("{}", SECRETS["acme"][name]))
     clean = json.loads(written.replace("{}", f"[REDACTED:{name}]"))
 
-    shown = result(server.call("give", value=told))
+    output = result(server.call("give", value=given_value))
 
-    assert shown["structuredContent"] == json.loads(shown["content"][0]["text"]) == clean
-    assert json.loads(server.rest("give", value=told)) == clean
+    assert output["structuredContent"] == json.loads(output["content"][0]["text"]) == clean
+    assert json.loads(server.rest("give", value=given_value)) == clean
 
 
-MIXED = [
+MIXED_DOCUMENTS = [
     ({"correct-horse": "-battery-staple"}, {"[REDACTED:TOKEN]": "[REDACTED:TOKEN]"}),
     ({"a": "86427", "b": 53108642, "c": "753"}, dict.fromkeys("abc", "[REDACTED:PIN]")),
     ({"a": 86427531, "b": 8642753}, None),
@@ -270,12 +270,14 @@ MIXED = [
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize(("told", "clean"), MIXED)
-def test_names_and_numbers_are_parts_as_well(server: EchoServer, told: Any, clean: Any) -> None:
+@pytest.mark.parametrize(("value", "clean"), MIXED_DOCUMENTS)
+def test_names_and_numbers_are_parts_as_well(server: EchoServer, value: Any, clean: Any) -> None:
     """A secret may go on from a name to its value, and over a number between two strings."""
-    shown = result(server.call("give", value=told))
+    output = result(server.call("give", value=value))
 
-    assert shown["structuredContent"] == json.loads(shown["content"][0]["text"]) == (clean or told)
+    assert (
+        output["structuredContent"] == json.loads(output["content"][0]["text"]) == (clean or value)
+    )
 
 
 def read(server: EchoServer, text: str) -> str:
@@ -300,7 +302,7 @@ def replayed(server: EchoServer, text: str) -> str:
     return server.rest("say_once", key, text=text)
 
 
-PLACES: dict[str, Callable[[EchoServer, str], str]] = {
+OUTPUT_CHANNELS: dict[str, Callable[[EchoServer, str], str]] = {
     "text": lambda server, text: server.call("say", text=text),
     "text in a session": lambda server, text: server.old("say", text=text),
     "string of a structured value": lambda server, text: server.call("say_rows", text=text),
@@ -318,12 +320,12 @@ PLACES: dict[str, Callable[[EchoServer, str], str]] = {
 
 
 @pytest.mark.requirement("P13")
-@each("place", PLACES)
-def test_a_text_that_is_json_is_read_like_one(server: EchoServer, place: str) -> None:
+@each("channel", OUTPUT_CHANNELS)
+def test_a_text_that_is_json_is_read_like_one(server: EchoServer, channel: str) -> None:
     """Wherever a tool writes a document into a text, and within another one."""
     document = {"a": "correct-horse", "n": 7, "b": ["-battery-staple"], "c": "application/json"}
-    for told in (document, {"inner": json.dumps(document)}):
-        answer = texts(PLACES[place](server, json.dumps(told)))
+    for text in (document, {"inner": json.dumps(document)}):
+        answer = texts(OUTPUT_CHANNELS[channel](server, json.dumps(text)))
 
         assert "correct-horse" not in answer
         assert "-battery-staple" not in answer

@@ -18,8 +18,8 @@ from tests.support.measuring import each, steps
 
 ROW = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
 TABLE = json.dumps([ROW] * 15)
-SHORT = "kL3-mN7_q"
-GAPS = {
+SHORT_SECRET = "kL3-mN7_q"
+SEPARATORS = {
     "a list": '", "',
     "a list over lines": '",\n    "',
     "a Python list": "', '",
@@ -38,12 +38,12 @@ def ways_to_cut(value: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.requirement("P13")
-@each("gap", GAPS, ids=str)
+@each("gap", SEPARATORS, ids=str)
 def test_every_way_to_cut_a_secret_is_found(gap: str) -> None:
     """Into single bytes, too, and where the outer pieces are the ends of longer strings."""
-    redactor, between = Redactor({"KEY": SHORT}), GAPS[gap]
+    redactor, between = Redactor({"KEY": SHORT_SECRET}), SEPARATORS[gap]
     quote = between[0]
-    for pieces in ways_to_cut(SHORT):
+    for pieces in ways_to_cut(SHORT_SECRET):
         for before, behind in (("", ""), ("left", "right")):
             planted = f"[{quote}{before}{between.join(pieces)}{behind}{quote}]"
 
@@ -59,14 +59,14 @@ def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
     secret = "a12-b345c6"
     redactor = Redactor({"KEY": secret})
     for pieces in ways_to_cut(secret):
-        leaves = [one if one.isdigit() else json.dumps(one) for one in pieces]
+        leaves = [piece if piece.isdigit() else json.dumps(piece) for piece in pieces]
 
         clean = cleaned_text(f"{TABLE}, [{', '.join(leaves)}]", redactor)
 
         assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
 
 
-SPREAD = {
+SPREAD_SECRETS = {
     "an escape of JSON": ["secret-\\u0", "061bc-42"],
     "an escape of a program": ["secret-\\x", "61bc-42"],
     "an escape of URLs": ["secret-%6", "1bc-42"],
@@ -81,29 +81,29 @@ SPREAD = {
 
 @pytest.mark.requirement("P13")
 @each("quote", ['"', "'"], ids=str)
-@each("spread", SPREAD, ids=str)
+@each("spread", SPREAD_SECRETS, ids=str)
 def test_what_stands_for_one_character_may_be_split_too(spread: str, quote: str) -> None:
     """A reader that joins the strings first decodes what neither of them holds."""
     value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
-    planted = f", {quote}".join(f"{piece}{quote}" for piece in SPREAD[spread])
+    planted = f", {quote}".join(f"{piece}{quote}" for piece in SPREAD_SECRETS[spread])
 
     clean = cleaned_text(f"{TABLE}, {quote}{planted}", Redactor({"KEY": value}))
 
-    assert clean.count("[REDACTED:KEY]") == len(SPREAD[spread])
+    assert clean.count("[REDACTED:KEY]") == len(SPREAD_SECRETS[spread])
 
 
 @pytest.mark.requirement("P13")
-@each("spread", SPREAD, ids=str)
+@each("spread", SPREAD_SECRETS, ids=str)
 def test_what_stands_for_one_character_is_found_over_the_end_of_a_step(spread: str) -> None:
     """A long text is looked at in steps, and each place in it may be the end of one."""
     value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
-    redactor, (begin, end) = Redactor({"KEY": value}), SPREAD[spread]
-    for place in range(len(begin) + 1):
-        before = TABLE.ljust(STEP_BYTES - place - 1)
+    redactor, (begin, end) = Redactor({"KEY": value}), SPREAD_SECRETS[spread]
+    for offset in range(len(begin) + 1):
+        before = TABLE.ljust(STEP_BYTES - offset - 1)
 
         clean = cleaned_text(f'{before}"{begin}", "{end}"', redactor)
 
-        assert clean.count("[REDACTED:KEY]") == 2, place
+        assert clean.count("[REDACTED:KEY]") == 2, offset
 
 
 @pytest.mark.requirement("P13")
@@ -135,15 +135,16 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
 
 
 @pytest.mark.requirement("P13")
-@each("byte", sorted(SHORT), ids=str)
+@each("byte", sorted(SHORT_SECRET), ids=str)
 def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> None:
     """If nothing stands between strings, each quotation mark may begin one or end one."""
-    redactor, text = Redactor({"KEY": SHORT}), f'"{byte}' + '",' * 20
+    redactor, text = Redactor({"KEY": SHORT_SECRET}), f'"{byte}' + '",' * 20
     redactor.is_unsplit(text.encode())  # what it is looked for with is kept
 
-    one, two = (steps(lambda: redactor.is_unsplit(text.encode() * many)) for many in (300, 600))  # noqa: B023
+    fewer = steps(lambda: redactor.is_unsplit(text.encode() * 300))
+    more = steps(lambda: redactor.is_unsplit(text.encode() * 600))
 
-    assert two < 3 * one
+    assert more < 3 * fewer
 
 
 @pytest.mark.requirement("P13")
@@ -173,7 +174,7 @@ def test_a_text_is_not_compared_with_any_number_of_values_that_end_alike() -> No
         redactor.is_unsplit(b'"none"')  # what it is looked for with is kept
 
     few, more = (
-        steps(lambda: [redactor.is_unsplit(one) for one in texts])  # noqa: B023
+        steps(lambda: [redactor.is_unsplit(text) for text in texts])  # noqa: B023
         for redactor in (some, many)
     )
 
@@ -188,7 +189,7 @@ def test_a_process_has_a_bounded_number_of_screens(monkeypatch: pytest.MonkeyPat
     redactors = [Redactor({"KEY": f"kQz7vXw2pLm{number}Rt"}) for number in range(3)]
     text = b'"one", ' * 400
 
-    assert [one.is_unsplit(text) for one in redactors] == [True, True, False]
+    assert [redactor.is_unsplit(text) for redactor in redactors] == [True, True, False]
     assert len(screens) == 2
     del redactors
     gc.collect()

@@ -9,7 +9,7 @@ from tests.redaction import conftest
 from tests.support.commands import DeploymentFolder
 from tests.support.connections import answered_text, stdio_process
 
-VALUE = 'what-only-tools"may-have'
+SECRET_VALUE = 'what-only-tools"may-have'
 
 
 @pytest.fixture
@@ -27,15 +27,15 @@ def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
         "stdio": {"tenant": "acme", "subject": "alice"},
     }
     deployment.write()
-    deployment.set("API_KEY", VALUE, "acme")
+    deployment.set("API_KEY", SECRET_VALUE, "acme")
     config = (deployment.folder / "gatepost.toml").read_text()
 
     with stdio_process(deployment.folder, config) as talk:
-        said = answered_text(talk.of(talk.call("say", identity=1, text=f"it is {VALUE}")))
+        text = answered_text(talk.of(talk.call("say", identity=1, text=f"it is {SECRET_VALUE}")))
         used = answered_text(talk.of(talk.call("use", identity=2, token="secret:API_KEY")))
-        talk.of(talk.call("crash", identity=3, text=VALUE))
+        talk.of(talk.call("crash", identity=3, text=SECRET_VALUE))
         talk.hang_up()
 
-        assert (said, used) == ("it is [REDACTED:API_KEY]", "[REDACTED:API_KEY] ")
+        assert (text, used) == ("it is [REDACTED:API_KEY]", "[REDACTED:API_KEY] ")
         assert "only-tools" not in talk.output
         assert talk.output.count("[REDACTED:API_KEY]") > 5

@@ -59,8 +59,8 @@ async def compared(
     client = EndpointClient(tools, obtainable=obtainable)
     client.caller = caller
     rest = RestEndpoint(client.runner, client.registry)
-    listed = [one["name"] for one in (await client.ask("tools/list")).json["result"]["tools"]]
-    shown = [one["name"] for one in (await rest.tools(caller)).json]
+    listed = [tool["name"] for tool in (await client.ask("tools/list")).json["result"]["tools"]]
+    names = [tool["name"] for tool in (await rest.tools(caller)).json]
     ran = []
     for name in [*client.registry.tools, "tool_99"]:
         over_mcp, over_rest = await client.call(name), await rest.call(caller, name)
@@ -70,7 +70,7 @@ async def compared(
             ran.append(name)
             assert over_rest.json == {"result": caller.tenant_id}
     # This protocol has no step-up: what it lists can be called.
-    assert shown == ran == [name for name in listed if name in ran]
+    assert names == ran == [name for name in listed if name in ran]
 
 
 @given(registries(), CALLERS)

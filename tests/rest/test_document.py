@@ -60,14 +60,16 @@ async def guarded(ctx: CallContext) -> str:
     return "no"
 
 
-NAMED = [*pack.tools, "nothing"]
+TOOL_NAMES = [*pack.tools, "nothing"]
 
 # The document cannot know what arguments a tool takes, so a good object may still be refused.
 LEFT_OUT = ["positive_data_acceptance"]
 
-FEW, MANY = 3, 16
+FEW_EXAMPLES, MANY_EXAMPLES = 3, 16
 """Beside those that each value of each schema asks for, which are hundreds."""
-EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+EXAMPLES = pytest.mark.parametrize(
+    "examples", [FEW_EXAMPLES, pytest.param(MANY_EXAMPLES, marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +126,10 @@ def tried(
             wrong.add(str(event.value))
         if isinstance(event, ScenarioFinished):
             sent += len(event.recorder.interactions)
-            for found in event.recorder.checks.values():
-                for one in found:
-                    if one.status is Status.FAILURE:
-                        wrong.add(f"{event.label}: {one.name}: {one.failure_info.failure}")
+            for checks in event.recorder.checks.values():
+                for check in checks:
+                    if check.status is Status.FAILURE:
+                        wrong.add(f"{event.label}: {check.name}: {check.failure_info.failure}")
     return sent, wrong
 
 
@@ -137,7 +139,7 @@ def test_generated_requests_find_what_the_document_says(server: Server, examples
     document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
-    if examples == FEW:
+    if examples == FEW_EXAMPLES:
         # An administrator asks there below; others are refused before anything is read.
         document["paths"] = {
             path: item for path, item in document["paths"].items() if not path.startswith("/v1/")
@@ -152,9 +154,9 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
     """Whatever arguments and headers there are, nothing breaks and nothing is undescribed."""
     document = believed(fetched(server))
     call = document["paths"]["/tool/{name}/call"]
-    call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
+    call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": TOOL_NAMES}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
-    sent, wrong = tried(server, document, MANY, without=[*LEFT_OUT, "unsupported_method"])
+    sent, wrong = tried(server, document, MANY_EXAMPLES, without=[*LEFT_OUT, "unsupported_method"])
 
     assert wrong == set()
     assert sent > 50

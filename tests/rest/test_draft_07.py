@@ -13,7 +13,7 @@ from gatepost.tools.raw_schema import validator_of
 from tests.support.measuring import each
 
 NAMES = st.sampled_from(["a", "b", "c"])
-LEAVES = st.sampled_from(
+LEAF_SCHEMAS = st.sampled_from(
     [
         True, False, {}, {"type": "integer"}, {"type": "string", "minLength": 1}, {"const": 1},
         {"enum": ["x", None, {"$ref": "data, not a reference"}]}, {"type": "null"},
@@ -21,14 +21,14 @@ LEAVES = st.sampled_from(
     ]
 )  # fmt: skip
 REFERENCES = st.sampled_from(["#/$defs/a", "#/$defs/b", "#here", "#/$defs/c/prefixItems/0"])
-VALUES = st.recursive(
+JSON_VALUES = st.recursive(
     st.sampled_from([None, True, 0, 1, 2, -1, 1.0, "", "x", "xy"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
 
 
-TOGETHER = [
+RELATED_KEYWORDS = [
     ("type",), ("properties", "additionalProperties", "patternProperties"), ("propertyNames",),
     ("prefixItems", "items"), ("items",), ("contains", "minContains"), ("contains",), ("allOf",),
     ("anyOf",), ("oneOf",), ("not",), ("if", "then", "else"), ("dependentRequired",),
@@ -60,14 +60,14 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
         "description": st.just("said"),
     }
 
-    def made(chosen: list[tuple[str, ...]]) -> st.SearchStrategy[dict[str, Any]]:
+    def strategy_of(chosen: list[tuple[str, ...]]) -> st.SearchStrategy[dict[str, Any]]:
         keywords = {keyword for group in chosen for keyword in group}
         return st.fixed_dictionaries({name: values.get(name, inner) for name in keywords})
 
-    return st.lists(st.sampled_from(TOGETHER), min_size=1, max_size=2).flatmap(made)
+    return st.lists(st.sampled_from(RELATED_KEYWORDS), min_size=1, max_size=2).flatmap(strategy_of)
 
 
-SCHEMAS = st.recursive(LEAVES, nodes, max_leaves=6)
+SCHEMAS = st.recursive(LEAF_SCHEMAS, nodes, max_leaves=6)
 
 
 def rooted(node: Any, first: Any, second: Any) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def rooted(node: Any, first: Any, second: Any) -> dict[str, Any]:
 
 def _without_references(node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_references(one) for one in node]
+        return [_without_references(child) for child in node]
     if isinstance(node, dict) and "enum" not in node:
-        return {name: _without_references(one) for name, one in node.items() if name != "$ref"}
+        return {name: _without_references(child) for name, child in node.items() if name != "$ref"}
     return node
 
 
@@ -104,7 +104,7 @@ def converted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("O1")
-@given(SCHEMAS, SCHEMAS, SCHEMAS, VALUES)
+@given(SCHEMAS, SCHEMAS, SCHEMAS, JSON_VALUES)
 def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
     """Whatever the keywords are, as long as draft-07 has words for them."""
     schema = rooted(node, one, two)
@@ -115,7 +115,7 @@ def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, valu
     assert json.dumps(schema) == before
 
 
-LOOSER = {
+DROPPED_KEYWORDS = {
     "unevaluatedProperties": SCHEMAS,
     "unevaluatedItems": SCHEMAS,
     "minContains": st.integers(0, 3),
@@ -128,7 +128,7 @@ LOOSER = {
 
 
 @pytest.mark.requirement("O1")
-@given(st.fixed_dictionaries({}, optional=LOOSER), VALUES)
+@given(st.fixed_dictionaries({}, optional=DROPPED_KEYWORDS), JSON_VALUES)
 def test_what_draft_07_cannot_say_makes_it_accept_more(node: dict[str, Any], value: Any) -> None:
     """A client never refuses what the tool takes; what it lets through the tool's check refuses."""
     schema = rooted(node, True, True)
@@ -136,7 +136,7 @@ def test_what_draft_07_cannot_say_makes_it_accept_more(node: dict[str, Any], val
     assert not accepts(schema, {"a": value}) or accepts(converted(schema), {"a": value})
 
 
-REWRITTEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+REWRITTEN_SCHEMAS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "definitions",
         {"$defs": {"x": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/x"}}},
@@ -213,7 +213,11 @@ REWRITTEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("O1")
-@each(("schema", "expected"), [c[1:] for c in REWRITTEN], ids=[c[0] for c in REWRITTEN])
+@each(
+    ("schema", "expected"),
+    [c[1:] for c in REWRITTEN_SCHEMAS],
+    ids=[c[0] for c in REWRITTEN_SCHEMAS],
+)
 def test_new_words_become_old_ones(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     """Readers of draft-07 find what they know, and data stays what it is."""
     assert as_draft_07(schema) == expected

@@ -13,7 +13,7 @@ from tests.support.server import Server, issuer_settings, running_server
 
 ADMIN = "gatepost:admin"
 SERVERS = "/v1/mcp-servers"
-LEARN = {
+LEARN_SERVER = {
     "name": "microsoft_learn",
     "description": "Microsoft Learn documentation server",
     "url": "https://learn.microsoft.com/api/mcp",
@@ -46,9 +46,9 @@ def admin(server: Server) -> Iterator[RestClient]:
     """An administrator of `acme`, whose servers are removed afterwards."""
     administrator = RestClient(server, server.token(scope=ADMIN))
     yield administrator
-    for one in administrator.ask("GET", SERVERS).json["data"]:
-        if one["source"] == "api":
-            assert administrator.ask("DELETE", f"{SERVERS}/{one['id']}").status == 204
+    for registered_server in administrator.ask("GET", SERVERS).json["data"]:
+        if registered_server["source"] == "api":
+            assert administrator.ask("DELETE", f"{SERVERS}/{registered_server['id']}").status == 204
 
 
 @pytest.mark.requirement("E1", "E6", "E7")
@@ -56,10 +56,10 @@ def test_the_example_of_the_document_is_added_read_changed_and_removed(
     admin: RestClient,
 ) -> None:
     """Create, read, disable, delete, with the documented fields, and never a secret."""
-    added = admin.ask("POST", SERVERS, LEARN)
+    added = admin.ask("POST", SERVERS, LEARN_SERVER)
     assert added.status == 201, added
-    one = f"{SERVERS}/{added.json['id']}"
-    read = admin.ask("GET", one)
+    path = f"{SERVERS}/{added.json['id']}"
+    read = admin.ask("GET", path)
     listed = admin.ask("GET", SERVERS)
 
     assert read.json["api_key_set"] is True
@@ -72,13 +72,13 @@ def test_the_example_of_the_document_is_added_read_changed_and_removed(
     for answer in (added, read, listed):
         assert b"optional-api-key" not in answer.raw.body
         assert b"value-of-a-header" not in answer.raw.body
-    disabled = admin.ask("PATCH", one, {"status": "disabled"})
+    disabled = admin.ask("PATCH", path, {"status": "disabled"})
     assert (disabled.status, disabled.json["status"]) == (200, "disabled")
-    assert admin.ask("DELETE", one).status == 204
-    assert admin.ask("GET", one).error == (404, "not_found")
+    assert admin.ask("DELETE", path).status == 204
+    assert admin.ask("GET", path).error == (404, "not_found")
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED_BODIES: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"url": "https://a.example.com/mcp"}, "name"),
     "empty name": ({"name": " "}, "name"),
     "long name": ({"name": "n" * 256}, "name"),
@@ -116,16 +116,16 @@ FORBIDDEN_HEADERS = (
 
 
 @pytest.mark.requirement("E1")
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_BODIES)
 def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: RestClient, name: str) -> None:
     """400, the field, and nothing is stored."""
-    fields, field = REFUSED[name]
-    body = fields if name in {"no name", "no url"} else {**LEARN, **fields}
+    fields, field = REFUSED_BODIES[name]
+    body = fields if name in {"no name", "no url"} else {**LEARN_SERVER, **fields}
     answer = admin.ask("POST", SERVERS, body)
 
     assert answer.error == (400, "invalid_field")
     assert answer.json["field"] == field
-    assert [one["source"] for one in admin.ask("GET", SERVERS).json["data"]] == [
+    assert [server["source"] for server in admin.ask("GET", SERVERS).json["data"]] == [
         "configuration"
     ] * 2
 
@@ -133,9 +133,9 @@ def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: RestClient, na
 @pytest.mark.parametrize("header", FORBIDDEN_HEADERS)
 def test_headers_that_frame_a_message_cannot_be_set(admin: RestClient, header: str) -> None:
     """The API refuses them when a server is added and when it is changed."""
-    added = admin.ask("POST", SERVERS, {**LEARN, "headers": {}})
+    added = admin.ask("POST", SERVERS, {**LEARN_SERVER, "headers": {}})
     for answer in (
-        admin.ask("POST", SERVERS, {**LEARN, "name": "b", "headers": {header: "value"}}),
+        admin.ask("POST", SERVERS, {**LEARN_SERVER, "name": "b", "headers": {header: "value"}}),
         admin.ask("PATCH", f"{SERVERS}/{added.json['id']}", {"headers": {header: "value"}}),
     ):
         assert (answer.error, answer.json["field"]) == ((400, "invalid_field"), "headers")
@@ -143,33 +143,36 @@ def test_headers_that_frame_a_message_cannot_be_set(admin: RestClient, header: s
 
 def test_the_nearest_field_is_named(admin: RestClient) -> None:
     """A typing error is found at once."""
-    answer = admin.ask("POST", SERVERS, {**LEARN, "apikey": "k"})
+    answer = admin.ask("POST", SERVERS, {**LEARN_SERVER, "apikey": "k"})
 
     assert "Did you mean api_key?" in answer.json["message"]
 
 
 def test_a_name_is_taken_once(admin: RestClient) -> None:
     """By the API and by the configuration, also when a server is renamed."""
-    first = admin.ask("POST", SERVERS, LEARN)
-    second = admin.ask("POST", SERVERS, {**LEARN, "name": "other"})
-    one = f"{SERVERS}/{second.json['id']}"
+    first = admin.ask("POST", SERVERS, LEARN_SERVER)
+    second = admin.ask("POST", SERVERS, {**LEARN_SERVER, "name": "other"})
+    path = f"{SERVERS}/{second.json['id']}"
 
     assert first.status == second.status == 201
-    assert admin.ask("POST", SERVERS, LEARN).error == (409, "conflict")
-    assert admin.ask("POST", SERVERS, {**LEARN, "name": "for_acme"}).error == (409, "conflict")
-    assert admin.ask("PATCH", one, {"name": LEARN["name"]}).error == (409, "conflict")
+    assert admin.ask("POST", SERVERS, LEARN_SERVER).error == (409, "conflict")
+    assert admin.ask("POST", SERVERS, {**LEARN_SERVER, "name": "for_acme"}).error == (
+        409,
+        "conflict",
+    )
+    assert admin.ask("PATCH", path, {"name": LEARN_SERVER["name"]}).error == (409, "conflict")
 
 
 @pytest.mark.requirement("E6")
 def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: RestClient) -> None:
     """An administrator who does not know the key cannot have it sent elsewhere."""
-    added = admin.ask("POST", SERVERS, LEARN)
-    one = f"{SERVERS}/{added.json['id']}"
+    added = admin.ask("POST", SERVERS, LEARN_SERVER)
+    path = f"{SERVERS}/{added.json['id']}"
     elsewhere = {"url": "https://evil.example.com/mcp"}
 
-    assert admin.ask("PATCH", one, elsewhere).error == (400, "invalid_field")
-    assert admin.ask("PATCH", one, {**elsewhere, "api_key": None}).error[0] == 400
-    moved = admin.ask("PATCH", one, {**elsewhere, "api_key": None, "headers": {}})
+    assert admin.ask("PATCH", path, elsewhere).error == (400, "invalid_field")
+    assert admin.ask("PATCH", path, {**elsewhere, "api_key": None}).error[0] == 400
+    moved = admin.ask("PATCH", path, {**elsewhere, "api_key": None, "headers": {}})
     assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (200, False, [])
 
 
@@ -178,10 +181,10 @@ def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
     admin: RestClient,
 ) -> None:
     """Only the operator changes them."""
-    for one in admin.ask("GET", SERVERS).json["data"]:
-        path = f"{SERVERS}/{one['id']}"
-        assert one["source"] == "configuration"
-        assert admin.ask("GET", path).json["id"] == one["id"]
+    for server in admin.ask("GET", SERVERS).json["data"]:
+        path = f"{SERVERS}/{server['id']}"
+        assert server["source"] == "configuration"
+        assert admin.ask("GET", path).json["id"] == server["id"]
         assert admin.ask("PATCH", path, {"status": "disabled"}).error == (409, "conflict")
         assert admin.ask("DELETE", path).error == (409, "conflict")
 
@@ -190,13 +193,13 @@ def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
 def test_two_tenants_never_meet(server: Server, admin: RestClient) -> None:
     """The same name twice, and another tenant's id is unknown by every method."""
     other = RestClient(server, server.token(scope=ADMIN, org_id="globex"))
-    mine = admin.ask("POST", SERVERS, LEARN).json
-    theirs = other.ask("POST", SERVERS, {**LEARN, "api_key": "another-key-of-globex"}).json
+    mine = admin.ask("POST", SERVERS, LEARN_SERVER).json
+    theirs = other.ask("POST", SERVERS, {**LEARN_SERVER, "api_key": "another-key-of-globex"}).json
     path = f"{SERVERS}/{mine['id']}"
 
     assert mine["id"] != theirs["id"]
-    assert theirs["id"] not in {one["id"] for one in admin.ask("GET", SERVERS).json["data"]}
-    assert {one["name"] for one in other.ask("GET", SERVERS).json["data"]} == {
+    assert theirs["id"] not in {server["id"] for server in admin.ask("GET", SERVERS).json["data"]}
+    assert {server["name"] for server in other.ask("GET", SERVERS).json["data"]} == {
         "for_all",
         "microsoft_learn",
     }
@@ -215,7 +218,7 @@ def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
     """By 403 and the scope that it needs, whatever the method."""
     caller = RestClient(server, server.token(scope="files:read"))
     for method, path in (("GET", SERVERS), ("POST", SERVERS), ("GET", "/v1/agents")):
-        answer = caller.ask(method, path, LEARN if method == "POST" else None)
+        answer = caller.ask(method, path, LEARN_SERVER if method == "POST" else None)
         assert answer.status == 403
         assert f'scope="{ADMIN}"' in answer.raw.field("www-authenticate")
 
@@ -232,16 +235,16 @@ def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: RestClient) ->
 
 def test_changes_are_on_record_without_secrets(server: Server, admin: RestClient) -> None:
     """Who did what to which server, and neither the trail nor the log has a secret."""
-    added = admin.ask("POST", SERVERS, LEARN).json
+    added = admin.ask("POST", SERVERS, LEARN_SERVER).json
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
     admin.ask("DELETE", f"{SERVERS}/{added['id']}")
-    found = search(server.services.records, "acme", AuditQuery(kind="upstream"))
-    records = server.run(found)
-    mine = [one for one in records if one.details.get("id") == added["id"]]
+    query = search(server.services.records, "acme", AuditQuery(kind="upstream"))
+    records = server.run(query)
+    mine = [record for record in records if record.details.get("id") == added["id"]]
     written = server.log() + repr(records)
 
-    assert [one.outcome for one in mine] == ["removed", "disabled", "added"]
-    assert all(one.details["server"] == "microsoft_learn" and one.caller for one in mine)
+    assert [record.outcome for record in mine] == ["removed", "disabled", "added"]
+    assert all(record.details["server"] == "microsoft_learn" and record.caller for record in mine)
     assert "optional-api-key" not in written
     assert "value-of-a-header" not in written
 
@@ -253,9 +256,9 @@ def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: RestCl
     listed = admin.ask("GET", "/v1/capabilities").json["data"]
     reference = f"mcp:{learn['id']}"
 
-    shown = next(one for one in listed if one["id"] == reference)
-    assert (shown["icon"], shown["category"]) == ("plug", "MCP Servers")
-    assert "pack:demo" in {one["id"] for one in listed}
+    shown_agent = next(agent for agent in listed if agent["id"] == reference)
+    assert (shown_agent["icon"], shown_agent["category"]) == ("plug", "MCP Servers")
+    assert "pack:demo" in {agent["id"] for agent in listed}
     agent = admin.ask("POST", "/v1/agents", {"name": "assistant", "client_id": "assistant-1"})
     assert agent.status == 201
     path = f"/v1/agents/{agent.json['id']}"

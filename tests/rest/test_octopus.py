@@ -98,7 +98,7 @@ def test_o2_what_is_no_object_becomes_one(
     assert (answer.status, answer.json) == (200, result)
 
 
-TYPED = {
+TYPED_ANSWERS = {
     "count_open": (5, "5"),
     "list_open": (
         [{"ticket_id": 1, "status": "open", "note": None}],
@@ -108,12 +108,12 @@ TYPED = {
 
 
 @pytest.mark.requirement("O1", "O2", "TL-08")
-@pytest.mark.parametrize("tool", TYPED)
+@pytest.mark.parametrize("tool", TYPED_ANSWERS)
 def test_o2_a_number_or_a_list_keeps_its_type(rest_client: RestClient, tool: str) -> None:
     """As the schema in both lists says it, over both protocols."""
-    value, text = TYPED[tool]
+    value, text = TYPED_ANSWERS[tool]
     client = rest_client.server.client
-    descriptor = next(one for one in rest_client.tools().json if one["name"] == tool)
+    descriptor = next(offer for offer in rest_client.tools().json if offer["name"] == tool)
     answer = rest_client.call(tool)
     over_mcp = json.loads(client.call(rest_client.token, tool).body)["result"]
 
@@ -136,7 +136,7 @@ def test_o3_health_needs_no_token(rest_client: RestClient) -> None:
 
 @pytest.mark.requirement("O4")
 @pytest.mark.parametrize(
-    ("arguments", "field", "said"),
+    ("arguments", "field", "message"),
     [
         ({"subject": "a", "priority": "asap"}, "priority", "'low', 'normal', 'high' or 'urgent'"),
         ({"priority": "low"}, "subject", "`subject` is required."),
@@ -146,7 +146,7 @@ def test_o3_health_needs_no_token(rest_client: RestClient) -> None:
     ],
 )
 def test_o4_a_wrong_argument_is_named_with_what_would_work(
-    rest_client: RestClient, arguments: dict[str, Any], field: str, said: str
+    rest_client: RestClient, arguments: dict[str, Any], field: str, message: str
 ) -> None:
     """The model reads the message and corrects itself; nothing ran."""
     before = len(RUNS)
@@ -155,7 +155,7 @@ def test_o4_a_wrong_argument_is_named_with_what_would_work(
     assert answer.error == (422, "validation_error")
     assert answer.json["field"] == field
     assert field in answer.json["message"]
-    assert said in answer.json["message"]
+    assert message in answer.json["message"]
     assert len(RUNS) == before
 
 
@@ -201,7 +201,7 @@ def test_o5_a_missing_scope_is_asked_for_with_all_scopes(rest_client: RestClient
     assert "tickets:close" in answer.json["message"]
 
 
-KINDS = [
+FAILURE_KINDS = [
     ("validation", 422, "validation_error", {"field"}),
     ("not_found", 404, "not_found", set()),
     ("denied", 403, "denied", set()),
@@ -214,7 +214,7 @@ KINDS = [
 
 
 @pytest.mark.requirement("O5")
-@pytest.mark.parametrize(("kind", "status", "word", "third"), KINDS)
+@pytest.mark.parametrize(("kind", "status", "word", "third"), FAILURE_KINDS)
 def test_o5_each_kind_of_failure_has_its_status_and_code(
     rest_client: RestClient, kind: str, status: int, word: str, third: set[str]
 ) -> None:
@@ -290,8 +290,10 @@ async def test_o7_production_refuses_plain_http(path: str) -> None:
         ]
         private = await ask(app, path, scheme="https")
 
-    assert [(one.status, one.json["error"]) for one in answers] == [(400, "https_required")] * 2
-    assert all(one.headers.get("content-type") == "application/json" for one in answers)
+    assert [(answer.status, answer.json["error"]) for answer in answers] == [
+        (400, "https_required")
+    ] * 2
+    assert all(answer.headers.get("content-type") == "application/json" for answer in answers)
     assert private.status == 401
 
 

@@ -22,19 +22,19 @@ def test_the_table_has_a_row_for_each_kind() -> None:
     assert set(TABLE) == set(get_args(FailureKind)) - {"tool_error"}
 
 
-WAITS = [
+RETRY_AFTER_CASES = [
     (None, 30), (0, 1), (0.2, 1), (7, 7), (7.1, 8), (float("nan"), 30), (float("inf"), 30), (-5, 1),
 ]  # fmt: skip
 
 
 @pytest.mark.requirement("O5")
-@pytest.mark.parametrize(("given_s", "said"), WAITS)
-def test_a_wait_is_whole_seconds_and_at_least_one(given_s: float | None, said: int) -> None:
+@pytest.mark.parametrize(("given_s", "expected_s"), RETRY_AFTER_CASES)
+def test_a_wait_is_whole_seconds_and_at_least_one(given_s: float | None, expected_s: int) -> None:
     """RFC 9110 section 10.2.3 knows no fractions, and zero would be a busy loop."""
     reply = failed(Failure("upstream_unavailable", "Down.", retry_after=given_s))
 
-    assert msgspec.json.decode(reply.body)["retry_after"] == said
-    assert dict(reply.headers)[b"retry-after"] == str(said).encode()
+    assert msgspec.json.decode(reply.body)["retry_after"] == expected_s
+    assert dict(reply.headers)[b"retry-after"] == str(expected_s).encode()
 
 
 def test_a_message_that_says_when_is_left_as_it_is() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.requirement("O12")
 
 EPISODE = CORRELATION.decode()
 KEY = IDEMPOTENCY.decode()
-BOOKING = {"day": "monday"}
+BOOKING_ARGUMENTS = {"day": "monday"}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ class Later(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.heard = self.rest_client.call("book_appointment", BOOKING, *self.fields)
+        self.heard = self.rest_client.call("book_appointment", BOOKING_ARGUMENTS, *self.fields)
 
     def done(self) -> RestAnswer:
         GO_ON.set()
@@ -78,7 +78,7 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(rest_client: RestClient, 
 def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(rest_client: RestClient) -> None:
     """A client that hung up retries with the same id and gets the outcome of the running call."""
     mark, before = (EPISODE, "broken"), len(RUNS)
-    client, body = rest_client.server.client, json.dumps(BOOKING).encode()
+    client, body = rest_client.server.client, json.dumps(BOOKING_ARGUMENTS).encode()
     fields = [
         ("Host", client.authority),
         ("Authorization", f"Bearer {rest_client.token}"),
@@ -114,7 +114,8 @@ def test_o12_no_caller_meets_the_call_of_another_tenant(rest_client: RestClient)
     before = len(RUNS)
     globex = RestClient(rest_client.server, rest_client.server.token(org_id="globex"))
     answers = [
-        one.call("create_ticket", {"subject": "a"}, (KEY, "x")) for one in (rest_client, globex)
+        rest_client.call("create_ticket", {"subject": "a"}, (KEY, "x"))
+        for rest_client in (rest_client, globex)
     ]
 
     assert answers[0].json != answers[1].json
@@ -148,10 +149,10 @@ def test_o12_a_refused_call_leaves_its_key_free(rest_client: RestClient) -> None
     assert able.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).status == 200
 
 
-BAD: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
+REFUSED_KEYS: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
 
 
-@pytest.mark.parametrize("key", BAD, ids=["space", "empty", "long", "accent"])
+@pytest.mark.parametrize("key", REFUSED_KEYS, ids=["space", "empty", "long", "accent"])
 @pytest.mark.parametrize("name", [KEY, EPISODE])
 def test_o12_a_key_that_cannot_be_used_is_refused(
     rest_client: RestClient, name: str, key: str

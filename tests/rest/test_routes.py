@@ -12,7 +12,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import Server, check_errors, issuer_settings, running_server
 
-BASES = [
+BASE_URLS = [
     ("https://h.example/mcp", ""),
     ("https://h.example", ""),
     ("https://h.example/", ""),
@@ -24,7 +24,7 @@ BASES = [
 ]
 
 
-@pytest.mark.parametrize(("url", "base"), BASES)
+@pytest.mark.parametrize(("url", "base"), BASE_URLS)
 def test_the_routes_lie_where_relative_references_lead(url: str, base: str) -> None:
     """`tools`, seen from the endpoint; below it where the tenant is its last segment."""
     assert SiblingPaths(Resource(url)).base == base
@@ -98,12 +98,12 @@ def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server
         assert not [word for word in ("acme", "globex", "create_ticket", "echo") if word in text]
 
 
-CLASHES: list[Any] = [
+CLASHING_PATHS: list[Any] = [
     "/tools", "/t/{tenant}/tools", "/health", "/readyz", "/openapi.json", "/favicon.ico",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", CLASHES)
+@pytest.mark.parametrize("path", CLASHING_PATHS)
 def test_check_refuses_an_endpoint_at_the_path_of_another_route(idp: Idp, path: str) -> None:
     """One of the two would never be reached."""
     assert "config.E040" in check_errors([issuer_settings(idp)], path)

@@ -36,8 +36,10 @@ def of(server: Server, tenant: str, **claims: str) -> RestClient:
 
 
 def described(rest_client: RestClient, name: str = NAME) -> str:
-    [found] = [one["description"] for one in rest_client.tools().json if one["name"] == name]
-    return str(found)
+    [description] = [
+        tool["description"] for tool in rest_client.tools().json if tool["name"] == name
+    ]
+    return str(description)
 
 
 def test_two_tenants_with_the_same_names_see_their_own(server: Server) -> None:

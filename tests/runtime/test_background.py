@@ -122,7 +122,7 @@ async def test_work_that_just_ends_begins_again(work: Any, how: str) -> None:
         task.cancel()
         await asyncio.wait([task])
 
-    assert {one["error"] for one in logs} == {how}
+    assert {event["error"] for event in logs} == {how}
 
 
 @asynccontextmanager
@@ -159,11 +159,11 @@ async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(retention, "CHECK_S", 0.01)
     patch.setattr(retention, "PRUNE_S", 0.0)
     records, ring = MemoryRecords(), KeyRing.ephemeral()
-    kept = retention.Retention(
+    retention_task = retention.Retention(
         records, ring, AuditWriter(records, ring, Redaction(), AuditSettings())
     )
-    patch.setattr(kept, "prune", fault)
-    async with kept.running():
+    patch.setattr(retention_task, "prune", fault)
+    async with retention_task.running():
         yield
 
 
@@ -244,12 +244,12 @@ async def test_every_one_of_them_goes_on(
         async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):
             await fault.again.wait()
 
-    told = [
-        (one["background_task"], one["error"])
-        for one in logs
-        if one["event"] == "background_task_ended"
+    failures = [
+        (event["background_task"], event["error"])
+        for event in logs
+        if event["event"] == "background_task_ended"
     ]
-    assert told == [(name, "LookupError")]
+    assert failures == [(name, "LookupError")]
 
 
 async def test_the_shared_store_is_read_again() -> None:
@@ -271,6 +271,6 @@ async def test_the_shared_store_is_read_again() -> None:
         await asyncio.wait([following])
         await channels.aclose()
 
-    assert {(one["background_task"], one["error"]) for one in logs} == {
+    assert {(event["background_task"], event["error"]) for event in logs} == {
         ("shared_store", "LookupError")
     }

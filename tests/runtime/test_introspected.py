@@ -30,10 +30,10 @@ class ScriptedOpaqueTokens:
             if not event["more_body"]:
                 break
         form = {name: value[0] for name, value in parse_qs(body.decode()).items()}
-        status, shown = 401, {"error": "invalid_client"}
+        status, reply = 401, {"error": "invalid_client"}
         if self.is_ours(form):
-            status, shown = 200, self.answers.get(form["token"], {"active": False})
-        await respond(send, status, json.dumps(shown).encode())
+            status, reply = 200, self.answers.get(form["token"], {"active": False})
+        await respond(send, status, json.dumps(reply).encode())
 
     def is_ours(self, form: dict[str, str]) -> bool:
         parts = signature.split(form["client_assertion"])
@@ -55,14 +55,14 @@ def settings(idp: Idp, folder: Path, **changes: Any) -> dict[str, Any]:
     file = folder / "gate.pem"
     key = ec_key("gate").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     file.write_bytes(key)
-    asked = {
+    introspection = {
         "client_id": "gatepost",
         "method": "private_key_jwt",
         "private_key": f"file:{file}",
         "endpoint": f"{idp.base}/main/introspect",
     }
     table = issuer_settings(idp, tenants={"acme": "acme"})
-    return table | {"introspection": asked | changes.pop("asked", {})} | changes
+    return table | {"introspection": introspection | changes.pop("asked", {})} | changes
 
 
 def test_opaque_tokens_of_people_and_machines(idp: Idp, tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_a_signed_token_that_the_issuer_no_longer_knows(idp: Idp, tmp_path: Path
     endpoint = ScriptedOpaqueTokens(table["issuer"])
     idp.replace("/main/introspect", endpoint)
     with running_server(idp, [table]) as server:
-        good, revoked = server.token(jti="good"), server.token(jti="revoked")
-        endpoint.answers = {good: {"active": True}, revoked: {"active": False}}
+        valid, revoked = server.token(jti="good"), server.token(jti="revoked")
+        endpoint.answers = {valid: {"active": True}, revoked: {"active": False}}
 
-        statuses = [server.client.call(token).status for token in (good, revoked, revoked)]
+        statuses = [server.client.call(token).status for token in (valid, revoked, revoked)]
 
     assert statuses == [200, 401, 401]
     assert len(endpoint.assertions) == 2

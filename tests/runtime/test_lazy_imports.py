@@ -41,7 +41,7 @@ def modules(script: str, folder: Path, *, until: str = "") -> tuple[set[str], st
     return set(json.loads(names)), output
 
 
-OPEN = """
+OPEN_PROGRAM = """
 import asyncio, json, sys
 from gatepost.storage.backends import open_records
 
@@ -52,7 +52,7 @@ asyncio.run(opened())
 print(json.dumps(sorted(sys.modules)))
 """
 
-SERVE = """
+SERVE_PROGRAM = """
 import atexit, json, sys
 from gatepost.cli.main import main
 
@@ -66,12 +66,12 @@ listen.port = {port}
 tools.packs = ["demo"]
 {settings}
 """
-OFF = """
+MINIMAL_CONFIG = """
 listen.metrics = ""
 storage.database = "memory:"
 issuers = [{ issuer = "http://127.0.0.1:1/issuer", tenant = { value = "acme" } }]
 """
-ON = """
+FULL_CONFIG = """
 listen.metrics = "127.0.0.1:{metrics}"
 storage.database = "sqlite:///gatepost.db"
 telemetry.otlp_endpoint = "http://127.0.0.1:1"
@@ -94,7 +94,7 @@ BY_SETTING = {
     },
 }  # fmt: skip
 """Settings, and what is imported where they are set and only there."""
-UNUSED = {
+UNUSED_MODULES = {
     "alembic", "asyncpg", "redis", "sqlalchemy.orm",  # other stores
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
@@ -105,22 +105,24 @@ UNUSED = {
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
     """It imports only Gatepost's table of commands, and a parser of command lines."""
-    found, _ = modules(HELP.format(arguments=[option]), tmp_path)
+    imported, _ = modules(HELP.format(arguments=[option]), tmp_path)
 
-    assert {one for one in found if one.startswith("gatepost")} == {
+    assert {name for name in imported if name.startswith("gatepost")} == {
         "gatepost",
         "gatepost.cli",
         "gatepost.cli.main",
     }
-    assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
+    assert imported & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
 
 
 def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None:
     """Approvers do not wait for imports of the protocol and its connections."""
-    found, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
+    imported, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
 
-    assert "gatepost.cli.approvals" in found
-    assert found & {"uvicorn", "gatepost.mcp", "gatepost.runtime.services", "sqlalchemy"} == set()
+    assert "gatepost.cli.approvals" in imported
+    assert (
+        imported & {"uvicorn", "gatepost.mcp", "gatepost.runtime.services", "sqlalchemy"} == set()
+    )
 
 
 def test_a_misspelt_name_of_the_package_is_told() -> None:
@@ -140,7 +142,7 @@ def test_a_database_brings_its_own_driver_alone(
     url: str, needless: set[str], tmp_path: Path
 ) -> None:
     """It imports no other driver, and no migrations for a new file."""
-    assert modules(OPEN.format(url=url), tmp_path)[0] & needless == set()
+    assert modules(OPEN_PROGRAM.format(url=url), tmp_path)[0] & needless == set()
 
 
 ORM = """
@@ -163,26 +165,26 @@ print(json.dumps(sorted(sys.modules)))
 
 def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
     """Its package is imported whole, with the engine that is there already."""
-    found, printed = modules(ORM, tmp_path)
+    imported, printed = modules(ORM, tmp_path)
 
     assert printed == "of a session"
-    assert "sqlalchemy.orm" in found
+    assert "sqlalchemy.orm" in imported
 
 
 def served(settings: str, folder: Path) -> tuple[set[str], str]:
     """The modules of a server with these settings, and what it printed."""
     (folder / "gatepost.toml").write_text(CONFIG.format(port=free_port(), settings=settings))
-    return modules(SERVE, folder, until=READY)
+    return modules(SERVE_PROGRAM, folder, until=READY)
 
 
 def test_a_server_imports_nothing_that_its_configuration_does_not_use(tmp_path: Path) -> None:
     """Other stores, packs, commands, and pages are loaded where they are named, and only there."""
-    found, printed = served(OFF, tmp_path)
+    imported, printed = served(MINIMAL_CONFIG, tmp_path)
 
-    assert "gatepost_packs.demo" in found
-    assert found & UNUSED == set()
-    assert [found & names for names in BY_SETTING.values()] == [set()] * len(BY_SETTING)
-    assert timings(printed) == PARTS
+    assert "gatepost_packs.demo" in imported
+    assert imported & UNUSED_MODULES == set()
+    assert [imported & names for names in BY_SETTING.values()] == [set()] * len(BY_SETTING)
+    assert timings(printed) == START_PHASES
 
 
 def test_a_server_imports_at_its_start_what_its_configuration_uses(tmp_path: Path) -> None:
@@ -190,15 +192,15 @@ def test_a_server_imports_at_its_start_what_its_configuration_uses(tmp_path: Pat
     create(tmp_path / "keyring.json")
     (tmp_path / "secret").write_text("of the dashboard")
 
-    found, printed = served(ON.format(metrics=free_port()), tmp_path)
+    imported, printed = served(FULL_CONFIG.format(metrics=free_port()), tmp_path)
 
-    assert {setting: found & names for setting, names in BY_SETTING.items()} == BY_SETTING
-    assert found & UNUSED == set()
-    assert timings(printed) == [*PARTS[:5], "/metrics", *PARTS[5:]]
+    assert {setting: imported & names for setting, names in BY_SETTING.items()} == BY_SETTING
+    assert imported & UNUSED_MODULES == set()
+    assert timings(printed) == [*START_PHASES[:5], "/metrics", *START_PHASES[5:]]
     assert "  import sqlalchemy" in printed
 
 
-PARTS = [
+START_PHASES = [
     "Python (CPU time)",
     "imports of the command",
     "configuration, tools and their checks",
@@ -213,7 +215,7 @@ PARTS = [
 def timings(printed: str) -> list[str]:
     """The parts of the start in the table of `--timings`, whose times add up."""
     table = printed.split("part of the start\n")[1].splitlines()
-    rows = [TIMING.fullmatch(line) for line in table]
+    rows = [TIMING_LINE.fullmatch(line) for line in table]
     parts = [(row["name"], float(row["ms"])) for row in rows if row and row["name"][0] != " "]
     *parts, (last, total) = parts
 
@@ -223,4 +225,4 @@ def timings(printed: str) -> list[str]:
     return [name for name, _ in parts]
 
 
-TIMING = re.compile(r" *(?P<ms>\d+\.\d) (?P<mib>[ \d.-]{6})  (?P<name>.+)")
+TIMING_LINE = re.compile(r" *(?P<ms>\d+\.\d) (?P<mib>[ \d.-]{6})  (?P<name>.+)")

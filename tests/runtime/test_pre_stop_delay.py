@@ -70,9 +70,11 @@ def idp() -> Iterator[Idp]:
 
 def ready(server: ServerProcess) -> tuple[int, str]:
     """What `/readyz` says on a connection of its own."""
-    with closing(http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=60)) as asked:
-        asked.request("GET", "/readyz")
-        answer = asked.getresponse()
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=60)
+    ) as connection:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
         return answer.status, json.loads(answer.read())["status"]
 
 
@@ -122,19 +124,21 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
             target=lambda: heard.append(server.client.call(token, "held")), daemon=True
         )
         eventually(lambda: ready(server)[0] == 200, within=WITHIN_S)
-        with socket.create_connection(("127.0.0.1", server.client.port), timeout=WITHIN_S) as kept:
-            asked = f"GET /readyz HTTP/1.1\r\nHost: {server.client.authority}\r\n\r\n".encode()
-            kept.sendall(asked)
-            assert read_answer(kept).status == 200
+        with socket.create_connection(
+            ("127.0.0.1", server.client.port), timeout=WITHIN_S
+        ) as connection:
+            request = f"GET /readyz HTTP/1.1\r\nHost: {server.client.authority}\r\n\r\n".encode()
+            connection.sendall(request)
+            assert read_answer(connection).status == 200
             running.start()
             eventually((tmp_path / "began").exists, within=WITHIN_S)
             signalled(server.process)
             eventually(lambda: not accepts(server), within=WITHIN_S)
 
-            kept.sendall(asked)
-            answer = read_answer(kept)
+            connection.sendall(request)
+            answer = read_answer(connection)
             assert (answer.status, answer.field("connection")) == (503, "close")
-            assert kept.recv(1) == b""
+            assert connection.recv(1) == b""
         (tmp_path / "go-on").touch()
         running.join(WITHIN_S)
         assert result(heard[0])["content"][0]["text"] == "done"

@@ -31,8 +31,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def readyz(server: Server) -> tuple[int, dict[str, Any]]:
-    found = server.client.send("GET", "/readyz")
-    return found.status, json.loads(found.body)
+    response = server.client.send("GET", "/readyz")
+    return response.status, json.loads(response.body)
 
 
 def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
@@ -40,10 +40,10 @@ def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
     trusted = issuer_settings(idp, tenants=TABLE)
     idp.replace("/main/jwks", answer(503))
     with running_server(idp, [trusted]) as server:
-        status, told = readyz(server)
+        status, body = readyz(server)
         assert server.client.call(server.token(org_id="acme")).status == 503
-        assert (status, told["status"], told["missing"]) == (503, "unavailable", ["issuer_keys"])
-        assert told["meaning"] == MEANINGS["issuer_keys"]
+        assert (status, body["status"], body["missing"]) == (503, "unavailable", ["issuer_keys"])
+        assert body["meaning"] == MEANINGS["issuer_keys"]
         eventually(lambda: readyz(server)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
 
         idp.replace("/main/jwks", None)
@@ -69,7 +69,7 @@ def test_one_issuer_of_several(idp: Idp) -> None:
     idp.replace("/out/jwks", answer(503))
     with running_server(idp, [issuer_settings(idp, tenants=TABLE), out]) as server:
         eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
-        states = {one["issuer"]: one["keys"] for one in readyz(server)[1]["issuers"]}
+        states = {issuer["issuer"]: issuer["keys"] for issuer in readyz(server)[1]["issuers"]}
 
         assert states[idp.issuer("main")] == "ready"
         assert states[out["issuer"]] != "ready"
@@ -95,20 +95,20 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("case", STATES.values(), ids=STATES)
 def test_what_is_missing(case: tuple[dict[str, Any], list[str]]) -> None:
     """Every part by itself."""
-    given, lacks = case
-    stores = {"database": given.get("database", "ok"), "shared": given.get("shared", "ok")}
-    found = missing(
+    facts, lacks = case
+    stores = {"database": facts.get("database", "ok"), "shared": facts.get("shared", "ok")}
+    reasons = missing(
         stores,
-        knows_revocations=given.get("knows_revocations", True),
-        issuers=given.get("issuers", ["ready"]),
+        knows_revocations=facts.get("knows_revocations", True),
+        issuers=facts.get("issuers", ["ready"]),
     )
 
-    assert found == lacks
-    assert set(found) <= MEANINGS.keys()
+    assert reasons == lacks
+    assert set(reasons) <= MEANINGS.keys()
 
 
 def events(logs: list[Any]) -> list[str]:
-    return [one["event"] for one in logs]
+    return [log["event"] for log in logs]
 
 
 def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:

@@ -45,13 +45,13 @@ class TwoProcesses:
 
     async def subjects(self, tenant: str = "acme", most: int = 100) -> list[str]:
         """Who is there, as the other process tells it."""
-        return [one.subject for one in await self.other.lately(tenant, most)]
+        return [caller.subject for caller in await self.other.lately(tenant, most)]
 
     async def entry(self) -> Entry:
         """What is kept; its revision is how often it was written."""
-        found = await self.records.of("acme").entries(SUBJECT).get(KEY)
-        assert found is not None
-        return found
+        entry = await self.records.of("acme").entries(SUBJECT).get(KEY)
+        assert entry is not None
+        return entry
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoPro
         processes.one.note(a_caller(subject=name, tenant_id=tenant))
         await processes.one.write()
     processes.out.add("eve")
-    found = [(tenant, one.subject) for tenant, one in await processes.other.everywhere(9)]
+    callers = [(tenant, caller.subject) for tenant, caller in await processes.other.everywhere(9)]
 
-    assert found == [("acme", "carol"), ("globex", "bob"), ("acme", "alice")]
+    assert callers == [("acme", "carol"), ("globex", "bob"), ("acme", "alice")]
     assert len(await processes.other.everywhere(2)) == 2
 
 
@@ -114,7 +114,9 @@ async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses)
     assert (await processes.entry()).revision == 2
 
     processes.one.note(a_caller(scopes=frozenset({"more"})))
-    assert [one.scopes for one in await processes.one.lately("acme", 9)] == [frozenset({"more"})]
+    assert [caller.scopes for caller in await processes.one.lately("acme", 9)] == [
+        frozenset({"more"})
+    ]
     assert (await processes.entry()).revision == 3
 
 
@@ -205,9 +207,9 @@ async def test_processes_that_write_at_once_lose_nothing(
     read = MemoryEntries.all
 
     async def slowly(entries: MemoryEntries) -> list[Entry]:
-        found = await read(entries)
+        entry = await read(entries)
         await asyncio.sleep(0)
-        return found
+        return entry
 
     monkeypatch.setattr(MemoryEntries, "all", slowly)
     for at in range(4):
@@ -245,9 +247,9 @@ async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoPr
     """Otherwise the refusal of older tokens would expire before its caller is forgotten."""
     processes.one.note(a_caller(issued_at=None))
     await processes.one.write()
-    found = await processes.other.lately("acme", 1)
+    callers = await processes.other.lately("acme", 1)
 
-    assert [caller.issued_at for caller in found] == [int(processes.now)]
+    assert [caller.issued_at for caller in callers] == [int(processes.now)]
 
 
 async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProcesses) -> None:
@@ -265,8 +267,8 @@ async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProc
     assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 3
     assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 0
     assert await forget_person(processes.records.of("globex"), a_caller().issuer, "alice") == 0
-    left = await processes.other.lately("acme", 9)
-    assert {(one.issuer, one.subject) for one in left} == {
+    callers = await processes.other.lately("acme", 9)
+    assert {(caller.issuer, caller.subject) for caller in callers} == {
         ("https://other.example", "alice"),
         (a_caller().issuer, "carol"),
     }

@@ -28,7 +28,7 @@ from tests.support.issuers import ABSENT, Idp, TokenFactory
 from tests.support.measuring import ManualClock, eventually, overheard, steps
 from tests.support.server import Server, issuer_settings, running_server
 
-CHOSEN = "chosen-by-the-caller"
+CHOSEN_TEXT = "chosen-by-the-caller"
 MAX_STEPS = 32
 Make = Callable[[Server], str]
 
@@ -45,7 +45,7 @@ class RefusedTokenCase(NamedTuple):
     """Whether its issuer is."""
 
 
-def made(**changes: Any) -> Make:
+def make_with(**changes: Any) -> Make:
     return lambda server: server.token(**changes)
 
 
@@ -57,50 +57,62 @@ def dated(**seconds_from_now: int) -> Make:
 
 
 def unknown_issuer(server: Server) -> str:
-    return TokenFactory(f"https://{CHOSEN}.example", server.client.resource).token()
+    return TokenFactory(f"https://{CHOSEN_TEXT}.example", server.client.resource).token()
 
 
 def twisted(server: Server) -> str:
-    return server.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN)
+    return server.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN_TEXT)
 
 
-OPENING = {"setting": "issuers.tenants"}
-CASES = [
+OPENING_SETTING = {"setting": "issuers.tenants"}
+REFUSED_TOKEN_CASES = [
     RefusedTokenCase(
-        "unknown_kind", lambda server: f"opaque-{CHOSEN}", "", "issuers.introspection", named=False
+        "unknown_kind",
+        lambda server: f"opaque-{CHOSEN_TEXT}",
+        "",
+        "issuers.introspection",
+        named=False,
     ),
     RefusedTokenCase(
         "malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False
     ),
     RefusedTokenCase("unknown_issuer", unknown_issuer, "iss", "issuers.issuer", named=False),
-    RefusedTokenCase("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
+    RefusedTokenCase("refused_algorithm", make_with(header={"alg": "HS256"}), "alg", named=False),
     RefusedTokenCase(
-        "algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"
+        "algorithm_not_allowed", make_with(header={"alg": "ES256"}), "alg", "issuers.algorithms"
     ),
-    RefusedTokenCase("wrong_type", made(header={"typ": CHOSEN}), "typ", "issuers.tokens.types"),
+    RefusedTokenCase(
+        "wrong_type", make_with(header={"typ": CHOSEN_TEXT}), "typ", "issuers.tokens.types"
+    ),
     RefusedTokenCase("bad_signature", twisted, setting="issuers.jwks_uri"),
     RefusedTokenCase("expired", dated(exp=-600, iat=-900), "exp", "issuers.leeway_s"),
     RefusedTokenCase("not_yet_valid", dated(nbf=600), "nbf", "issuers.leeway_s", "acme"),
     RefusedTokenCase("lives_too_long", dated(exp=10**7), "exp", "issuers.max_lifetime_s", "acme"),
     RefusedTokenCase(
         "missing_claim",
-        made(client_id=ABSENT),
+        make_with(client_id=ABSENT),
         "client_id",
         "issuers.tokens.required_claims",
         "acme",
     ),
-    RefusedTokenCase("bad_exp", made(exp="soon"), "exp", "", "acme"),
-    RefusedTokenCase("bad_sub", made(sub=" "), "sub", "issuers.tokens.subject_claims", "acme"),
-    RefusedTokenCase("bad_scope", made(scope=1), "scope", "issuers.tokens.scope_list", "acme"),
-    RefusedTokenCase("wrong_kind", made(events={}), "events", "issuers.preset", "acme"),
-    RefusedTokenCase("sender_constrained", made(cnf={}), "cnf", "", "acme"),
+    RefusedTokenCase("bad_exp", make_with(exp="soon"), "exp", "", "acme"),
+    RefusedTokenCase("bad_sub", make_with(sub=" "), "sub", "issuers.tokens.subject_claims", "acme"),
+    RefusedTokenCase("bad_scope", make_with(scope=1), "scope", "issuers.tokens.scope_list", "acme"),
+    RefusedTokenCase("wrong_kind", make_with(events={}), "events", "issuers.preset", "acme"),
+    RefusedTokenCase("sender_constrained", make_with(cnf={}), "cnf", "", "acme"),
     RefusedTokenCase(
-        "wrong_audience", made(aud=f"https://{CHOSEN}"), "aud", "issuers.audiences", "acme"
+        "wrong_audience",
+        make_with(aud=f"https://{CHOSEN_TEXT}"),
+        "aud",
+        "issuers.audiences",
+        "acme",
     ),
-    RefusedTokenCase("no_tenant", made(org_id=ABSENT), "org_id", "issuers.tenant"),
-    RefusedTokenCase("bad_tenant", made(org_id=["a", "b"]), "org_id", "issuers.tenant"),
-    RefusedTokenCase("unknown_tenant", made(org_id="zeta"), "", "issuers.tenants"),
-    RefusedTokenCase("insufficient_scope", made(scope=CHOSEN), "scope", "scopes.baseline", "acme"),
+    RefusedTokenCase("no_tenant", make_with(org_id=ABSENT), "org_id", "issuers.tenant"),
+    RefusedTokenCase("bad_tenant", make_with(org_id=["a", "b"]), "org_id", "issuers.tenant"),
+    RefusedTokenCase("unknown_tenant", make_with(org_id="zeta"), "", "issuers.tenants"),
+    RefusedTokenCase(
+        "insufficient_scope", make_with(scope=CHOSEN_TEXT), "scope", "scopes.baseline", "acme"
+    ),
 ]
 
 
@@ -108,7 +120,7 @@ def settings(idp: Idp) -> list[dict[str, Any]]:
     return [issuer_settings(idp, tenants={"acme": "acme"}, algorithms=["RS256"])]
 
 
-PUBLIC = {"expired", "insufficient_scope"}
+PUBLIC_REASONS = {"expired", "insufficient_scope"}
 """Words of the public codes and sentences."""
 BASELINE = {"scopes": {"baseline": ["files:write"]}}
 
@@ -120,19 +132,21 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def told(log: str, event: str) -> list[dict[str, Any]]:
+def events_in(log: str, event: str) -> list[dict[str, Any]]:
     events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    return [one for one in events if one["event"] == event]
+    return [entry for entry in events if entry["event"] == event]
 
 
 def counted(server: Server, reason: str) -> int:
     """How often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
-    place = cast("FixedLabel", label).values.index(reason)
-    return server.services.meter._metrics[OFFSETS[TOKENS_REFUSED.name] + place]
+    index = cast("FixedLabel", label).values.index(reason)
+    return server.services.meter._metrics[OFFSETS[TOKENS_REFUSED.name] + index]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
+@pytest.mark.parametrize(
+    "case", REFUSED_TOKEN_CASES, ids=[case.reason for case in REFUSED_TOKEN_CASES]
+)
 def test_the_log_names_reason_claim_and_rule(
     server: Server, case: RefusedTokenCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +158,7 @@ def test_the_log_names_reason_claim_and_rule(
     with overheard("json") as log:
         answer = server.client.call(case.make(server))
 
-    [event] = told(log.getvalue(), "token_refused")
+    [event] = events_in(log.getvalue(), "token_refused")
     assert event["reason"] == case.reason
     assert event.get("claim", "") == case.claim
     assert event.get("setting", "") == case.setting
@@ -153,9 +167,9 @@ def test_the_log_names_reason_claim_and_rule(
     assert event["rule"].endswith(".")
     assert event["request_id"] == dict(answer.headers)["x-request-id"]
     assert event["peer"] == "127.0.0.1"
-    assert CHOSEN not in json.dumps(event)
+    assert CHOSEN_TEXT not in json.dumps(event)
     assert counted(server, case.reason) == before + 1
-    assert case.reason not in str(answer) or case.reason in PUBLIC
+    assert case.reason not in str(answer) or case.reason in PUBLIC_REASONS
 
 
 def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
@@ -168,7 +182,7 @@ def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
 
     def outcomes() -> set[str]:
         work = search(records, "acme", AuditQuery(kind="token"))
-        return {one.outcome for one in server.run(work)}
+        return {record.outcome for record in server.run(work)}
 
     eventually(lambda: "lives_too_long" in outcomes(), within=10)
     assert "bad_signature" not in outcomes()
@@ -179,10 +193,12 @@ def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
     with overheard("json") as log:
         assert server.client.call(None).status == 401
 
-    assert not told(log.getvalue(), "token_refused")
+    assert not events_in(log.getvalue(), "token_refused")
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
+@pytest.mark.parametrize(
+    "case", REFUSED_TOKEN_CASES, ids=[case.reason for case in REFUSED_TOKEN_CASES]
+)
 def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_path: Path) -> None:
     """It uses the same configuration, names the setting to change, and hides the token."""
     token = case.make(server)
@@ -191,12 +207,12 @@ def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_p
 
     assert done.exit_code == 1, done.output
     lines = dict(line.split(":", 1) for line in done.output.splitlines() if ":" in line)
-    said = {name: value.strip() for name, value in lines.items()}
-    assert said["reason"] == case.reason
-    assert said.get("claim", "") == case.claim
-    assert said.get("setting", "") == case.setting
-    assert said.get("tenant") == case.tenant
-    assert said["do"].endswith(".")
+    fields = {name: value.strip() for name, value in lines.items()}
+    assert fields["reason"] == case.reason
+    assert fields.get("claim", "") == case.claim
+    assert fields.get("setting", "") == case.setting
+    assert fields.get("tenant") == case.tenant
+    assert fields["do"].endswith(".")
     assert token not in done.output
 
 
@@ -264,16 +280,16 @@ async def test_a_flood_cannot_fill_the_log() -> None:
                 heard.by_gate(scope, InvalidToken("bad_signature"))
         heard.tell_left_out()
 
-        events = told(log.getvalue(), "token_refused")
+        events = events_in(log.getvalue(), "token_refused")
         assert len(events) == refused_tokens.MAX_EVENTS
-        assert sum(one["peer"] == "10.0.0.1" for one in events) == refused_tokens.MAX_PER_PEER
-        [rest] = told(log.getvalue(), "token_refusals_left_out")
+        assert sum(event["peer"] == "10.0.0.1" for event in events) == refused_tokens.MAX_PER_PEER
+        [rest] = events_in(log.getvalue(), "token_refusals_left_out")
         assert rest["count"] == 2_000 - refused_tokens.MAX_EVENTS
         assert len(heard._logged) <= refused_tokens.MAX_EVENTS
 
         clock.now += refused_tokens.WINDOW_S
         heard.by_gate({"type": "http", "client": ("10.0.0.1", 1)}, InvalidToken("bad_signature"))
-        assert len(told(log.getvalue(), "token_refused")) == refused_tokens.MAX_EVENTS + 1
+        assert len(events_in(log.getvalue(), "token_refused")) == refused_tokens.MAX_EVENTS + 1
     await asyncio.sleep(0)
 
 

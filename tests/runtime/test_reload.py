@@ -12,11 +12,14 @@ from gatepost.tools.registry import Registry
 from tests.support.endpoint import a_caller
 from tests.support.measuring import each
 
-MAIN = {"issuer": "https://id.example.com", "tenants": {"acme": "acme", "globex": "globex"}}
-MAIN["tenant"] = {"claim": "org_id"}  # type: ignore[assignment]
-OTHER = {"issuer": "https://other.example.com", "tenant": {"value": "initech"}}
-FREE = {"issuer": "https://id.example.com", "tenant": {"claim": "org_id"}}
-TREE: dict[str, Any] = {"resource": "https://mcp.example.com/mcp", "issuers": [MAIN, OTHER]}
+MAIN_ISSUER = {"issuer": "https://id.example.com", "tenants": {"acme": "acme", "globex": "globex"}}
+MAIN_ISSUER["tenant"] = {"claim": "org_id"}  # type: ignore[assignment]
+OTHER_ISSUER = {"issuer": "https://other.example.com", "tenant": {"value": "initech"}}
+FREE_ISSUER = {"issuer": "https://id.example.com", "tenant": {"claim": "org_id"}}
+TREE: dict[str, Any] = {
+    "resource": "https://mcp.example.com/mcp",
+    "issuers": [MAIN_ISSUER, OTHER_ISSUER],
+}
 
 
 def config(**changes: Any) -> Config:
@@ -29,33 +32,36 @@ def config(**changes: Any) -> Config:
     [
         ({}, {}, False),
         ({}, {"log": {"level": "debug"}, "tools": {"timeout_s": 5.0}}, False),
-        ({}, {"issuers": [MAIN]}, False),
-        ({"issuers": [MAIN]}, {}, False),
+        ({}, {"issuers": [MAIN_ISSUER]}, False),
+        ({"issuers": [MAIN_ISSUER]}, {}, False),
         ({}, {"tenancy": {"suspended": ["globex"]}}, False),
         ({}, {"tenancy": {"suspended": ["acme"]}}, True),
-        ({}, {"issuers": [OTHER]}, True),
-        ({}, {"issuers": [{**MAIN, "enabled": False}, OTHER]}, True),
-        ({}, {"issuers": [{**MAIN, "algorithms": ["ES256"]}, OTHER]}, True),
-        ({}, {"issuers": [{**MAIN, "tenants": {"globex": "globex"}}, OTHER]}, True),
+        ({}, {"issuers": [OTHER_ISSUER]}, True),
+        ({}, {"issuers": [{**MAIN_ISSUER, "enabled": False}, OTHER_ISSUER]}, True),
+        ({}, {"issuers": [{**MAIN_ISSUER, "algorithms": ["ES256"]}, OTHER_ISSUER]}, True),
+        ({}, {"issuers": [{**MAIN_ISSUER, "tenants": {"globex": "globex"}}, OTHER_ISSUER]}, True),
         ({}, {"resource": "https://mcp.example.com/other"}, True),
         ({}, {"mode": "development"}, True),
         ({}, {"scopes": {"implied": {"files:write": ["files:read"]}}}, True),
         ({}, {"scopes": {"baseline": ["files:write"]}}, False),
         ({}, {"scopes": {"baseline": ["files:read"]}}, True),
         (
-            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
-            {"issuers": [FREE], "tenancy": {"create_on_first_use": False}},
+            {"issuers": [FREE_ISSUER], "tenancy": {"create_on_first_use": True}},
+            {"issuers": [FREE_ISSUER], "tenancy": {"create_on_first_use": False}},
             True,
         ),
         (
-            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
-            {"issuers": [FREE], "tenancy": {"tenants": ["acme"], "create_on_first_use": False}},
+            {"issuers": [FREE_ISSUER], "tenancy": {"create_on_first_use": True}},
+            {
+                "issuers": [FREE_ISSUER],
+                "tenancy": {"tenants": ["acme"], "create_on_first_use": False},
+            },
             False,
         ),
         (
-            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
+            {"issuers": [FREE_ISSUER], "tenancy": {"create_on_first_use": True}},
             {
-                "issuers": [FREE, {**OTHER, "tenant": {"value": "acme"}}],
+                "issuers": [FREE_ISSUER, {**OTHER_ISSUER, "tenant": {"value": "acme"}}],
                 "tenancy": {"create_on_first_use": True},
             },
             True,

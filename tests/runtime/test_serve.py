@@ -101,12 +101,12 @@ def test_a_token_names_whom_it_was_asked_for(gatepost: Gatepost, tmp_path: Path)
     """Tenant, subject and scopes of `gatepost token` are what the tool learns of its caller."""
     bearer = token(tmp_path, "--tenant", "globex", "--subject", "bob", "--scopes", "files:write")
     status, answer = call(gatepost.url, bearer, "whoami", {})
-    told = json.loads(answer["result"]["content"][0]["text"])
+    caller = json.loads(answer["result"]["content"][0]["text"])
 
     assert status == 200
     assert "\n" not in bearer
-    assert (told["tenant"], told["subject"]) == ("globex", "bob")
-    assert "files:write" in told["scopes"]
+    assert (caller["tenant"], caller["subject"]) == ("globex", "bob")
+    assert "files:write" in caller["scopes"]
 
 
 def test_the_development_server_tells_that_it_is_one(gatepost: Gatepost) -> None:

@@ -106,9 +106,9 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
 async def recorded(folder: Path, tool: str) -> list[str]:
     """The outcomes of this tool's calls that are on record."""
     records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
-    found = [read(row) for row in await records.of("acme").trail.chain(1).rows(0, 1000)]
+    stopped_records = [read(row) for row in await records.of("acme").trail.chain(1).rows(0, 1000)]
     await records.aclose()
-    return [one.outcome for one in found if one.tool == tool]
+    return [record.outcome for record in stopped_records if record.tool == tool]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str,
 
     named = tool.removesuffix("_apart")
     # The access line of a call names its tool as well.
-    told = [line for line in gatepost.stderr.splitlines() if "POST    /mcp" not in line]
-    assert any(named in line for line in told) == (tool != "sleeps")
+    lines = [line for line in gatepost.stderr.splitlines() if "POST    /mcp" not in line]
+    assert any(named in line for line in lines) == (tool != "sleeps")
     assert ("Timeout (" in gatepost.stderr) == (tool == "blocks")
     assert ("tool_abandoned" in gatepost.stderr) == (named == "refuses")
     if tool != "blocks":

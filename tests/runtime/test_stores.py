@@ -26,7 +26,7 @@ from tests.support.measuring import capture_logs
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.stores import POSTGRES_PASSWORD
 
-SILENT = "redis://127.0.0.1:1/0"
+SILENT_STORE = "redis://127.0.0.1:1/0"
 """Where no Valkey is."""
 
 
@@ -38,19 +38,19 @@ def config(database: str = "memory:", shared: str = "", **settings: Any) -> Conf
     )
 
 
-def found(configured: Config) -> list[tuple[str, str, str]]:
+def storage_problems(configured: Config) -> list[tuple[str, str, str]]:
     """What is wrong with the storage: id, setting, and everything that is said."""
     judged = problems(configured, load(configured.tools))
     return [
-        (one.id, one.setting, f"{one.message} {one.hint}")
-        for one in judged
-        if one.setting.startswith("storage.")
+        (problem.id, problem.setting, f"{problem.message} {problem.hint}")
+        for problem in judged
+        if problem.setting.startswith("storage.")
     ]
 
 
 PG, REDIS = "postgresql://a:hidden@db/x", "redis://:hidden@cache/0"
-TWO = Listen(workers=2)
-REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
+WORKERS = Listen(workers=2)
+REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no scheme": ({"database": "gatepost.db"}, "E032", "database", "sqlite:///PATH"),
     "a scheme of others": ({"database": "mysql://a:hidden@b/c"}, "E032", "database", "mysql"),
     "no path": ({"database": "sqlite:///"}, "E032", "database", "sqlite:///PATH"),
@@ -79,15 +79,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a folder": ({"database": "sqlite:///."}, "E034", "database", "folder"),
     "below a file": ({"database": "sqlite:///file/x.db"}, "E034", "database", "not a folder"),
     "workers without a shared store": (
-        {"database": "sqlite:///x.db", "listen": TWO}, "E035", "shared", "redis://",
+        {"database": "sqlite:///x.db", "listen": WORKERS}, "E035", "shared", "redis://",
     ),
     "workers with memories": (
-        {"database": "memory:", "shared": REDIS, "listen": TWO}, "E036", "database", "memory",
+        {"database": "memory:", "shared": REDIS, "listen": WORKERS}, "E036", "database", "memory",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("case", REFUSED_SETTINGS.values(), ids=REFUSED_SETTINGS)
 def test_what_cannot_be_opened_is_a_problem(
     case: tuple[dict[str, Any], str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,28 +95,30 @@ def test_what_cannot_be_opened_is_a_problem(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     settings, problem, setting, says = case
-    told = found(config(**settings))
+    reported_problems = storage_problems(config(**settings))
 
-    assert [(one, where) for one, where, _ in told] == [(f"config.{problem}", f"storage.{setting}")]
-    assert says in told[0][2]
-    assert "hidden" not in told[0][2]
+    assert [(id_, where) for id_, where, _ in reported_problems] == [
+        (f"config.{problem}", f"storage.{setting}")
+    ]
+    assert says in reported_problems[0][2]
+    assert "hidden" not in reported_problems[0][2]
 
 
-FINE: dict[str, dict[str, Any]] = {
+VALID_SETTINGS: dict[str, dict[str, Any]] = {
     "the default": {"database": "sqlite:///gatepost.db"},
     "a folder that will be made": {"database": "sqlite:///data/deep/gatepost.db"},
-    "workers of one machine": {"database": "sqlite:///x.db", "shared": REDIS, "listen": TWO},
+    "workers of one machine": {"database": "sqlite:///x.db", "shared": REDIS, "listen": WORKERS},
     "a password in development": {"database": PG, "shared": REDIS},
     "references in production": {
         "database": "env:DATABASE", "shared": "file:shared_store", "mode": "production",
-        "listen": TWO,
+        "listen": WORKERS,
     },
     "TLS": {"shared": "rediss://cache.example.com:6380/1"},
     "no password in production": {"database": "postgresql://a@b/c", "mode": "production"},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", FINE.values(), ids=FINE)
+@pytest.mark.parametrize("settings", VALID_SETTINGS.values(), ids=VALID_SETTINGS)
 def test_what_can_be_opened_is_fine(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,23 +128,23 @@ def test_what_can_be_opened_is_fine(
     (tmp_path / "shared_store").write_text(f"{REDIS}\n")
     (tmp_path / "shared_store").chmod(0o600)
 
-    assert found(config(**settings)) == []
+    assert storage_problems(config(**settings)) == []
 
 
 def test_memory_in_production_is_odd() -> None:
     """It starts, and `check` says what that means."""
-    assert [one for one, _, _ in found(config(mode="production"))] == ["config.W030"]
+    assert [id_ for id_, _, _ in storage_problems(config(mode="production"))] == ["config.W030"]
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator can paste the line into a shell."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     monkeypatch.setitem(sys.modules, "redis", None)
-    told = found(config(database=PG, shared=REDIS))
+    reported_problems = storage_problems(config(database=PG, shared=REDIS))
 
-    assert [one for one, _, _ in told] == ["config.E033"] * 2
-    assert "pip install 'gatepost[postgres]'" in told[0][2]
-    assert "pip install 'gatepost[redis]'" in told[1][2]
+    assert [id_ for id_, _, _ in reported_problems] == ["config.E033"] * 2
+    assert "pip install 'gatepost[postgres]'" in reported_problems[0][2]
+    assert "pip install 'gatepost[redis]'" in reported_problems[1][2]
 
 
 async def readyz(configured: Config) -> tuple[int, Any]:
@@ -154,21 +156,21 @@ async def readyz(configured: Config) -> tuple[int, Any]:
 
 async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> None:
     """Ready is who can reach them."""
-    status, told = await readyz(config(migrated_postgres, valkey))
+    status, body = await readyz(config(migrated_postgres, valkey))
 
     assert status == 200
-    assert told["status"] == "ok"
-    assert told["stores"] == {"database": "ok", "shared": "ok"}
+    assert body["status"] == "ok"
+    assert body["stores"] == {"database": "ok", "shared": "ok"}
 
 
 async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
     """The server serves calls without the shared store, so it stays ready for a balancer."""
-    status, told = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT))
+    status, body = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT_STORE))
 
     assert status == 200
-    assert told["status"] == "ok"
-    assert told["stores"] == {"database": "ok", "shared": "unavailable"}
-    assert "127.0.0.1" not in json.dumps(told["stores"])
+    assert body["status"] == "ok"
+    assert body["stores"] == {"database": "ok", "shared": "unavailable"}
+    assert "127.0.0.1" not in json.dumps(body["stores"])
 
 
 class CountingRecords(MemoryRecords):
@@ -234,7 +236,7 @@ async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None
 async def test_a_server_starts_without_its_shared_store() -> None:
     """What it carries may be lost; the log says it, as `/readyz` will."""
     with capture_logs() as logs:
-        await stores.prepare(StorageSettings(database="memory:", shared=SILENT))
+        await stores.prepare(StorageSettings(database="memory:", shared=SILENT_STORE))
 
     assert [entry["event"] for entry in logs] == ["shared_store_unavailable"]
 
@@ -308,22 +310,22 @@ def test_serve_says_once_that_it_cannot(
     postgres: str, valkey: str, tmp_path: Path, workers: str
 ) -> None:
     """The number of processes does not matter."""
-    told = command(tmp_path, "serve", "--workers", workers, database=postgres, shared=valkey)
+    output = command(tmp_path, "serve", "--workers", workers, database=postgres, shared=valkey)
 
-    assert told.process.returncode == 1
-    assert told.stderr.count("run `gatepost migrate`") == 1
-    assert "Gatepost is ready" not in told.stdout
+    assert output.process.returncode == 1
+    assert output.stderr.count("run `gatepost migrate`") == 1
+    assert "Gatepost is ready" not in output.stdout
 
 
 def test_workers_given_on_the_command_line_are_judged(tmp_path: Path) -> None:
     """`--workers` is no way around what the file would be refused for."""
-    told = command(tmp_path, "serve", "--workers", "2", database="sqlite:///x.db")
+    output = command(tmp_path, "serve", "--workers", "2", database="sqlite:///x.db")
 
-    assert told.process.returncode == 1
-    assert "config.E035 [storage.shared]" in told.stderr
+    assert output.process.returncode == 1
+    assert "config.E035 [storage.shared]" in output.stderr
 
 
-IMPORTED = """
+IMPORT_PROGRAM = """
 import asyncio, sys
 from gatepost.app import build_app
 from gatepost.check.problems import problems
@@ -347,7 +349,9 @@ print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redi
 
 def test_a_server_without_a_database_imports_none(tmp_path: Path) -> None:
     """Half a second of every start, for nothing."""
-    process = Process([sys.executable, "-c", IMPORTED], env=python_environment(), cwd=tmp_path)
+    process = Process(
+        [sys.executable, "-c", IMPORT_PROGRAM], env=python_environment(), cwd=tmp_path
+    )
     try:
         assert process.next_line() == ""
     finally:

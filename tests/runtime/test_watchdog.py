@@ -114,20 +114,20 @@ async def awaits(ctx: CallContext) -> list[str]:
         await asyncio.sleep(0)
         raise KeyError
 
-    found = [await asyncio.create_task(asyncio.sleep(0, "task"))]
-    found += await asyncio.gather(asyncio.sleep(0, "one"), asyncio.sleep(0, "two"))
+    results = [await asyncio.create_task(asyncio.sleep(0, "task"))]
+    results += await asyncio.gather(asyncio.sleep(0, "one"), asyncio.sleep(0, "two"))
     cancelled = asyncio.create_task(asyncio.sleep(60))
     asyncio.get_running_loop().call_soon(cancelled.cancel)
     for work in (asyncio.create_task(fail()), cancelled):
         try:
             await work
         except (KeyError, asyncio.CancelledError) as error:
-            found.append(type(error).__name__)
+            results.append(type(error).__name__)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
             await asyncio.create_task(asyncio.sleep(60))
-        found.append("never")
-    return found
+        results.append("never")
+    return results
 
 
 @pack.tool()
@@ -264,8 +264,8 @@ def test_a_tool_awaits_its_tasks_as_anywhere(server: Server, progress: bool) -> 
     """Their results, errors and cancellations are the tool's own to see."""
     result = call(server, "awaits", progress=progress)
 
-    found = ["task", "one", "two", "KeyError", "CancelledError"]
-    assert result["structuredContent"]["result"] == found
+    results = ["task", "one", "two", "KeyError", "CancelledError"]
+    assert result["structuredContent"]["result"] == results
 
 
 @pytest.mark.parametrize("key", ["", "key-2"])

@@ -23,10 +23,10 @@ pytestmark = [
 PATH = {"PATH": "/usr/bin:/bin"}
 
 
-def shell(place: Path, script: str, /, **more: Any) -> Confined:
+def shell(folder: Path, script: str, /, **more: Any) -> Confined:
     """A shell script in a folder that it may write to."""
-    usual: dict[str, Any] = {"writes": (str(place),), "env": PATH}
-    return Confined(argv=("/bin/sh", "-c", script), root=str(place), **(usual | more))
+    usual: dict[str, Any] = {"writes": (str(folder),), "env": PATH}
+    return Confined(argv=("/bin/sh", "-c", script), root=str(folder), **(usual | more))
 
 
 async def done(program: Confined, timeout_s: float = 20) -> ProcessResult:
@@ -41,7 +41,7 @@ async def test_it_does_what_it_may(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
 
 
-FORBIDDEN = [
+FORBIDDEN_COMMANDS = [
     ("cat ../secret", "Permission denied"),
     ("ls ..", "Permission denied"),
     ("cat /etc/shadow", "Permission denied"),
@@ -59,7 +59,9 @@ FORBIDDEN = [
 
 
 @pytest.mark.skipif(not confines(), reason="this kernel confines nothing")
-@pytest.mark.parametrize(("script", "says"), FORBIDDEN, ids=[one[0][:30] for one in FORBIDDEN])
+@pytest.mark.parametrize(
+    ("script", "says"), FORBIDDEN_COMMANDS, ids=[case[0][:30] for case in FORBIDDEN_COMMANDS]
+)
 async def test_the_kernel_keeps_it_from_everything_else(
     tmp_path: Path, script: str, says: str
 ) -> None:
@@ -80,9 +82,9 @@ async def test_the_kernel_keeps_it_from_everything_else(
 @pytest.mark.parametrize("keys", ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/shadow"])
 def test_the_machines_own_keys_are_not_among_what_programs_read(keys: str) -> None:
     """A server that runs as root could read them, and so could whatever it starts."""
-    open_ones = [Path(one) for one in (*ANSWERS, *SYSTEM)]
+    open_ones = [Path(path) for path in (*ANSWERS, *SYSTEM)]
 
-    assert not [one for one in open_ones if Path(keys).is_relative_to(one)]
+    assert not [path for path in open_ones if Path(keys).is_relative_to(path)]
 
 
 @pytest.mark.skipif(landlock_version() < 4, reason="this kernel does not confine connections")
@@ -170,7 +172,7 @@ async def test_a_flood_of_output_is_cut_and_not_waited_for(tmp_path: Path) -> No
     assert (len(ended.out), ended.err, ended.cut) == (10_000, b"x\n", (True, False))
 
 
-STUBBORN = (
+STUBBORN_PROGRAM = (
     "trap '' TERM; (trap '' TERM; echo $$ > b; sleep 60; sleep 60) & echo $$ > a; sleep 60; wait"
 )
 
@@ -184,14 +186,14 @@ def alive(pid: int) -> bool:
 
 def group_of(folder: Path) -> list[int]:
     """The processes whose working directory is *folder*."""
-    found = []
+    child = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(process / "cwd") == str(folder):
-                found.append(int(process.name))
+                child.append(int(process.name))
         except OSError:
             continue
-    return found
+    return child
 
 
 @pytest.mark.parametrize("ends", ["timeout", "cancelled", "cancelled twice"])
@@ -200,7 +202,9 @@ async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
 ) -> None:
     """The signal comes first; the program and its child ignore it, and both are gone afterwards."""
     monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
-    work = asyncio.create_task(done(shell(tmp_path, STUBBORN), 1 if ends == "timeout" else 60))
+    work = asyncio.create_task(
+        done(shell(tmp_path, STUBBORN_PROGRAM), 1 if ends == "timeout" else 60)
+    )
     await asyncio.to_thread(eventually, lambda: len(group_of(tmp_path)) >= 3, within=20)
     started = group_of(tmp_path)
     if ends != "timeout":

@@ -23,7 +23,7 @@ from tests.support.measuring import ManualClock
 __all__ = ["clock", "records", "secrets", "vault"]  # fixtures
 
 KEYS: set[str] = set()
-ONE, TWO = "the-first-value", "the-second-value"
+FIRST_VALUE, SECOND_VALUE = "the-first-value", "the-second-value"
 
 
 @pytest.fixture(autouse=True)
@@ -57,12 +57,12 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def known(secrets: SecretCache, tenant: str = "acme") -> Mapping[str, str]:
+async def secrets_of(secrets: SecretCache, tenant: str = "acme") -> Mapping[str, str]:
     """Return the secrets of the tenant as before a call of a tool."""
     return beside_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
 
 
-def told(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
+def cached_secrets(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
     """Return the cached secrets of the tenant as the redaction uses them."""
     return beside_keys(secrets.known_secrets(tenant).values)
 
@@ -76,11 +76,11 @@ async def test_what_is_known_costs_no_reading(
     secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
     """One for a tenant's first call; none for its next ones."""
-    await vault.put("acme", "KEY", ONE)
+    await vault.put("acme", "KEY", FIRST_VALUE)
     readings.clear()
     assert secrets.loaded("acme") is None
     for _ in range(5):
-        assert await known(secrets) == {"KEY": ONE}
+        assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
     assert readings == ["*"]
 
@@ -89,29 +89,29 @@ async def test_calls_that_begin_together_read_once(
     secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
     """A burst at a tenant that was idle is no burst at the database."""
-    await vault.put("acme", "KEY", ONE)
+    await vault.put("acme", "KEY", FIRST_VALUE)
     readings.clear()
 
-    found = await asyncio.gather(*(secrets.load("acme") for _ in range(20)))
+    cached = await asyncio.gather(*(secrets.load("acme") for _ in range(20)))
 
     assert readings == ["*"]
-    assert {one.version for one in found} == {found[0].version}
+    assert {reading.version for reading in cached} == {cached[0].version}
 
 
 async def test_a_change_elsewhere_is_taken_up(
     records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """After the next look: whatever changed, of whomever; without one nothing is read anew."""
-    await elsewhere.put("acme", "KEY", ONE)
+    await elsewhere.put("acme", "KEY", FIRST_VALUE)
     first = await secrets.load("acme")
     await poll(records, secrets)
     assert await secrets.load("acme") is first  # read once more, and found the same
 
-    await elsewhere.put("acme", "KEY", TWO)
+    await elsewhere.put("acme", "KEY", SECOND_VALUE)
     assert secrets.loaded("acme") is first
     await poll(records, secrets)
 
-    assert (await known(secrets))["KEY"] == TWO
+    assert (await secrets_of(secrets))["KEY"] == SECOND_VALUE
     assert secrets.known_secrets("acme").version != first.version
 
 
@@ -119,25 +119,25 @@ async def test_a_change_without_a_notification_is_found_by_polling(
     secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """The process that made the change may have died before the notification."""
-    await known(secrets)
-    sealed = elsewhere._sealed("acme", "KEY", BoundSecret(ONE))
+    await secrets_of(secrets)
+    sealed = elsewhere._sealed("acme", "KEY", BoundSecret(FIRST_VALUE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
     clock.now += CACHED_S - 1
-    assert await known(secrets) == {}
+    assert await secrets_of(secrets) == {}
 
     clock.now += 1
-    assert await known(secrets) == {"KEY": ONE}
+    assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
 async def test_a_secret_that_is_asked_for_is_always_read(
     secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
-    assert await known(secrets) == {}
-    await elsewhere.put("acme", "KEY", ONE)
+    assert await secrets_of(secrets) == {}
+    await elsewhere.put("acme", "KEY", FIRST_VALUE)
 
-    assert await secrets.value("acme", "KEY") == BoundSecret(ONE)
-    assert told(secrets, "acme") == {"KEY": ONE}
+    assert await secrets.value("acme", "KEY") == BoundSecret(FIRST_VALUE)
+    assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
     assert await secrets.value("globex", "KEY") is None
 
     await elsewhere.delete("acme", "KEY")
@@ -148,17 +148,17 @@ async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
     records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """Calls that run hold the value from before; under a name that no secret can have."""
-    await elsewhere.put("acme", "KEY", ONE)
-    await known(secrets)
-    await elsewhere.put("acme", "KEY", TWO)
+    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await secrets_of(secrets)
+    await elsewhere.put("acme", "KEY", SECOND_VALUE)
     await poll(records, secrets)
-    assert await known(secrets) == {"KEY": TWO, "KEY.1": ONE}
+    assert await secrets_of(secrets) == {"KEY": SECOND_VALUE, "KEY.1": FIRST_VALUE}
     await elsewhere.delete("acme", "KEY")
     await poll(records, secrets)
-    assert await known(secrets) == {"KEY.1": ONE, "KEY.2": TWO}
+    assert await secrets_of(secrets) == {"KEY.1": FIRST_VALUE, "KEY.2": SECOND_VALUE}
 
     clock.now += REPLACED_S + 1
-    assert await known(secrets) == {}
+    assert await secrets_of(secrets) == {}
 
 
 async def test_an_older_reading_never_hides_what_a_tool_has(
@@ -169,35 +169,35 @@ async def test_an_older_reading_never_hides_what_a_tool_has(
     real = SecretStore.sealed
 
     async def slow(vault: SecretStore, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
-        found = await real(vault, tenants)
+        slow_reading = await real(vault, tenants)
         reading.set()
         await go_on.wait()
-        return found
+        return slow_reading
 
     monkeypatch.setattr(SecretStore, "sealed", slow)
     loading = asyncio.create_task(secrets.load("acme"))
     await reading.wait()
-    await elsewhere.put("acme", "KEY", ONE)
+    await elsewhere.put("acme", "KEY", FIRST_VALUE)
     asking = asyncio.create_task(secrets.value("acme", "KEY"))
     go_on.set()
 
-    assert await asking == BoundSecret(ONE)
-    assert told(secrets, "acme") == {"KEY": ONE}
+    assert await asking == BoundSecret(FIRST_VALUE)
+    assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
     assert beside_keys((await loading).values) == {}
 
 
 async def test_tenants_never_meet(secrets: SecretCache, vault: SecretStore) -> None:
     """The same name is each one's own, known and handed out."""
-    await vault.put("acme", "KEY", ONE)
-    await vault.put("globex", "KEY", TWO)
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    await vault.put("globex", "KEY", SECOND_VALUE)
 
-    assert (await known(secrets, "acme"), await known(secrets, "globex")) == (
-        {"KEY": ONE},
-        {"KEY": TWO},
+    assert (await secrets_of(secrets, "acme"), await secrets_of(secrets, "globex")) == (
+        {"KEY": FIRST_VALUE},
+        {"KEY": SECOND_VALUE},
     )
-    assert await secrets.value("globex", "KEY") == BoundSecret(TWO)
-    assert told(secrets, "initech") == {}
-    assert told(secrets, None) == {}
+    assert await secrets.value("globex", "KEY") == BoundSecret(SECOND_VALUE)
+    assert cached_secrets(secrets, "initech") == {}
+    assert cached_secrets(secrets, None) == {}
 
 
 async def out(*_: object) -> None:
@@ -208,13 +208,13 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
     secrets: SecretCache, vault: SecretStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last reading counts, and each second is a new try; an unread tenant meets the outage."""
-    await vault.put("acme", "KEY", ONE)
-    await known(secrets)
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    await secrets_of(secrets)
     with monkeypatch.context() as outage:
         for name in ("sealed", "get"):
             outage.setattr(SecretStore, name, out)
         clock.now += CACHED_S
-        assert await known(secrets) == {"KEY": ONE}
+        assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
         assert secrets.loaded("acme") is not None
         clock.now += RETRY_S
         assert secrets.loaded("acme") is None
@@ -224,43 +224,43 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
             await secrets.value("acme", "KEY")
         with pytest.raises(StoreUnavailable):
             await secrets.take_up(2)
-    assert await known(secrets, "globex") == {}
+    assert await secrets_of(secrets, "globex") == {}
 
 
 async def test_idle_tenants_are_forgotten(
     records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
     """A process holds the secrets of those it serves."""
-    await vault.put("acme", "KEY", ONE)
-    await known(secrets)
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    await secrets_of(secrets)
     clock.now += IDLE_S - 1
-    await known(secrets)
+    await secrets_of(secrets)
     clock.now += 2
     await poll(records, secrets)
-    assert told(secrets, "acme") == {"KEY": ONE}
+    assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
 
     clock.now += IDLE_S
     await poll(records, secrets)
-    assert told(secrets, "acme") == {}
-    assert await known(secrets) == {"KEY": ONE}
+    assert cached_secrets(secrets, "acme") == {}
+    assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
 async def test_what_the_server_keeps_is_kept_from_every_tenant(
     secrets: SecretCache, vault: SecretStore
 ) -> None:
     """This includes tenants that it has not met yet; a reload changes the values for all."""
-    await vault.put("acme", "KEY", ONE)
-    await known(secrets)
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    await secrets_of(secrets)
     secrets.keep_own({"GATEPOST": "first own"})
-    assert told(secrets, "acme") == {"GATEPOST": "first own", "KEY": ONE}
+    assert cached_secrets(secrets, "acme") == {"GATEPOST": "first own", "KEY": FIRST_VALUE}
     before = secrets.known_secrets("acme")
     secrets.keep_own({"GATEPOST": "first own"})
     assert secrets.known_secrets("acme") is before
 
     secrets.keep_own({"GATEPOST": "second own"})
-    assert told(secrets, "acme") == {"GATEPOST": "second own", "KEY": ONE}
-    assert told(secrets, "globex") == {"GATEPOST": "second own"}
-    assert told(secrets, None) == {"GATEPOST": "second own"}
+    assert cached_secrets(secrets, "acme") == {"GATEPOST": "second own", "KEY": FIRST_VALUE}
+    assert cached_secrets(secrets, "globex") == {"GATEPOST": "second own"}
+    assert cached_secrets(secrets, None) == {"GATEPOST": "second own"}
 
 
 async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
@@ -294,7 +294,7 @@ async def test_tenants_without_secrets_share_one_version(
         is secrets.known_secrets(None)
     )
 
-    await secrets.put("acme", "openapi_shop", ONE)
+    await secrets.put("acme", "openapi_shop", FIRST_VALUE)
     assert secrets.known_secrets("acme").version != secrets.known_secrets("globex").version
 
 
@@ -305,8 +305,8 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
     await secrets.put("acme", "openapi_shop", "abc")
     other = SecretCache(elsewhere)
 
-    assert told(secrets, "acme") == {"openapi_shop": "abc"}
-    assert await known(other) == {"openapi_shop": "abc"}
+    assert cached_secrets(secrets, "acme") == {"openapi_shop": "abc"}
+    assert await secrets_of(other) == {"openapi_shop": "abc"}
     assert await other.value("acme", "openapi_shop") == BoundSecret("abc")
     assert await other.names("acme") == []
     for value in ("", "x" * 65_537):
@@ -322,10 +322,10 @@ async def test_a_secret_that_does_not_open_is_told(
     secrets: SecretCache, records: MemoryRecords
 ) -> None:
     """A caller that uses it gets an error; the other secrets are known."""
-    await SecretStore(records, KeyRing.ephemeral()).put("acme", "LOST", ONE)
-    await secrets.put("acme", "kept", TWO)
+    await SecretStore(records, KeyRing.ephemeral()).put("acme", "LOST", FIRST_VALUE)
+    await secrets.put("acme", "kept", SECOND_VALUE)
 
-    assert await known(secrets) == {"kept": TWO}
+    assert await secrets_of(secrets) == {"kept": SECOND_VALUE}
     with pytest.raises(SecretUnreadable, match="LOST"):
         await secrets.value("acme", "LOST")
 
@@ -338,7 +338,7 @@ async def test_the_looking_goes_on_by_itself(
 ) -> None:
     """The poll continues after an outage as well."""
     monkeypatch.setattr(change_poller, "POLL_S", 0.001)
-    await known(secrets)
+    await secrets_of(secrets)
     looks = 0
     real = records.changes
 
@@ -350,10 +350,10 @@ async def test_the_looking_goes_on_by_itself(
         return await real(subjects)
 
     monkeypatch.setattr(records, "changes", counted)
-    await elsewhere.put("acme", "KEY", ONE)
+    await elsewhere.put("acme", "KEY", FIRST_VALUE)
     poller = ChangePoller(records, MemorySharedStore())
     async with poller.polling({SUBJECT: secrets.take_up}), asyncio.timeout(10):
-        while told(secrets, "acme") != {"KEY": ONE}:
+        while cached_secrets(secrets, "acme") != {"KEY": FIRST_VALUE}:
             assert secrets.loaded("acme")
             await asyncio.to_thread(int)
 
@@ -363,25 +363,25 @@ async def test_a_user_name_is_handed_out_and_not_known(
 ) -> None:
     """Nothing is taken out of answers for its sake, by whichever way it was read."""
     await vault.put("acme", "USER", "bob", username=True)
-    await vault.put("acme", "KEY", ONE)
-    held = await secrets.value("acme", "USER")
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    value = await secrets.value("acme", "USER")
 
-    assert held is not None
-    assert (held.value, held.username) == ("bob", True)
-    assert await known(secrets) == {"KEY": ONE}
+    assert value is not None
+    assert (value.value, value.username) == ("bob", True)
+    assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
 async def test_the_mark_of_a_user_name_is_no_way_to_show_a_secret(
     secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
     """A secret of the same text stays hidden, and so does, for a while, what was one before."""
-    await vault.put("acme", "KEY", ONE)
-    await vault.put("acme", "SAME", ONE, username=True)
+    await vault.put("acme", "KEY", FIRST_VALUE)
+    await vault.put("acme", "SAME", FIRST_VALUE, username=True)
     await secrets.value("acme", "SAME")
-    assert set((await known(secrets)).values()) == {ONE}
+    assert set((await secrets_of(secrets)).values()) == {FIRST_VALUE}
 
-    await vault.put("acme", "OLD", TWO)
+    await vault.put("acme", "OLD", SECOND_VALUE)
     await secrets.value("acme", "OLD")
-    await vault.put("acme", "OLD", TWO, username=True)
+    await vault.put("acme", "OLD", SECOND_VALUE, username=True)
     await secrets.value("acme", "OLD")
-    assert set((await known(secrets)).values()) == {ONE, TWO}
+    assert set((await secrets_of(secrets)).values()) == {FIRST_VALUE, SECOND_VALUE}

@@ -22,7 +22,7 @@ from tests.support.measuring import each
 from tests.support.processes import python_environment
 from tests.support.server import SAMPLE_TOOLS, check_problems
 
-VALUE = "hunter2-hunter2-hunter2"
+PASSWORD = "hunter2-hunter2-hunter2"
 TOOLS = str(Path(test_tool_calls.__file__))
 
 
@@ -33,11 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deployment(folder: Path) -> Iterator[DeploymentFolder]:
-    found = DeploymentFolder(
+    deployment = DeploymentFolder(
         folder, f"sqlite:///{folder}/gatepost.db", ("acme", "globex", "initech")
     )
-    yield found
-    found.close()
+    yield deployment
+    deployment.close()
 
 
 def alone(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
@@ -58,9 +58,9 @@ def test_a_secret_from_its_setting_to_its_end(deployment: DeploymentFolder) -> N
     """Set, replaced, listed, deleted; nothing printed is the value."""
     set_ = ("set", "API_KEY", "--tenant", "initech")
     outputs = [
-        deployment.run("secrets", *set_, typed=f"{VALUE}\n"),
+        deployment.run("secrets", *set_, typed=f"{PASSWORD}\n"),
         deployment.run("secrets", "list", "--tenant", "initech"),
-        deployment.run("secrets", *set_, typed=VALUE + "2"),
+        deployment.run("secrets", *set_, typed=PASSWORD + "2"),
         deployment.run("secrets", "list", "--tenant", "globex"),
         deployment.run("secrets", "delete", "API_KEY", "--tenant", "initech"),
         deployment.run("secrets", "list", "--tenant", "initech"),
@@ -78,7 +78,7 @@ def test_a_secret_from_its_setting_to_its_end(deployment: DeploymentFolder) -> N
     assert outputs[3].out == "Tenant globex has no secrets.\n"
     assert outputs[4].out == "Secret API_KEY of tenant initech is deleted.\n"
     assert outputs[5].out == "Tenant initech has no secrets.\n"
-    assert VALUE not in "".join(one.out + one.err for one in outputs)
+    assert PASSWORD not in "".join(output.out + output.err for output in outputs)
 
 
 def test_an_operator_binds_and_lists(deployment: DeploymentFolder) -> None:
@@ -87,26 +87,26 @@ def test_an_operator_binds_and_lists(deployment: DeploymentFolder) -> None:
     done = [
         deployment.run(
             "secrets", "set", "A_KEY", *tenant, "--host", "GitLab.com", "--host", "a.example:8443",
-            typed=VALUE,
+            typed=PASSWORD,
         ),
-        deployment.run("secrets", "set", "A_KEY", *tenant, typed=VALUE + "2"),
+        deployment.run("secrets", "set", "A_KEY", *tenant, typed=PASSWORD + "2"),
         deployment.run("secrets", "bind", "A_KEY", *tenant, "--host", "b.example"),
         deployment.run("secrets", "list", *tenant),
         deployment.run("secrets", "bind", "A_KEY", *tenant),
         deployment.run("secrets", "bind", "A_KAY", *tenant),
         deployment.run("secrets", "bind", "A_KEY", *tenant, "--host", "*.example"),
-        deployment.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=VALUE),
+        deployment.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=PASSWORD),
     ]  # fmt: skip
 
     both = "Secret A_KEY of tenant acme is set, bound to gitlab.com, a.example:8443.\n"
-    assert [one.out for one in done[:2]] == [both, both]
+    assert [result.out for result in done[:2]] == [both, both]
     assert done[2].out == "Secret A_KEY of tenant acme is bound to b.example.\n"
     assert done[3].out.splitlines()[1].split()[-1] == "b.example"
     assert done[4].out == "Secret A_KEY of tenant acme is bound to no host.\n"
     assert "has no secret A_KAY. Did you mean A_KEY?" in done[5].err
-    assert all("write each by its own name" in one.err for one in done[6:])
-    assert [one.code for one in done] == [0, 0, 0, 0, 0, 1, 1, 1]
-    assert VALUE not in "".join(one.out + one.err for one in done)
+    assert all("write each by its own name" in result.err for result in done[6:])
+    assert [result.code for result in done] == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert PASSWORD not in "".join(result.out + result.err for result in done)
 
 
 def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFolder) -> None:
@@ -118,12 +118,12 @@ def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFo
         deployment.run("secrets", "bind", "MAIL_USER", *tenant, "--host", "mail.example"),
         deployment.run("secrets", "list", *tenant),
         deployment.run("secrets", "set", "MAIL_USER", *tenant, typed="eve\n"),
-        deployment.run("secrets", "set", "MAIL_USER", *tenant, typed=VALUE),
+        deployment.run("secrets", "set", "MAIL_USER", *tenant, typed=PASSWORD),
         deployment.run("secrets", "list", *tenant),
         deployment.run("secrets", "delete", "MAIL_USER", *tenant),
     ]
 
-    assert [one.code for one in done] == [0, 0, 0, 0, 1, 0, 0, 0]
+    assert [result.code for result in done] == [0, 0, 0, 0, 1, 0, 0, 0]
     assert done[0].out.splitlines()[-1] == "It is a user name, so results can contain it."
     assert done[1].out.splitlines()[1].endswith("(user name)")
     assert done[3].out.splitlines()[1].endswith("mail.example (user name)")
@@ -131,7 +131,7 @@ def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFo
     assert done[6].out.splitlines()[1].endswith("mail.example")
 
 
-def shown(terminal: int, ending: bytes | None) -> bytes:
+def terminal_output(terminal: int, ending: bytes | None) -> bytes:
     """Return what a program writes to its terminal until *ending*, or (None) until it ends."""
     seen = b""
     while ending is None or not seen.endswith(ending):
@@ -163,9 +163,9 @@ def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
     seen = b""
     try:
         for answer in answers:
-            seen += shown(ours, b": ")
+            seen += terminal_output(ours, b": ")
             os.write(ours, answer.encode() + b"\n")
-        seen += shown(ours, None)
+        seen += terminal_output(ours, None)
         return process.wait(30), seen.decode()
     finally:
         process.kill()
@@ -175,24 +175,24 @@ def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
 
 def test_at_a_terminal_the_value_is_asked_for_and_not_shown(deployment: DeploymentFolder) -> None:
     """The command asks twice, because the operator does not see the typed value."""
-    code, seen = at_a_terminal(deployment.folder, VALUE, VALUE)
+    code, seen = at_a_terminal(deployment.folder, PASSWORD, PASSWORD)
 
     assert code == 0, seen
     assert "Value of API_KEY:" in seen
     assert "is set, bound to no host." in seen
-    assert VALUE not in seen
+    assert PASSWORD not in seen
 
 
-REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
+REFUSED_COMMANDS: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     # arguments, what is typed, other settings, exit code, what is said
     "a value as an argument": (
-        ["set", "API_KEY", VALUE, "--tenant", "acme"], "", {}, 2, "Do not give the value",
+        ["set", "API_KEY", PASSWORD, "--tenant", "acme"], "", {}, 2, "Do not give the value",
     ),
     "a name in small letters": (
-        ["set", "api_key", "--tenant", "acme"], VALUE, {}, 1, "begins with a capital letter",
+        ["set", "api_key", "--tenant", "acme"], PASSWORD, {}, 1, "begins with a capital letter",
     ),
     "the value as the name": (
-        ["set", VALUE, "--tenant", "acme"], "API_KEY", {}, 1, "begins with a capital letter",
+        ["set", PASSWORD, "--tenant", "acme"], "API_KEY", {}, 1, "begins with a capital letter",
     ),
     "a short value": (
         ["set", "API_KEY", "--tenant", "acme"], "hunter2\n", {}, 1, "the value has 7 characters",
@@ -210,9 +210,10 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     "a longer value": (
         ["set", "API_KEY", "--tenant", "acme"], "x" * (2 * MAX_BYTES), {}, 1, "more than 65536",
     ),
-    "no tenant": (["set", "API_KEY"], VALUE, {}, 2, "--tenant"),
+    "no tenant": (["set", "API_KEY"], PASSWORD, {}, 2, "--tenant"),
     "an unknown tenant": (
-        ["set", "API_KEY", "--tenant", "amce"], VALUE, {}, 1, "no tenant amce. Did you mean acme?",
+        ["set", "API_KEY", "--tenant", "amce"], PASSWORD, {}, 1,
+        "no tenant amce. Did you mean acme?",
     ),
     "a tenant that cannot be": (
         ["list", "--tenant", "../acme"], "", {}, 1, "A tenant id has 1 to 63 characters of a-z",
@@ -224,26 +225,30 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
         ["delete", "api", "--tenant", "acme"], "", {}, 1, "begins with a capital letter",
     ),
     "no ring": (
-        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": ""}}, 1,
+        ["set", "API_KEY", "--tenant", "acme"], PASSWORD, {"keys": {"ring": ""}}, 1,
         "There is no key ring to encrypt secrets with",
     ),
     "a ring that is gone": (
-        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": "file:gone.json"}}, 1,
+        ["set", "API_KEY", "--tenant", "acme"], PASSWORD, {"keys": {"ring": "file:gone.json"}}, 1,
         "config.E007",
     ),
     "memory": (
-        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"storage": {"database": "memory:"}}, 1,
+        ["set", "API_KEY", "--tenant", "acme"], PASSWORD, {"storage": {"database": "memory:"}}, 1,
         "in the server's memory",
     ),
     "a database that does not answer": (
         ["list", "--tenant", "acme"], "",
-        {"storage": {"database": f"postgresql://u:{VALUE}@127.0.0.1:1/x"}}, 1,
+        {"storage": {"database": f"postgresql://u:{PASSWORD}@127.0.0.1:1/x"}}, 1,
         "the database cannot be reached",
     ),
 }  # fmt: skip
 
 
-@each(("arguments", "typed", "settings", "code", "says"), REFUSED.values(), ids=REFUSED)
+@each(
+    ("arguments", "typed", "settings", "code", "says"),
+    REFUSED_COMMANDS.values(),
+    ids=REFUSED_COMMANDS,
+)
 def test_what_cannot_be_done_is_told(
     deployment: DeploymentFolder,
     arguments: list[str],
@@ -259,14 +264,14 @@ def test_what_cannot_be_done_is_told(
 
     assert done.code == code, done
     assert says in done.err
-    assert VALUE not in done.out + done.err
+    assert PASSWORD not in done.out + done.err
 
 
 def test_a_configuration_without_a_secret_store_is_reported() -> None:
     """If tools take secrets, `gatepost check` reports it before a call needs one."""
     for load, warned in (([TOOLS], True), ([SAMPLE_TOOLS], False)):
-        found = check_problems([issuer_of("acme")], tools={"load": load})
-        assert ("config.W005" in [one.id for one in found]) is warned
+        reported_problems = check_problems([issuer_of("acme")], tools={"load": load})
+        assert ("config.W005" in [problem.id for problem in reported_problems]) is warned
 
 
 def issuer_of(tenant: str) -> dict[str, Any]:
@@ -277,12 +282,12 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     """Its ring and settings are in its state folder, so that they can be set and outlive it."""
     config = ("--tenant", "acme", "--config", str(tmp_path / "state" / "dev.toml"))
     with dev(tmp_path, "--tools", TOOLS) as gatepost:
-        done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
+        done = alone(tmp_path, "set", "A_KEY", *config, typed=PASSWORD.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
         answer = ResourceClient(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
-        assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
-        assert VALUE not in gatepost.output
+        assert result(answer)["structuredContent"] == {"proof": proof(PASSWORD)}
+        assert PASSWORD not in gatepost.output
     ring = tmp_path / "state" / "keyring.json"
     assert ring.stat().st_mode & 0o077 == 0
     assert dev_ring(ring.parent).keys == KeyRing.load(f"file:{ring}").keys

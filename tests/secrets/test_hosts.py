@@ -15,9 +15,9 @@ from tests.support.measuring import each
 
 __all__ = ["records", "vault"]  # fixtures
 
-VALUE = "hunter2-hunter2"
+SECRET_VALUE = "hunter2-hunter2"
 CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"
-SPELT = {
+HOST_SPELLINGS = {
     "gitlab.com": "gitlab.com",
     "GitLab.COM.": "gitlab.com",
     "gitlab.com:443": "gitlab.com",
@@ -29,7 +29,7 @@ SPELT = {
 }
 
 
-@pytest.mark.parametrize(("entry", "spelt"), SPELT.items(), ids=SPELT)
+@pytest.mark.parametrize(("entry", "spelt"), HOST_SPELLINGS.items(), ids=HOST_SPELLINGS)
 def test_a_host_has_one_spelling(entry: str, spelt: str) -> None:
     """Upper case and other spellings of a host become one, and duplicates count once."""
     assert checked_hosts([entry, entry.upper()]) == (spelt,)
@@ -71,8 +71,8 @@ def test_hosts_have_an_end() -> None:
         checked_hosts(names)
 
 
-REACH = ToolAddressPolicy(["inside.example:8080", "plain.example"])
-LEADS = {
+ADDRESS_POLICY = ToolAddressPolicy(["inside.example:8080", "plain.example"])
+HOST_OF_URL = {
     "https://gitlab.com/api/v4": "gitlab.com",
     "HTTPS://GITLAB.com.:443/": "gitlab.com",
     "https://gitlab.com:08443": "gitlab.com:8443",
@@ -108,45 +108,45 @@ LEADS = {
 }  # fmt: skip
 
 
-@each(("url", "place"), LEADS.items(), ids=[*map(ascii, LEADS)])
-def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None:
+@each(("url", "host"), HOST_OF_URL.items(), ids=[*map(ascii, HOST_OF_URL)])
+def test_a_url_leads_to_one_host_or_to_none(url: str, host: str | None) -> None:
     """Gatepost reads it as its HTTP client does, and refuses an ambiguous URL."""
-    if place is not None:
-        assert destination(url, REACH) == place
+    if host is not None:
+        assert destination(url, ADDRESS_POLICY) == host
     else:
         with pytest.raises(ValueError, match=r"it|port"):
-            destination(url, REACH)
+            destination(url, ADDRESS_POLICY)
 
 
 async def test_a_binding_is_sealed_with_its_value(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
     """An attacker who can write to the database cannot choose another host for it."""
-    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",))
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
 
     assert entry is not None
     assert b"gitlab" not in entry.value
-    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE, ("gitlab.com",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE, ("gitlab.com",))
 
 
 async def test_a_new_value_stays_where_the_old_one_was(
     records: MemoryRecords, vault: SecretStore
 ) -> None:
     """A new value keeps the old hosts unless others are given; new hosts keep the value."""
-    assert await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",)) == ("gitlab.com",)
-    assert await vault.put("acme", "API_KEY", VALUE + "2") == ("gitlab.com",)
-    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE + "2", ("gitlab.com",))
+    assert await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",)) == ("gitlab.com",)
+    assert await vault.put("acme", "API_KEY", SECRET_VALUE + "2") == ("gitlab.com",)
+    assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE + "2", ("gitlab.com",))
 
     before = await changes(records)
     assert await vault.bind("acme", "API_KEY", ("a.example", "b.example"))
     assert await vault.get("acme", "API_KEY") == BoundSecret(
-        VALUE + "2", ("a.example", "b.example")
+        SECRET_VALUE + "2", ("a.example", "b.example")
     )
     assert await changes(records) > before
     assert [row.hosts for row in await vault.rows("acme")] == [("a.example", "b.example")]
 
-    assert await vault.put("acme", "API_KEY", VALUE, ()) == ()
+    assert await vault.put("acme", "API_KEY", SECRET_VALUE, ()) == ()
     assert not await vault.bind("acme", "OTHER", ())
     assert not await vault.bind("globex", "API_KEY", ())
 
@@ -155,7 +155,7 @@ async def test_setting_and_binding_at_once_lose_nothing(
     vault: SecretStore, records: MemoryRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever comes second sees what the first one did."""
-    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",))
     other, seal = SecretStore(records, vault.keyring), vault.keyring.seal
 
     def between(do: SecretStore, value: str) -> None:
@@ -173,12 +173,12 @@ async def test_setting_and_binding_at_once_lose_nothing(
 
         monkeypatch.setattr(vault.keyring, "seal", interrupted)
 
-    between(other, VALUE)
-    assert await vault.put("acme", "API_KEY", VALUE + "2") == ("b.example",)
-    between(other, VALUE + "3")
+    between(other, SECRET_VALUE)
+    assert await vault.put("acme", "API_KEY", SECRET_VALUE + "2") == ("b.example",)
+    between(other, SECRET_VALUE + "3")
     assert await vault.bind("acme", "API_KEY", ("c.example",))
 
-    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE + "3", ("c.example",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE + "3", ("c.example",))
 
 
 async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -> None:
@@ -186,18 +186,18 @@ async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -
     path = tmp_path / "ring.json"
     create(path)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
-    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",))
     rotate(path, keep=1)
     vault.keyring.reread()
     assert (await vault.reseal()).sealed == 1
-    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE, ("gitlab.com",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE, ("gitlab.com",))
 
     rotate(path, keep=1)
     rotate(path, keep=1)
     lost = SecretStore(records, KeyRing.load(f"file:{path}"))
     with pytest.raises(SecretUnreadable):
         await lost.bind("acme", "API_KEY", ("a.example",))
-    assert await lost.put("acme", "API_KEY", VALUE) == ()
+    assert await lost.put("acme", "API_KEY", SECRET_VALUE) == ()
 
 
 async def test_what_another_version_sealed_is_told(

@@ -175,7 +175,7 @@ def test_a_secret_is_in_no_repr(path: Path) -> None:
     assert repr(load(path).current) == f"<Key {load(path).current.id}>"
 
 
-UNUSABLE = [
+UNUSABLE_RINGS = [
     ("hunter2", "is a reference"),
     ("env:", "is a reference"),
     ("env:GATEPOST_TEST_NO_RING", "is not set"),
@@ -188,7 +188,7 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "sentence"), UNUSABLE)
+@pytest.mark.parametrize(("reference", "sentence"), UNUSABLE_RINGS)
 def test_an_unusable_ring_is_a_sentence(
     reference: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,9 +208,9 @@ def test_an_unusable_ring_is_a_sentence(
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("made", ["signed", "authenticated", "sealed"])
+@pytest.mark.parametrize("maker", ["signed", "authenticated", "sealed"])
 def test_another_thread_may_take_up_a_rotated_ring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: str
 ) -> None:
     """What is made meanwhile names the key that made it."""
     path, original = tmp_path / "keyring.json", module._derived
@@ -224,9 +224,9 @@ def test_another_thread_may_take_up_a_rotated_ring(
         return original(key, info)
 
     monkeypatch.setattr(module, "_derived", derived)
-    if made == "signed":
+    if maker == "signed":
         assert ring.verify("x", ring.sign("x", b"1")) == b"1"
-    elif made == "authenticated":
+    elif maker == "authenticated":
         assert ring.is_authentic("x", b"1", ring.authenticate("x", b"1"))
     else:
         assert ring.open("x", ring.seal("x", b"1")) == b"1"
@@ -241,10 +241,10 @@ def test_a_thread_waits_for_the_key_that_another_one_reads(
     token = load(path).sign("session", b"payload")
     reading, go_on = threading.Event(), threading.Event()
 
-    def read(*given: Any, **named: Any) -> Any:
+    def read(*args: Any, **named: Any) -> Any:
         reading.set()
         go_on.wait(10)
-        return original(*given, **named)
+        return original(*args, **named)
 
     monkeypatch.setattr(module, "_read", read)
     monkeypatch.setattr(ring, "_read_at", 0.0)
@@ -254,6 +254,6 @@ def test_a_thread_waits_for_the_key_that_another_one_reads(
         second = threads.submit(ring.verify, "session", token)
         wait([second], timeout=0.05)  # it would have its wrong answer by then
         go_on.set()
-        found = [first.result(), second.result()]
+        keys = [first.result(), second.result()]
 
-    assert found == [b"payload", b"payload"]
+    assert keys == [b"payload", b"payload"]

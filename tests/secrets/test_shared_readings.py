@@ -16,7 +16,7 @@ from tests.support.measuring import ManualClock
 
 __all__ = ["clock", "records", "secrets", "vault"]  # fixtures
 
-ONE, TWO = "the-first-value", "the-second-value"
+FIRST_VALUE, SECOND_VALUE = "the-first-value", "the-second-value"
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
     return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
 
-async def known(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
+async def secrets_of(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
     """Return the secrets of the tenant as before a call of a tool."""
     await (asyncio.sleep(0) if secrets.loaded(tenant) else secrets.load(tenant))
-    return told(secrets, tenant)
+    return own_secrets(secrets, tenant)
 
 
-def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
+def own_secrets(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
     """Return the tenant's own secrets, without those of the server."""
     values = secrets.known_secrets(tenant).values
     return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
@@ -39,39 +39,39 @@ def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
 
 def readings(monkeypatch: pytest.MonkeyPatch, refused: str = "") -> list[set[str]]:
     """Record the tenants of each reading from now on; only that of *refused* fails."""
-    asked: list[set[str]] = []
+    requests: list[set[str]] = []
     real = SecretStore.sealed
 
     async def counted(
         vault: SecretStore, tenants: Collection[str]
     ) -> Mapping[str, Sequence[Entry]]:
-        asked.append(set(tenants))
+        requests.append(set(tenants))
         await asyncio.sleep(0)
-        if asked[-1] == {refused}:
+        if requests[-1] == {refused}:
             raise StoreUnavailable("not now")
         return await real(vault, tenants)
 
     monkeypatch.setattr(SecretStore, "sealed", counted)
-    return asked
+    return requests
 
 
 async def test_tenants_that_begin_together_share_a_reading(
     secrets: SecretCache, vault: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that come while it runs share the next one; each gets its own, and what fails fails."""
-    asked = readings(monkeypatch, refused="d")
-    await vault.put("a", "KEY", ONE)
-    await vault.put("b", "KEY", TWO)
-    first = [asyncio.create_task(known(secrets, tenant)) for tenant in "abc"]
+    requests = readings(monkeypatch, refused="d")
+    await vault.put("a", "KEY", FIRST_VALUE)
+    await vault.put("b", "KEY", SECOND_VALUE)
+    first = [asyncio.create_task(secrets_of(secrets, tenant)) for tenant in "abc"]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    left = asyncio.create_task(known(secrets, "d"))
-    found = await asyncio.gather(*first)
+    other_load = asyncio.create_task(secrets_of(secrets, "d"))
+    loaded = await asyncio.gather(*first)
 
-    assert found == [{"KEY": ONE}, {"KEY": TWO}, {}]
+    assert loaded == [{"KEY": FIRST_VALUE}, {"KEY": SECOND_VALUE}, {}]
     with pytest.raises(StoreUnavailable, match="not now"):
-        await left
-    assert asked == [{"a", "b", "c"}, {"d"}]
+        await other_load
+    assert requests == [{"a", "b", "c"}, {"d"}]
 
 
 async def test_tenants_that_call_are_read_again_together(
@@ -83,21 +83,21 @@ async def test_tenants_that_call_are_read_again_together(
 ) -> None:
     """In time, and at once after a change; those that do not call wait for their next call."""
     for tenant in ("acme", "globex", "idle"):
-        await elsewhere.put(tenant, "KEY", ONE)
-        await known(secrets, tenant)
+        await elsewhere.put(tenant, "KEY", FIRST_VALUE)
+        await secrets_of(secrets, tenant)
     assert secrets.loaded("acme")
     assert secrets.loaded("globex")
     clock.now += CACHED_S - 1
-    asked = readings(monkeypatch)
+    requests = readings(monkeypatch)
     await poll(records, secrets)
-    assert asked == [{"acme", "globex"}]
+    assert requests == [{"acme", "globex"}]
 
     clock.now += 2
     assert secrets.loaded("acme")
     assert secrets.loaded("idle") is None
-    await elsewhere.put("globex", "KEY", TWO)
+    await elsewhere.put("globex", "KEY", SECOND_VALUE)
     await poll(records, secrets)
-    assert told(secrets, "globex") == {"KEY": ONE}
+    assert own_secrets(secrets, "globex") == {"KEY": FIRST_VALUE}
     assert secrets.loaded("acme")
 
 
@@ -109,18 +109,18 @@ async def test_a_reading_of_many_never_hides_what_a_tool_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a tool was given while many tenants were read is newer than that reading."""
-    await known(secrets, "acme")
+    await secrets_of(secrets, "acme")
     assert secrets.loaded("acme")
     clock.now += CACHED_S
     real = SecretStore.sealed
 
     async def slow(vault: SecretStore, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
-        found = await real(vault, tenants)
-        await elsewhere.put("acme", "KEY", ONE)
-        assert await secrets.value("acme", "KEY") == BoundSecret(ONE)
-        return found
+        slow_reading = await real(vault, tenants)
+        await elsewhere.put("acme", "KEY", FIRST_VALUE)
+        assert await secrets.value("acme", "KEY") == BoundSecret(FIRST_VALUE)
+        return slow_reading
 
     monkeypatch.setattr(SecretStore, "sealed", slow)
     await poll(records, secrets)
 
-    assert told(secrets, "acme") == {"KEY": ONE}
+    assert own_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}

@@ -70,9 +70,9 @@ async def say(ctx: CallContext, text: str) -> str:
 pytestmark = pytest.mark.usefixtures("working_directory")
 
 TENANTS = ("acme", "globex", "initech")
-VALUE = "hunter2/hunter2+\N{SNOWMAN}"
+SECRET_VALUE = "hunter2/hunter2+\N{SNOWMAN}"
 NUMBERS = count(1)
-BOTH: tuple[Protocol, ...] = ("mcp", "rest")
+BOTH_PROTOCOLS: tuple[Protocol, ...] = ("mcp", "rest")
 
 
 class ServersWithSecrets:
@@ -119,16 +119,16 @@ def secret_servers(
         yield ServersWithSecrets(deployment, servers)
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_a_secret_is_used_by_its_name(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """Set while the servers run, used at both at once, gone at both when it is deleted."""
     name = secret_servers.fresh()
-    secret_servers.deployment.set(name, VALUE, "acme")
+    secret_servers.deployment.set(name, SECRET_VALUE, "acme")
     for at in (0, 1):
         reply = secret_servers.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
-        assert reply.value == {"proof": proof(VALUE)}
+        assert reply.value == {"proof": proof(SECRET_VALUE)}
 
     done = secret_servers.deployment.run("secrets", "delete", name, "--tenant", "acme")
     assert done == (0, f"Secret {name} of tenant acme is deleted.\n", "")
@@ -136,10 +136,10 @@ def test_a_secret_is_used_by_its_name(
         reply = secret_servers.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
         assert f"There is no secret {name} here." in str(reply.failure)
         assert reply.kind in (None, "not_found")
-    assert VALUE not in secret_servers.logs()
+    assert SECRET_VALUE not in secret_servers.logs()
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
@@ -147,38 +147,40 @@ def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
     user, password = secret_servers.fresh(), secret_servers.fresh()
     marked = ("--tenant", "acme", "--username")
     assert secret_servers.deployment.run("secrets", "set", user, *marked, typed="bob\n").code == 0
-    value = f"{VALUE} of {password}"
+    value = f"{SECRET_VALUE} of {password}"
     secret_servers.deployment.set(password, value, "acme")
     agent = secret_servers.agent("acme", protocol)
 
-    told = str(agent.call("blurt", token=f"secret:{user}").value)
+    blurted = str(agent.call("blurt", token=f"secret:{user}").value)
     hidden = str(agent.call("blurt", token=f"secret:{password}").value)
-    said = str(agent.call("say", text=f"bobsled bob:{value}").value)
+    spoken = str(agent.call("say", text=f"bobsled bob:{value}").value)
 
-    assert "It is bob, you know." in told
+    assert "It is bob, you know." in blurted
     assert value not in hidden
-    assert f"bobsled bob:[REDACTED:{password}]" in said
+    assert f"bobsled bob:[REDACTED:{password}]" in spoken
 
 
 def test_the_same_name_is_another_secret_elsewhere(secret_servers: ServersWithSecrets) -> None:
     """Each tenant has its own, or none; the message names those of the caller's alone."""
     name, near = secret_servers.fresh(), secret_servers.fresh()
-    secret_servers.deployment.set(name, VALUE + "a", "acme")
-    secret_servers.deployment.set(near, VALUE, "globex")
+    secret_servers.deployment.set(name, SECRET_VALUE + "a", "acme")
+    secret_servers.deployment.set(near, SECRET_VALUE, "globex")
     mine, theirs = secret_servers.agent("acme"), secret_servers.agent("globex")
 
-    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(SECRET_VALUE + "a")}
     refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
     assert near in refused
     assert "--tenant globex" in refused
     assert "acme" not in refused
 
-    secret_servers.deployment.set(name, VALUE + "g", "globex")
-    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
-    assert theirs.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "g")}
+    secret_servers.deployment.set(name, SECRET_VALUE + "g", "globex")
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(SECRET_VALUE + "a")}
+    assert theirs.call("unlock", token=f"secret:{name}").value == {
+        "proof": proof(SECRET_VALUE + "g")
+    }
 
 
-REFUSED = {
+REFUSED_REFERENCES = {
     # reference: what is told
     "secret:": "That is no name of a secret",
     "secret:lower_case": "That is no name of a secret",
@@ -189,8 +191,8 @@ REFUSED = {
 }
 
 
-@each("protocol", BOTH)
-@each(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
+@each("protocol", BOTH_PROTOCOLS)
+@each(("reference", "says"), REFUSED_REFERENCES.items(), ids=map(repr, REFUSED_REFERENCES))
 def test_a_reference_that_leads_nowhere_is_told(
     secret_servers: ServersWithSecrets, protocol: Protocol, reference: str, says: str
 ) -> None:
@@ -201,39 +203,39 @@ def test_a_reference_that_leads_nowhere_is_told(
     assert "lower_case" not in str(reply.failure)
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_a_literal_is_taken_where_literals_are(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """And where they are not, the refusal does not repeat it."""
     agent = secret_servers.agent("acme", protocol)
 
-    assert agent.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
-    refused = agent.call("unlock", token=VALUE, literals=False).failure
+    assert agent.call("unlock", token=SECRET_VALUE).value == {"proof": proof(SECRET_VALUE)}
+    refused = agent.call("unlock", token=SECRET_VALUE, literals=False).failure
     assert "`token` takes no literal value here; name a secret" in str(refused)
-    assert VALUE not in str(refused)
+    assert SECRET_VALUE not in str(refused)
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_what_a_pack_keeps_is_its_tenants_at_every_server(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
     name = secret_servers.fresh().lower()
-    here, there = (
+    here, remote = (
         secret_servers.agent("acme", protocol),
         secret_servers.agent("acme", protocol, at=1),
     )
     assert here.call("stow", name=name, token="abc").value == {"kept": name}
 
-    assert there.call("fetch", name=name).value == {"proof": proof("abc")}
+    assert remote.call("fetch", name=name).value == {"proof": proof("abc")}
     other = secret_servers.agent("globex", protocol).call("fetch", name=name)
     assert other.value == {"proof": proof(None)}
     assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
     listed = secret_servers.deployment.run("secrets", "list", "--tenant", "acme")
     assert f"safe_{name}" not in listed.out
 
-    assert there.call("discard", name=name).value == {"was": True}
+    assert remote.call("discard", name=name).value == {"was": True}
     assert here.call("fetch", name=name).value == {"proof": proof(None)}
     assert here.call("discard", name=name).value == {"was": False}
 
@@ -241,39 +243,39 @@ def test_what_a_pack_keeps_is_its_tenants_at_every_server(
 def test_use_is_logged_by_name(secret_servers: ServersWithSecrets) -> None:
     """Which secret a call used, and never what it is."""
     name = secret_servers.fresh()
-    secret_servers.deployment.set(name, VALUE, "acme")
+    secret_servers.deployment.set(name, SECRET_VALUE, "acme")
     agent, server = secret_servers.agent("acme"), secret_servers.servers[0]
     before = len(server.log())
     with capture_logs() as events:
         agent.call("unlock", token=f"secret:{name}")
-        agent.call("unlock", token=VALUE)
-        agent.call("unlock", token=[VALUE])
+        agent.call("unlock", token=SECRET_VALUE)
+        agent.call("unlock", token=[SECRET_VALUE])
 
     eventually(lambda: server.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
     assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
-    assert VALUE not in secret_servers.logs() + str(events)
+    assert SECRET_VALUE not in secret_servers.logs() + str(events)
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_no_answer_holds_a_secret(secret_servers: ServersWithSecrets, protocol: Protocol) -> None:
     """A new one is known before its tool has it, and a replaced one stays out of answers."""
     name = secret_servers.fresh()
     agent, other = (secret_servers.agent("acme", protocol, at) for at in (0, 1))
-    secret_servers.deployment.set(name, f"first {VALUE} {name}", "acme")
+    secret_servers.deployment.set(name, f"first {SECRET_VALUE} {name}", "acme")
     reply = agent.call("blurt", token=f"secret:{name}")
     assert reply.text == f"It is [REDACTED:{name}], you know."
 
-    secret_servers.deployment.set(name, f"second {VALUE} {name}", "acme")
+    secret_servers.deployment.set(name, f"second {SECRET_VALUE} {name}", "acme")
     reply = agent.call("blurt", token=f"secret:{name}")
     assert reply.text == f"It is [REDACTED:{name}], you know."
-    assert VALUE not in agent.call("say", text=f"first {VALUE} {name}").text
-    literal = other.call("blurt", token=f"third {VALUE} {name}")
+    assert SECRET_VALUE not in agent.call("say", text=f"first {SECRET_VALUE} {name}").text
+    literal = other.call("blurt", token=f"third {SECRET_VALUE} {name}")
     assert literal.text == "It is [REDACTED:TOKEN], you know."
-    assert VALUE not in secret_servers.logs()
+    assert SECRET_VALUE not in secret_servers.logs()
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
@@ -316,29 +318,31 @@ def test_what_is_at_rest_holds_no_value(
     secret_servers: ServersWithSecrets, postgres_server: Postgres
 ) -> None:
     """Neither the files of SQLite nor a dump of PostgreSQL holds it in any simple form."""
-    name, value = secret_servers.fresh(), f"at-rest-{VALUE}"
+    name, value = secret_servers.fresh(), f"at-rest-{SECRET_VALUE}"
     secret_servers.deployment.set(name, value, "acme")
     url = secret_servers.deployment.settings["storage"]["database"]
     if url.startswith("sqlite"):
         # Not in this process, whose locks on the file would end with the reading.
         files = sorted(secret_servers.deployment.folder.glob("gatepost.db*"))
-        kept = subprocess.run(["cat", *files], check=True, capture_output=True, timeout=30).stdout
+        content = subprocess.run(
+            ["cat", *files], check=True, capture_output=True, timeout=30
+        ).stdout
     else:
         dump = "SELECT key, encode(value, 'hex'), encode(value, 'escape') FROM entries"
         text = postgres_server.sql(dump, urlsplit(url).path[1:])
-        kept = text.encode()
+        content = text.encode()
 
-    assert name.encode() in kept
-    assert not [form for form in forms(value) if form in kept]
+    assert name.encode() in content
+    assert not [form for form in forms(value) if form in content]
 
 
-@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
 def test_a_secret_whose_key_is_gone_fails_by_name(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """The tool's failure says that no other argument helps; the list says which key is missing."""
     name = secret_servers.fresh()
-    secret_servers.deployment.set(name, VALUE, "acme")
+    secret_servers.deployment.set(name, SECRET_VALUE, "acme")
     listed = secret_servers.deployment.run("secrets", "list", "--tenant", "acme").out
     (key,) = [line.split()[3] for line in listed.splitlines() if line.startswith(f"{name} ")]
     for _ in range(2):
@@ -359,15 +363,15 @@ def test_a_secret_whose_key_is_gone_fails_by_name(
 def test_rotations_of_the_ring_keep_secrets(secret_servers: ServersWithSecrets) -> None:
     """While servers run: the old ones open, new ones too, and sealed anew all need one key."""
     old, new = secret_servers.fresh(), secret_servers.fresh()
-    secret_servers.deployment.set(old, VALUE, "initech")
+    secret_servers.deployment.set(old, SECRET_VALUE, "initech")
     key = secret_servers.deployment.rotate()
-    secret_servers.deployment.set(new, VALUE + "2", "initech")
+    secret_servers.deployment.set(new, SECRET_VALUE + "2", "initech")
     agent = secret_servers.agent("initech", at=1)
 
-    assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
-    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(SECRET_VALUE + "2")}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(SECRET_VALUE)}
     secret_servers.deployment.run("secrets", "rotate")
     listed = secret_servers.deployment.run("secrets", "list", "--tenant", "initech").out
     keys = {line.split()[3] for line in listed.splitlines()[1:]}
     assert keys == {key}
-    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(SECRET_VALUE)}

@@ -55,7 +55,7 @@ def secrets(vault: SecretStore, clock: ManualClock) -> SecretCache:
     return SecretCache(vault, clock=clock)
 
 
-VALUE = "hunter2-hunter2-\N{SNOWMAN}"
+SECRET_VALUE = "hunter2-hunter2-\N{SNOWMAN}"
 NAMES = {
     "A": True,
     "API_KEY": True,
@@ -73,10 +73,10 @@ NAMES = {
 }
 
 
-@each(("name", "good"), NAMES.items(), ids=[repr(name) for name in NAMES])
-def test_a_name_is_one_that_reads_well_in_its_place(name: str, good: bool) -> None:
+@each(("name", "is_valid"), NAMES.items(), ids=[repr(name) for name in NAMES])
+def test_a_name_is_one_that_reads_well_in_its_place(name: str, is_valid: bool) -> None:
     """`[REDACTED:NAME]`; a refusal does not repeat what may be the value."""
-    if good:
+    if is_valid:
         assert checked_name(name) == name
     else:
         with pytest.raises(SecretRefused, match="capital letter") as refused:
@@ -84,7 +84,7 @@ def test_a_name_is_one_that_reads_well_in_its_place(name: str, good: bool) -> No
         assert len(name) < 2 or name not in str(refused.value)
 
 
-VALUES = {
+REFUSED_VALUES = {
     "too short": ("1234567", "7 characters"),
     "empty": ("", "0 characters"),
     "too long": ("é" * (MAX_BYTES // 2 + 1), f"{MAX_BYTES + 2} bytes"),
@@ -92,7 +92,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(("value", "says"), VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize(("value", "says"), REFUSED_VALUES.values(), ids=REFUSED_VALUES)
 def test_a_value_that_cannot_be_kept_out_of_answers_is_refused(value: str, says: str) -> None:
     """The message says why, and nothing of the value."""
     with pytest.raises(SecretRefused, match=says):
@@ -104,11 +104,11 @@ async def test_a_secret_comes_back_to_its_tenant(
 ) -> None:
     """No other tenant gets it under any name, and the stored entry holds nothing of it."""
     for tenant in ("acme", "globex"):
-        await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
+        await vault.put(tenant, "API_KEY", f"{SECRET_VALUE} of {tenant}")
     await vault.put("acme", "LONGEST", "x" * MAX_BYTES)
 
-    assert await vault.get("acme", "API_KEY") == BoundSecret(f"{VALUE} of acme")
-    assert await vault.get("globex", "API_KEY") == BoundSecret(f"{VALUE} of globex")
+    assert await vault.get("acme", "API_KEY") == BoundSecret(f"{SECRET_VALUE} of acme")
+    assert await vault.get("globex", "API_KEY") == BoundSecret(f"{SECRET_VALUE} of globex")
     assert await vault.get("globex", "LONGEST") is None
     assert await vault.get("initech", "API_KEY") is None
     assert (await vault.all("acme"))["LONGEST"] == "x" * MAX_BYTES
@@ -119,7 +119,7 @@ async def test_a_secret_comes_back_to_its_tenant(
 
 async def test_a_deleted_secret_is_gone(vault: SecretStore) -> None:
     """Deleting twice says that there is nothing."""
-    await vault.put("acme", "API_KEY", VALUE)
+    await vault.put("acme", "API_KEY", SECRET_VALUE)
 
     assert await vault.delete("acme", "API_KEY")
     assert not await vault.delete("acme", "API_KEY")
@@ -128,30 +128,30 @@ async def test_a_deleted_secret_is_gone(vault: SecretStore) -> None:
 
 async def test_every_change_is_told(records: MemoryRecords, vault: SecretStore) -> None:
     """By a number that other processes look at."""
-    told = [await changes(records)]
-    await vault.put("acme", "API_KEY", VALUE)
-    told.append(await changes(records))
+    counters = [await changes(records)]
+    await vault.put("acme", "API_KEY", SECRET_VALUE)
+    counters.append(await changes(records))
     await vault.delete("globex", "API_KEY")
-    assert await changes(records) == told[-1]
+    assert await changes(records) == counters[-1]
     await vault.delete("acme", "API_KEY")
-    told.append(await changes(records))
+    counters.append(await changes(records))
 
-    assert told == sorted(set(told))
+    assert counters == sorted(set(counters))
 
 
 async def test_a_tenant_has_no_end_of_secrets(vault: SecretStore) -> None:
     """One more than the most is refused; one of them may still be replaced."""
     for number in range(MAX_SECRETS):
-        await vault.put("acme", f"S{number}", VALUE)
+        await vault.put("acme", f"S{number}", SECRET_VALUE)
 
     with pytest.raises(SecretRefused, match=str(MAX_SECRETS)):
-        await vault.put("acme", "ANOTHER", VALUE)
-    await vault.put("acme", "S0", VALUE + "2")
-    await vault.put("globex", "ANOTHER", VALUE)
+        await vault.put("acme", "ANOTHER", SECRET_VALUE)
+    await vault.put("acme", "S0", SECRET_VALUE + "2")
+    await vault.put("globex", "ANOTHER", SECRET_VALUE)
 
 
 Tampering = Callable[[bytes], bytes]
-TAMPERED: dict[str, tuple[Tampering, str]] = {
+TAMPERED_ROWS: dict[str, tuple[Tampering, str]] = {
     "another letter": (lambda sealed: sealed[:-3] + b"AAA", "was changed"),
     "cut": (lambda sealed: sealed[:20], "was changed"),
     "nothing": (lambda sealed: b"", "not in the ring"),
@@ -162,13 +162,13 @@ TAMPERED: dict[str, tuple[Tampering, str]] = {
 }
 
 
-@pytest.mark.parametrize(("tamper", "says"), TAMPERED.values(), ids=TAMPERED)
+@pytest.mark.parametrize(("tamper", "says"), TAMPERED_ROWS.values(), ids=TAMPERED_ROWS)
 async def test_what_was_tampered_with_is_told_by_name(
     vault: SecretStore, records: MemoryRecords, tamper: Tampering, says: str
 ) -> None:
     """The secret does not open, and the others still do."""
-    await vault.put("acme", "API_KEY", VALUE)
-    await vault.put("acme", "OTHER", VALUE)
+    await vault.put("acme", "API_KEY", SECRET_VALUE)
+    await vault.put("acme", "OTHER", SECRET_VALUE)
     entries = records.of("acme").entries(SUBJECT)
     entry = await entries.get("API_KEY")
     assert entry is not None
@@ -176,23 +176,23 @@ async def test_what_was_tampered_with_is_told_by_name(
 
     with pytest.raises(SecretUnreadable, match=f"API_KEY .*{says}"):
         await vault.get("acme", "API_KEY")
-    assert await vault.all("acme") == {"OTHER": VALUE}
+    assert await vault.all("acme") == {"OTHER": SECRET_VALUE}
     assert [row.unreadable is None for row in await vault.rows("acme")] == [False, True]
 
 
-MOVED = {
+MOVED_ROWS = {
     "to another tenant": ("globex", "API_KEY"),
     "to another name": ("acme", "OTHER"),
     "to both": ("globex", "OTHER"),
 }
 
 
-@pytest.mark.parametrize(("tenant", "name"), MOVED.values(), ids=MOVED)
+@pytest.mark.parametrize(("tenant", "name"), MOVED_ROWS.values(), ids=MOVED_ROWS)
 async def test_a_row_that_was_moved_does_not_open(
     vault: SecretStore, records: MemoryRecords, tenant: str, name: str
 ) -> None:
     """An attacker who can write to the database cannot give one tenant's secret to another."""
-    await vault.put("acme", "API_KEY", VALUE)
+    await vault.put("acme", "API_KEY", SECRET_VALUE)
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
     assert entry is not None
     await records.of(tenant).entries(SUBJECT).put(name, entry.value, now=0.0)
@@ -207,15 +207,17 @@ async def test_secrets_outlive_rotations_of_the_ring(
     """Old ones open, new ones use the new key; sealed anew, they need no older key."""
     path = tmp_path / "ring.json"
     first = create(path)
-    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "OLD", VALUE)
-    await SecretStore(records, KeyRing.load(f"file:{path}")).put("globex", "inner_one", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "OLD", SECRET_VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put(
+        "globex", "inner_one", SECRET_VALUE
+    )
     second = rotate(path, keep=1)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
-    await vault.put("acme", "NEW", VALUE)
+    await vault.put("acme", "NEW", SECRET_VALUE)
     before = await vault.rows("acme")
 
     assert [(row.name, row.key_id) for row in before] == [("NEW", second), ("OLD", first)]
-    assert await vault.get("acme", "OLD") == BoundSecret(VALUE)
+    assert await vault.get("acme", "OLD") == BoundSecret(SECRET_VALUE)
 
     done = await vault.reseal()
     assert (done.sealed, done.current, done.unreadable) == (2, 1, ())
@@ -227,7 +229,7 @@ async def test_secrets_outlive_rotations_of_the_ring(
     rotate(path, keep=1)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
     assert set(await vault.all("acme")) == {"OLD", "NEW"}
-    assert await vault.get("globex", "inner_one") == BoundSecret(VALUE)
+    assert await vault.get("globex", "inner_one") == BoundSecret(SECRET_VALUE)
 
 
 async def test_a_secret_whose_key_is_gone_is_told_by_name(
@@ -236,21 +238,21 @@ async def test_a_secret_whose_key_is_gone_is_told_by_name(
     """Sealing anew reports it and does the rest; setting it again mends it."""
     path = tmp_path / "ring.json"
     gone = create(path)
-    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", SECRET_VALUE)
     rotate(path, keep=1)
-    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "KEPT", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "KEPT", SECRET_VALUE)
     rotate(path, keep=1)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
 
     done = await vault.reseal()
 
-    ((tenant, told),) = done.unreadable
+    ((tenant, message),) = done.unreadable
     assert (done.sealed, tenant) == (1, "acme")
     assert (
-        told
+        message
         == f"the secret LOST cannot be opened: the key {gone} that encrypted it is not in the ring"
     )
-    await vault.put("acme", "LOST", VALUE + "2")
+    await vault.put("acme", "LOST", SECRET_VALUE + "2")
     assert (await vault.reseal()).unreadable == ()
 
 
@@ -261,7 +263,7 @@ async def test_sealing_anew_does_not_undo_a_change(
     path = tmp_path / "ring.json"
     create(path)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
-    await vault.put("acme", "API_KEY", VALUE)
+    await vault.put("acme", "API_KEY", SECRET_VALUE)
     rotate(path, keep=1)
     vault.keyring.reread()
     seal = vault.keyring.seal

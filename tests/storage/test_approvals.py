@@ -44,16 +44,16 @@ grant = partial(
 )
 """A grant of three calls."""
 NOW = 1_000.5
-FULL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)
+FULL_APPROVAL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)
 
 
-@pytest.mark.parametrize("kept", [approval(), FULL], ids=["sparse", "full"])
-async def test_a_request_comes_back_as_it_went_in(records: Records, kept: ApprovalRecord) -> None:
+@pytest.mark.parametrize("record", [approval(), FULL_APPROVAL], ids=["sparse", "full"])
+async def test_a_request_comes_back_as_it_went_in(records: Records, record: ApprovalRecord) -> None:
     """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
     approvals = records.of("acme").approvals
 
-    assert await approvals.open(kept) is None
-    assert await approvals.get("a1") == kept
+    assert await approvals.open(record) is None
+    assert await approvals.get("a1") == record
     assert await approvals.get("a2") is None
     assert await records.of("globex").approvals.get("a1") is None
 
@@ -61,13 +61,13 @@ async def test_a_request_comes_back_as_it_went_in(records: Records, kept: Approv
 async def test_of_many_equal_calls_at_once_one_opens_a_request(records: Records) -> None:
     """Every other call gets that request, in any process."""
     approvals = records.of("acme").approvals
-    wanted = [approval(id=f"a{number}") for number in range(20)]
+    requests = [approval(id=f"a{number}") for number in range(20)]
 
-    met = await asyncio.gather(*map(approvals.open, wanted))
+    met = await asyncio.gather(*map(approvals.open, requests))
 
-    winners = [one for one, found in zip(wanted, met, strict=True) if found is None]
+    winners = [request for request, existing in zip(requests, met, strict=True) if existing is None]
     assert len(winners) == 1
-    assert [found for found in met if found is not None] == winners * 19
+    assert [existing for existing in met if existing is not None] == winners * 19
     assert await approvals.find(b"b1") == winners[0]
     assert (await approvals.count("i", "s", "user")).of_tenant == 1
 
@@ -88,19 +88,19 @@ async def test_what_no_call_meets_makes_room(records: Records) -> None:
 
     assert await approvals.find(b"b1") is None
     assert await approvals.open(approval(id="a2")) is None
-    assert [one.id for one in await approvals.past(None, 9)] == ["a1"]
+    assert [request.id for request in await approvals.past(None, 9)] == ["a1"]
 
 
 async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None:
     """If two approvers decide at once, at any replicas, only the first decision counts."""
     approvals = records.of("acme").approvals
     await approvals.open(approval())
-    wanted = [approval(state=state, changed_at=NOW) for state in ("approved", "rejected") * 5]
+    versions = [approval(state=state, changed_at=NOW) for state in ("approved", "rejected") * 5]
 
-    changed = await asyncio.gather(*map(approvals.replace, wanted))
+    changed = await asyncio.gather(*map(approvals.replace, versions))
 
     assert changed.count(True) == 1
-    won = wanted[changed.index(True)]
+    won = versions[changed.index(True)]
     assert await approvals.get("a1") == msgspec.structs.replace(won, revision=1)
     assert not await approvals.replace(approval(id="unknown"))
 
@@ -113,10 +113,10 @@ async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
         await approvals.open(approval(id=name, binding=name.encode(), created_at=at))
     await approvals.replace(approval(id="4", state="rejected", created_at=5.0))
 
-    assert [one.id for one in await approvals.waiting(9)] == ["2", "3", "1"]
-    assert [one.id for one in await approvals.waiting(2)] == ["2", "3"]
-    assert [one.id for one in await approvals.waiting(9, (10.0, "2"))] == ["3", "1"]
-    assert [one.id for one in await approvals.waiting(1, (10.0, "1"))] == ["2"]
+    assert [request.id for request in await approvals.waiting(9)] == ["2", "3", "1"]
+    assert [request.id for request in await approvals.waiting(2)] == ["2", "3"]
+    assert [request.id for request in await approvals.waiting(9, (10.0, "2"))] == ["3", "1"]
+    assert [request.id for request in await approvals.waiting(1, (10.0, "1"))] == ["2"]
     assert await approvals.waiting(9, (30.0, "1")) == []
 
 
@@ -129,10 +129,10 @@ async def test_the_history_comes_by_pages(records: Records) -> None:
             approval(id=name, binding=name.encode(), state="rejected", changed_at=at)
         )
     seen: list[str] = []
-    place: tuple[float, str] | None = None
-    while page := await approvals.past(place, 2):
-        seen += [one.id for one in page]
-        place = (page[-1].changed_at, page[-1].id)
+    position: tuple[float, str] | None = None
+    while page := await approvals.past(position, 2):
+        seen += [request.id for request in page]
+        position = (page[-1].changed_at, page[-1].id)
 
     assert seen == ["e", "d", "c", "b", "a"]
 
@@ -148,7 +148,7 @@ async def test_what_is_open_is_found_whosever_it_is(records: Records) -> None:
     assert sorted(await approvals.undecided()) == ["approved", "waiting"]
 
 
-COUNTED = {
+COUNTED_CALLERS = {
     "one person, with any client": (("https://id.example.com", "alice", "user"), 2),
     "the same id at another issuer": (("https://other", "alice", "user"), 1),
     "a machine of the same id": (("https://id.example.com", "alice", "client"), 1),
@@ -156,7 +156,7 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize(("caller", "count"), COUNTED.values(), ids=COUNTED)
+@pytest.mark.parametrize(("caller", "count"), COUNTED_CALLERS.values(), ids=COUNTED_CALLERS)
 async def test_what_waits_is_counted_by_caller(
     records: Records, caller: tuple[str, str, str], count: int
 ) -> None:
@@ -179,17 +179,17 @@ async def test_what_waits_is_counted_by_caller(
 async def test_grants_come_by_pages(records: Records) -> None:
     """The pages hold all grants of the tenant once, also ended ones, and none of another tenant."""
     grants = records.of("acme").grants
-    kept = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
-    kept["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
-    for one in kept.values():
-        await grants.add(one)
+    stored_grants = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
+    stored_grants["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
+    for stored_grant in stored_grants.values():
+        await grants.add(stored_grant)
     await records.of("globex").grants.add(grant(id="g9"))
     seen: list[GrantRecord] = []
     while page := await grants.page(seen[-1].id if seen else "", 2):
         assert len(page) <= 2
         seen += page
 
-    assert seen == [kept[name] for name in sorted(kept)]
+    assert seen == [stored_grants[name] for name in sorted(stored_grants)]
 
 
 async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> None:
@@ -233,11 +233,11 @@ async def test_a_grant_is_for_as_many_calls_as_it_says(records: Records) -> None
 async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> None:
     """Up to then any number of calls may use it."""
     grants = records.of("acme").grants
-    kept = grant(remaining=None)
-    await grants.add(kept)
+    stored_grant = grant(remaining=None)
+    await grants.add(stored_grant)
 
     assert [await grants.spend("g1", NOW) for _ in range(5)] == [True] * 5
-    assert await grants.all(NOW) == [kept]
+    assert await grants.all(NOW) == [stored_grant]
     assert not await grants.spend("g1", NOW + HOUR)
     assert await grants.all(NOW + HOUR) == []
 
@@ -245,11 +245,11 @@ async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> 
 async def test_a_grant_is_one_callers_for_one_tool(records: Records) -> None:
     """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
     grants = records.of("acme").grants
-    kept = grant()
-    await grants.add(kept)
-    issuer = kept.issuer
+    stored_grant = grant()
+    await grants.add(stored_grant)
+    issuer = stored_grant.issuer
 
-    assert await grants.of("pay", issuer, "alice", NOW) == [kept]
+    assert await grants.of("pay", issuer, "alice", NOW) == [stored_grant]
     assert await grants.of("pay", issuer, "bob", NOW) == []
     assert await grants.of("look", issuer, "alice", NOW) == []
     assert await grants.of("pay", "https://other", "alice", NOW) == []

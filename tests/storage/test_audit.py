@@ -28,17 +28,17 @@ HOUR = 3_600_000
 
 def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
     """A record about nothing in particular."""
-    told = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"} | fields
-    sort = {name: told[name] for name in ("kind", "tool", "outcome")}
-    side = {"reason": ("00", told.get("reason", "Why not?"))}
-    if told["subject"] is not None:
-        caller = msgspec.json.encode({"issuer": "https://id", "subject": told["subject"]})
+    members = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"} | fields
+    sort = {name: members[name] for name in ("kind", "tool", "outcome")}
+    side = {"reason": ("00", members.get("reason", "Why not?"))}
+    if members["subject"] is not None:
+        caller = msgspec.json.encode({"issuer": "https://id", "subject": members["subject"]})
         side["caller"] = ("00", caller.decode())
     return NewAuditRecord(
         b"," + msgspec.json.encode({"at": at, **sort})[1:],
         at,
         (*sort.values(),),  # type: ignore[arg-type]  # all are there
-        None if told.get("erased") else msgspec.json.encode(side),
+        None if members.get("erased") else msgspec.json.encode(side),
     )
 
 
@@ -48,13 +48,13 @@ def link(
     """A chain without any proof: each hash says which record it is."""
     head = found or ChainHead(*chain, 0, b"", 0, "")
     elements, number = [], head.number
-    for one in new_records:
+    for record in new_records:
         number += 1
-        body = b'{"number":%d,"writer":%d%b' % (number, chain[1], one.body)
-        elements.append(element(body, one.side, b"%d" % number))
-    times, sorts = [one.at for one in new_records], [one.sort for one in new_records]
-    made = segments(chain[1], head.number + 1, elements, times, sorts)
-    return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
+        body = b'{"number":%d,"writer":%d%b' % (number, chain[1], record.body)
+        elements.append(element(body, record.side, b"%d" % number))
+    times, sorts = [record.at for record in new_records], [record.sort for record in new_records]
+    new_segments = segments(chain[1], head.number + 1, elements, times, sorts)
+    return new_segments, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
 
 def sign(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
@@ -87,17 +87,17 @@ async def test_what_was_written_is_read(records: Records) -> None:
     )
     assert await globex.heads() == [ChainHead("globex", 1, 1, b"1", 0, "")]
     assert await records.of("initech").trail.heads() == []
-    found = await records.audit.heads("", 99)
-    heads = {tenant: [head.number for head in found[tenant]] for tenant in found}
+    found_heads = await records.audit.heads("", 99)
+    heads = {tenant: [head.number for head in found_heads[tenant]] for tenant in found_heads}
     assert heads == {"acme": [41], "globex": [1]}
     assert await records.audit.tenants() == ["acme", "globex"]
 
 
 async def test_line_breaks_part_no_record(records: Records) -> None:
     """In names, and between the members of arguments, which are kept as they were sent."""
-    one = new_record(reason="a\nb")
-    assert one.side is not None
-    sent = msgspec.structs.replace(one, side=b"{\n" + one.side[1:])
+    split_record = new_record(reason="a\nb")
+    assert split_record.side is not None
+    sent = msgspec.structs.replace(split_record, side=b"{\n" + split_record.side[1:])
     batch = {("ac\nme", 1): [new_record(tool="a\nb"), sent], ("globex", 1): [sent, new_record()]}
     await records.audit.write(batch, link)
 
@@ -110,11 +110,11 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     """If the records of one tenant cannot be linked, no tenant's records are written."""
 
     def broken(
-        chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        chain: ChainKey, head: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         if chain[0] == "globex":
             raise LookupError(chain)
-        return link(chain, found, new_records)
+        return link(chain, head, new_records)
 
     with pytest.raises(LookupError):
         await records.audit.write(
@@ -129,16 +129,16 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
     """The numbers have no gaps, also if a tenant is new to all writers."""
     several = [await open_records(sql_url) for _ in range(3)]
 
-    async def work(one: Records) -> None:
+    async def work(replica: Records) -> None:
         for at in range(10):
             batch = {("acme", 1): [new_record(at)], ("globex", 1): [new_record(at), new_record(at)]}
-            await one.audit.write(batch, link)
+            await replica.audit.write(batch, link)
 
     await asyncio.gather(*map(work, several))
     acme = await several[0].of("acme").trail.chain(1).rows(0, 1000)
     globex = await several[0].of("globex").trail.chain(1).rows(0, 1000)
-    for one in several:
-        await one.aclose()
+    for replica in several:
+        await replica.aclose()
 
     assert [row.number for row in acme] == [*range(1, 31)]
     assert [row.number for row in globex] == [*range(1, 61)]
@@ -182,8 +182,8 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
 
     @each(("query", "numbers"), QUERIES.values(), ids=QUERIES)
     async def answered(query: AuditQuery, numbers: list[int]) -> None:
-        found = await records.of("acme").trail.find(query)
-        assert [row.number for row in found] == numbers
+        matching = await records.of("acme").trail.find(query)
+        assert [row.number for row in matching] == numbers
 
     await answered()
 
@@ -193,12 +193,12 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
         await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, link)
-    trail, found, before = records.of("acme").trail, list[int](), None
+    trail, ids, before = records.of("acme").trail, list[int](), None
     while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
-        found += [row.number for row in page]
+        ids += [row.number for row in page]
         before = page[-1].position
 
-    assert found == [211, 141, 71, 1]
+    assert ids == [211, 141, 71, 1]
     assert [row.number for row in await trail.chain(1).rows(0, 225)] == [*range(1, 226)]
     assert [row.number for row in await trail.chain(1).rows(220, 225)] == [*range(221, 231)]
 
@@ -229,9 +229,9 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, link)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
         await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, link)
-    found = await records.of("acme").trail.count(HOUR, HOUR)
+    counted = await records.of("acme").trail.count(HOUR, HOUR)
 
-    assert found == [
+    assert counted == [
         Count(HOUR, "call", "look", "success", 1),
         Count(HOUR, "call", "write", "success", 2),
         Count(3 * HOUR, "call", "write", "success", 5),
@@ -241,9 +241,9 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
 def limited(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRecord:
     """So many refusals by a limit as one record; older ones do not say by which."""
     body = {"at": at, "kind": "refusal", "tool": tool, "outcome": "rate_limit"}
-    told = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
+    sides = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
     sort = ("refusal", tool, "rate_limit")
-    return NewAuditRecord(b"," + told[1:], at, (*sort, limit, times) if limit else sort, None)
+    return NewAuditRecord(b"," + sides[1:], at, (*sort, limit, times) if limit else sort, None)
 
 
 async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> None:
@@ -266,8 +266,8 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
     assert len(await trail.find(AuditQuery(outcome="rate_limit"))) == 8
     await trail.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
     await prune(trail, 2, new_record(9))
-    left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
-    assert left == [(1, ""), (2, ""), (34, "caller"), (12, "tenant")]
+    counted = [(count.number, count.limit) for count in await trail.count(0, 2 * HOUR)]
+    assert counted == [(1, ""), (2, ""), (34, "caller"), (12, "tenant")]
 
 
 async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> None:
@@ -290,8 +290,8 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
         await records.aclose()
 
     assert len(rows) == 12 + 6
-    assert [(one.at, one.number) for one in seen[0]] == [(0, 12), (HOUR, 6)]
-    assert [(one.at, one.number) for one in seen[1]] == [(0, 6)]
+    assert [(count.at, count.number) for count in seen[0]] == [(0, 12), (HOUR, 6)]
+    assert [(count.at, count.number) for count in seen[1]] == [(0, 6)]
     assert after == ([], seen[1])
     assert gone == 1
 
@@ -302,8 +302,8 @@ async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
     batch = [new_record(1, kind=kind) for kind in kinds]
     await records.audit.write({("acme", 1): batch}, link)
 
-    found = await records.of("acme").trail.count(0, HOUR)
-    assert [one.kind for one in found] == ["call", "refusal", "token"]
+    matching = await records.of("acme").trail.count(0, HOUR)
+    assert [record.kind for record in matching] == ["call", "refusal", "token"]
 
 
 async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
@@ -316,7 +316,7 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
     heads = await trail.heads()
 
     assert nothing is None
-    assert [one.number for one in await trail.checkpoints()] == [1, 2]
+    assert [checkpoint.number for checkpoint in await trail.checkpoints()] == [1, 2]
     assert heads == [
         ChainHead("acme", CHECKPOINTS, 2, b"seal", 0, ""),
         ChainHead("acme", 1, 2, b"2", 0, ""),
@@ -350,7 +350,7 @@ async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
     await prune(trail, 4, new_record(9, kind="retention"))
 
     assert [row.number for row in await trail.chain(1).rows(0, 9)] == [5, 6, 7]
-    assert [one.number for one in await trail.checkpoints()] == [4, 6]
+    assert [checkpoint.number for checkpoint in await trail.checkpoints()] == [4, 6]
 
 
 async def test_erasing_touches_nothing_else(records: Records) -> None:
@@ -382,7 +382,7 @@ async def test_pruning_may_part_what_was_written_together(records: Records) -> N
     after = await trail.chain(1).rows(0, 9)
 
     assert after[:2] == before[2:]
-    assert [(one.first, one.last) for one in await trail.chain(1).segments(0, 9)] == [
+    assert [(segment.first, segment.last) for segment in await trail.chain(1).segments(0, 9)] == [
         (3, 4),
         (5, 5),
     ]

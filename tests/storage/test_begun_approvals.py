@@ -42,7 +42,7 @@ class RecordedDeployment(ApprovalDeployment):
 
     def heard(self) -> list[str]:
         """Return the changes that any replica reported, in order."""
-        return [one.what for one in self.changes]
+        return [change.what for change in self.changes]
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +69,12 @@ async def running(
     return request, call
 
 
-async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
+async def abandoned_call(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
     """The same call after its process lost power; the lease of its record still runs."""
     replica = deployment.replica()
     request, call = await running(deployment, replica, tool)
-    for one in replica.runs._open.values():
-        one.task.cancel()
+    for run in replica.runs._open.values():
+        run.task.cancel()
     call.cancel()
     await asyncio.wait([call], timeout=WITHIN_S)
     deployment.gate = None
@@ -83,9 +83,9 @@ async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalReq
 
 async def at(replica: ApprovalReplica, request: ApprovalRequest) -> tuple[str, str]:
     """Return state and use as a page shows them."""
-    found = await replica.service.get(ACME, request.id)
-    assert found is not None
-    return found.state, found.use
+    opened = await replica.service.get(ACME, request.id)
+    assert opened is not None
+    return opened.state, opened.use
 
 
 async def page(replica: ApprovalReplica, request: ApprovalRequest) -> None:
@@ -93,8 +93,12 @@ async def page(replica: ApprovalReplica, request: ApprovalRequest) -> None:
 
 
 async def history(replica: ApprovalReplica, request: ApprovalRequest) -> None:
-    [found] = await replica.service.history(ACME)
-    assert (found.id, found.state, found.use) == (request.id, "used", "unknown")
+    [stored_request] = await replica.service.history(ACME)
+    assert (stored_request.id, stored_request.state, stored_request.use) == (
+        request.id,
+        "used",
+        "unknown",
+    )
 
 
 async def sweep(replica: ApprovalReplica, request: ApprovalRequest) -> None:
@@ -103,15 +107,15 @@ async def sweep(replica: ApprovalReplica, request: ApprovalRequest) -> None:
 
 
 Look = Callable[[ApprovalReplica, ApprovalRequest], Awaitable[None]]
-LOOKS: dict[str, Look] = {"its page": page, "the history": history, "the sweep": sweep}
+READINGS: dict[str, Look] = {"its page": page, "the history": history, "the sweep": sweep}
 
 
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("look", READINGS.values(), ids=READINGS)
 async def test_an_unfinished_call_is_used_and_not_expired(
     deployment: RecordedDeployment, look: Look
 ) -> None:
     """Once its lease is over, wherever it is looked at; it is told once, and never as expired."""
-    request, other = await left(deployment), deployment.replica()
+    request, other = await abandoned_call(deployment), deployment.replica()
     assert await at(other, request) == ("approved", "running")
     deployment.clock.now += LEASE_S + 1
 
@@ -127,7 +131,7 @@ async def test_an_agent_is_told_before_approvers_are_asked_anew(
     deployment: RecordedDeployment,
 ) -> None:
     """Also after the approval's time, for as long again; and nothing is run twice."""
-    request, other = await left(deployment), deployment.replica()
+    request, other = await abandoned_call(deployment), deployment.replica()
     await sweep(other, request)
 
     for _ in range(2):
@@ -139,7 +143,7 @@ async def test_an_agent_is_told_before_approvers_are_asked_anew(
 
 async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDeployment) -> None:
     """The page says what the agent was told."""
-    request, other = await left(deployment), deployment.replica()
+    request, other = await abandoned_call(deployment), deployment.replica()
     deployment.clock.now += LEASE_S + 1
 
     assert "is not known" in text_of(await other.call(what="a"))
@@ -203,7 +207,7 @@ async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
     deployment: RecordedDeployment,
 ) -> None:
     """A look takes nothing from the agent, which may make the call again."""
-    request, other = await left(deployment, "put"), deployment.replica()
+    request, other = await abandoned_call(deployment, "put"), deployment.replica()
     deployment.clock.now += LEASE_S + 1
 
     assert await at(other, request) == ("approved", "unknown")
@@ -213,7 +217,7 @@ async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
 
 async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDeployment) -> None:
     """A tool that may repeat has no approval for it then."""
-    request, other = await left(deployment, "put"), deployment.replica()
+    request, other = await abandoned_call(deployment, "put"), deployment.replica()
     await sweep(other, request)
 
     assert await at(other, request) == ("used", "unknown")
@@ -223,15 +227,15 @@ async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDep
 
 async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) -> None:
     """While the record cannot be written, nothing has changed."""
-    request = await left(deployment)
+    request = await abandoned_call(deployment)
     deployment.clock.now += LIVES_S
-    kept: list[str] = []
+    kinds: list[str] = []
 
     async def away(change: ApprovalChange) -> None:
         raise StoreUnavailable("away")
 
     async def audit(change: ApprovalChange) -> None:
-        kept.append(change.what)
+        kinds.append(change.what)
 
     with pytest.raises(StoreUnavailable):
         await deployment.replica(audit=away).service.requests.expire_due()
@@ -239,7 +243,7 @@ async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) 
     assert record is not None
     assert record.state == "approved"
     assert await deployment.replica(audit=audit).service.requests.expire_due() == 1
-    assert kept == ["unknown"]
+    assert kinds == ["unknown"]
 
 
 async def test_an_approval_that_was_not_used_expires(deployment: RecordedDeployment) -> None:

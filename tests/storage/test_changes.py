@@ -102,9 +102,9 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
 async def test_a_notification_is_one_reading_for_all(
     kept: CountedRecords, shared_store: MemorySharedStore, poller: ChangePoller
 ) -> None:
-    one, two, late = Taken(), Taken(), Taken()
-    async with poller.polling({"one": one, "two": two}):
-        assert (one.counters, two.counters) == ([0], [0])  # before the block begins
+    first, two, late = Taken(), Taken(), Taken()
+    async with poller.polling({"one": first, "two": two}):
+        assert (first.counters, two.counters) == ([0], [0])  # before the block begins
         async with poller.following("late", late), asyncio.timeout(10):
             await asyncio.sleep(0)
             for subject in ("one", "late"):
@@ -112,7 +112,7 @@ async def test_a_notification_is_one_reading_for_all(
             while not late.counters:  # the subscription begins a little after the block
                 await notify(shared_store)
                 await asyncio.sleep(0)
-            await one.until(1)
+            await first.until(1)
             await late.until(1)
 
     assert 1 not in two.counters
@@ -157,4 +157,4 @@ async def test_an_outage_is_logged_once_and_ends(
             while len(logs) < 2:  # noqa: ASYNC110  # nothing else tells
                 await asyncio.sleep(0)
 
-    assert [one["event"] for one in logs] == ["changes_not_read", "changes_read_again"]
+    assert [log["event"] for log in logs] == ["changes_not_read", "changes_read_again"]

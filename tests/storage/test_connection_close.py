@@ -15,7 +15,7 @@ from gatepost.storage.sql.records import migrate, opened
 from tests.storage.test_idempotency import idempotency_record
 from tests.support.stores import Postgres
 
-LONG = 20.0
+LONG_WAIT_S = 20.0
 
 
 class Hold:
@@ -31,7 +31,7 @@ class Hold:
 
     def _hold(self) -> int:
         self.began.set()
-        self.go.wait(LONG)
+        self.go.wait(LONG_WAIT_S)
         return 1
 
 
@@ -39,7 +39,7 @@ def ended(work: Any) -> bool:
     """Whether a loop that runs *work* closes: it is one of a thread that may be left behind."""
     thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
     thread.start()
-    thread.join(LONG)
+    thread.join(LONG_WAIT_S)
     return not thread.is_alive()
 
 
@@ -54,7 +54,7 @@ def test_a_loop_ends_whose_statements_were_taken_back(tmp_path: Path, times: int
     async def interrupted() -> None:
         records = await opened(f"sqlite:///{tmp_path}/records.db")
         looking = asyncio.create_task(records.database.look(hold))
-        await asyncio.to_thread(hold.began.wait, LONG)
+        await asyncio.to_thread(hold.began.wait, LONG_WAIT_S)
         for _ in range(times):
             looking.cancel()
             await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_a_late_statement_of_sqlite_ends_by_itself(
     with pytest.raises(StoreUnavailable, match="in time"):
         await records.database.look(hold)
     hold.go.set()
-    monkeypatch.setattr(database, "ANSWER_S", LONG)
+    monkeypatch.setattr(database, "ANSWER_S", LONG_WAIT_S)
     assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
     await records.aclose()
 
@@ -92,11 +92,11 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     with pytest.raises(StoreUnavailable):
         await records.database.look(hold)
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(LONG_WAIT_S):
         await records.aclose()
     assert not hold.go.is_set()
     hold.go.set()
-    monkeypatch.setattr(database, "OVER_S", LONG)
+    monkeypatch.setattr(database, "OVER_S", LONG_WAIT_S)
     await records.aclose()
 
 
@@ -112,7 +112,7 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
         monkeypatch.setattr(database, "CLOSE_S", 0.5)
         own_postgres.signal(signal.SIGSTOP)
         try:
-            async with asyncio.timeout(LONG):
+            async with asyncio.timeout(LONG_WAIT_S):
                 with pytest.raises(StoreUnavailable):
                     await records.ping()
                 await records.aclose()

@@ -10,7 +10,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.sql.entries import REMEMBERED_S
 
 NOW = 1_000.25
-HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MAX_KEY]
+HOSTILE_KEYS = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MAX_KEY]
 
 
 async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
@@ -38,15 +38,15 @@ async def test_an_entry_comes_back_as_it_went_in(records: Records) -> None:
 async def test_keys_may_be_any_text(records: Records) -> None:
     """What no database takes as it is comes back all the same, in the order of its characters."""
     entries = records.of("acme\x00").entries("notes\\")
-    for key in HOSTILE:
+    for key in HOSTILE_KEYS:
         assert await entries.put(key, key.encode("utf-8", "surrogatepass"), now=NOW, revision=0)
 
-    assert [entry.key for entry in await entries.all()] == sorted(HOSTILE)
-    assert await entries.count() == len(HOSTILE)
-    for key in HOSTILE:
-        found = await entries.get(key)
-        assert found is not None
-        assert found.value == key.encode("utf-8", "surrogatepass")
+    assert [entry.key for entry in await entries.all()] == sorted(HOSTILE_KEYS)
+    assert await entries.count() == len(HOSTILE_KEYS)
+    for key in HOSTILE_KEYS:
+        entry = await entries.get(key)
+        assert entry is not None
+        assert entry.value == key.encode("utf-8", "surrogatepass")
         assert await entries.delete(key)
     assert await entries.all() == []
     assert await entries.count() == 0
@@ -85,11 +85,14 @@ async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> 
     await records.of("e").entries("y").put("k", b"", now=NOW + 9)
     await records.of("d").entries("x").delete("k")
     await records.of("b").entries("x").put("k", b"again", now=NOW + 8)
-    found = await records.latest("x", "k", 9)
+    entries = await records.latest("x", "k", 9)
 
-    assert [(tenant, one.value) for tenant, one in found] == [("b", b"again"), ("a\x00", b"a\x00")]
-    assert found[0][1] == await records.of("b").entries("x").get("k")
-    assert await records.latest("x", "k", 1) == found[:1]
+    assert [(tenant, entry.value) for tenant, entry in entries] == [
+        ("b", b"again"),
+        ("a\x00", b"a\x00"),
+    ]
+    assert entries[0][1] == await records.of("b").entries("x").get("k")
+    assert await records.latest("x", "k", 1) == entries[:1]
 
 
 async def test_entries_of_several_tenants_are_read_together(records: Records) -> None:
@@ -99,12 +102,12 @@ async def test_entries_of_several_tenants_are_read_together(records: Records) ->
         await records.of(tenant).entries("y").put(key, b"", now=NOW)
     await records.of("c").entries("x").delete("1")
 
-    found = await records.entries_of(["a\x00", "b", "c", "nobody"], "x")
-    assert {tenant: sorted(one.key for one in found[tenant]) for tenant in found} == {
+    entries = await records.entries_of(["a\x00", "b", "c", "nobody"], "x")
+    assert {tenant: sorted(entry.key for entry in entries[tenant]) for tenant in entries} == {
         "a\x00": ["1", "2"],
         "b": ["1"],
     }
-    assert found["b"] == await records.of("b").entries("x").all()
+    assert entries["b"] == await records.of("b").entries("x").all()
     assert await records.entries_of([], "x") == {}
 
 
@@ -119,24 +122,26 @@ async def test_entries_of_several_tenants_are_replaced_together(records: Records
     stored = await records.replace_entries("x", "k", values, now=NOW + 1, until=NOW + 9)
 
     assert stored == {"a\x00", "d", "e"}
-    found = await records.entries_of(values, "x")
-    kept = {tenant: (found[tenant][0].value, found[tenant][0].updated_at) for tenant in found}
-    assert kept == {
+    entries = await records.entries_of(values, "x")
+    read_back = {
+        tenant: (entries[tenant][0].value, entries[tenant][0].updated_at) for tenant in entries
+    }
+    assert read_back == {
         "a\x00": (b"1", NOW + 1),
         "b": (b"old", NOW),
         "c": (b"newer", NOW),
         "d": (b"4", NOW + 1),
         "e": (b"5", NOW + 1),
     }
-    assert found["a\x00"][0].revision == 2
-    assert found["e"][0].expires_at == NOW + 9
+    assert entries["a\x00"][0].revision == 2
+    assert entries["e"][0].expires_at == NOW + 9
     assert await records.replace_entries("x", "k", {}, now=NOW, until=NOW) == set()
 
 
-OLD = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
+OLD_VERSIONS = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
 
 
-@pytest.mark.parametrize("revision", OLD.values(), ids=OLD)
+@pytest.mark.parametrize("revision", OLD_VERSIONS.values(), ids=OLD_VERSIONS)
 async def test_an_older_reading_changes_nothing(records: Records, revision: int) -> None:
     """An approver must have read the current revision."""
     entries = records.of("acme").entries("notes")
@@ -158,9 +163,9 @@ async def test_an_entry_made_anew_is_not_the_one_that_was_read(records: Records)
 
     assert await entries.put("k", b"another", now=NOW, revision=0)
     assert not await entries.put("k", b"x", now=NOW, revision=1)
-    found = await entries.get("k")
-    assert found is not None
-    assert (found.value, found.revision) == (b"another", 2)
+    entry = await entries.get("k")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"another", 2)
 
 
 @pytest.mark.parametrize("revision", [0, 1])
@@ -175,9 +180,9 @@ async def test_of_many_writers_with_one_reading_one_writes(records: Records, rev
     )
 
     assert won.count(True) == 1
-    found = await entries.get("k")
-    assert found is not None
-    assert (found.value, found.revision) == (b"%d" % won.index(True), revision + 1)
+    entry = await entries.get("k")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"%d" % won.index(True), revision + 1)
 
 
 async def test_a_writer_who_does_not_care_always_writes(records: Records) -> None:
@@ -185,9 +190,9 @@ async def test_a_writer_who_does_not_care_always_writes(records: Records) -> Non
     entries = records.of("acme").entries("notes")
 
     assert all(await asyncio.gather(*(entries.put("k", b"%d" % n, now=NOW) for n in range(10))))
-    found = await entries.get("k")
-    assert found is not None
-    assert found.revision == 10
+    entry = await entries.get("k")
+    assert entry is not None
+    assert entry.revision == 10
 
 
 async def test_a_sweep_leaves_entries(records: Records) -> None:
@@ -202,7 +207,7 @@ async def test_a_sweep_leaves_entries(records: Records) -> None:
 
     for now in (time.time(), time.time() + 2 * REMEMBERED_S):
         await records.sweep(now)
-        assert [(one.key, one.value) for one in await entries.all()] == [
+        assert [(entry.key, entry.value) for entry in await entries.all()] == [
             ("back", b"4"),
             ("kept", b"1"),
         ]
@@ -216,14 +221,14 @@ async def test_what_expires_is_swept_in_its_time(records: Records) -> None:
     await entries.put("later", b"2", now=0.0, expires_at=30.0)
     await entries.put("kept", b"2", now=0.0)
     await entries.put("renewed", b"2", now=0.0, revision=1, expires_at=30.0)
-    assert [one.expires_at for one in await entries.all()] == [None, 30.0, 10.0, 30.0]
+    assert [entry.expires_at for entry in await entries.all()] == [None, 30.0, 10.0, 30.0]
 
     await records.sweep(9.0)
     assert len(await entries.all()) == 4
     await records.sweep(10.0)
-    assert [one.key for one in await entries.all()] == ["kept", "later", "renewed"]
+    assert [entry.key for entry in await entries.all()] == ["kept", "later", "renewed"]
     await records.sweep(30.0)
-    assert [one.key for one in await entries.all()] == ["kept"]
+    assert [entry.key for entry in await entries.all()] == ["kept"]
     assert await entries.put("over", b"1", now=0.0, revision=0)
 
 
@@ -251,6 +256,6 @@ async def test_the_largest_value_is_kept(records: Records) -> None:
     entries = records.of("acme").entries("notes")
 
     assert await entries.put("k", bytes(MAX_VALUE), now=NOW)
-    found = await entries.get("k")
-    assert found is not None
-    assert found.value == bytes(MAX_VALUE)
+    entry = await entries.get("k")
+    assert entry is not None
+    assert entry.value == bytes(MAX_VALUE)

@@ -38,28 +38,42 @@ async def test_a_key_is_claimed_once(records: Records) -> None:
 async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
     """Each other caller gets the record of the one that claimed the key."""
     idempotency = records.of("acme").idempotency
-    wanted = [idempotency_record(holder=f"h{number}") for number in range(30)]
+    idempotency_records = [idempotency_record(holder=f"h{number}") for number in range(30)]
 
-    met = await asyncio.gather(*(idempotency.begin(one, now=NOW) for one in wanted))
+    met = await asyncio.gather(
+        *(
+            idempotency.begin(idempotency_record, now=NOW)
+            for idempotency_record in idempotency_records
+        )
+    )
 
-    winners = [one for one, found in zip(wanted, met, strict=True) if found is None]
+    winners = [
+        request
+        for request, met_record in zip(idempotency_records, met, strict=True)
+        if met_record is None
+    ]
     assert len(winners) == 1
-    assert {found for found in met if found is not None} == {winners[0]}
+    assert {met_record for met_record in met if met_record is not None} == {winners[0]}
 
 
 async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records) -> None:
     """A new claim need not wait for the sweep, and exactly one of several succeeds."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)
-    wanted = [idempotency_record(holder=f"n{number}") for number in range(10)]
+    idempotency_records = [idempotency_record(holder=f"n{number}") for number in range(10)]
 
-    met = await asyncio.gather(*(idempotency.begin(one, now=NOW) for one in wanted))
+    met = await asyncio.gather(
+        *(
+            idempotency.begin(idempotency_record, now=NOW)
+            for idempotency_record in idempotency_records
+        )
+    )
 
     assert met.count(None) == 1
-    kept = await idempotency.get(b"k1")
-    assert kept is not None
-    assert kept.outcome is None
-    assert kept.holder == wanted[met.index(None)].holder
+    key_record = await idempotency.get(b"k1")
+    assert key_record is not None
+    assert key_record.outcome is None
+    assert key_record.holder == idempotency_records[met.index(None)].holder
 
 
 async def test_a_claim_holds_its_key_to_the_last_moment(records: Records) -> None:
@@ -128,7 +142,7 @@ async def test_a_released_key_is_free(records: Records) -> None:
     assert await idempotency.begin(idempotency_record(holder="h2"), now=NOW) is None
 
 
-CHANGED = {
+CHANGED_RECORDS = {
     "renewed": {"leased_until": NOW + 61},
     "held by another": {"holder": "h3"},
     "finished": {"outcome": b"x"},
@@ -137,7 +151,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("change", CHANGED_RECORDS.values(), ids=CHANGED_RECORDS)
 async def test_what_changed_meanwhile_is_not_taken_over(
     records: Records, change: dict[str, object]
 ) -> None:
@@ -156,12 +170,19 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
     idempotency = records.of("acme").idempotency
     was = idempotency_record(outcome=outcome)
     await idempotency.begin(was, now=NOW)
-    wanted = [idempotency_record(holder=f"n{number}", digest=b"d9") for number in range(10)]
+    idempotency_records = [
+        idempotency_record(holder=f"n{number}", digest=b"d9") for number in range(10)
+    ]
 
-    taken = await asyncio.gather(*(idempotency.take_over(one, expected=was) for one in wanted))
+    taken = await asyncio.gather(
+        *(
+            idempotency.take_over(idempotency_record, expected=was)
+            for idempotency_record in idempotency_records
+        )
+    )
 
     assert taken.count(True) == 1
-    assert await idempotency.get(b"k1") == wanted[taken.index(True)]
+    assert await idempotency.get(b"k1") == idempotency_records[taken.index(True)]
 
 
 async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None:

@@ -20,7 +20,7 @@ from gatepost.storage.sql.tables import METADATA, REVISION
 from tests.storage.test_tasks import task
 from tests.support.measuring import capture_logs
 
-LATER = '''
+LATER_MIGRATION = '''
 """Something new."""
 
 import sqlalchemy as sa
@@ -50,7 +50,9 @@ def scripts(folder: Path, last: str = "pass") -> Path:
     """The migrations and one more, which ends with the statement *last*."""
     copied = folder / "migrations"
     shutil.copytree(schema.SCRIPTS, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    (copied / "versions" / "later.py").write_text(LATER.format(before=REVISION, last=last))
+    (copied / "versions" / "later.py").write_text(
+        LATER_MIGRATION.format(before=REVISION, last=last)
+    )
     return copied
 
 
@@ -64,10 +66,10 @@ async def test_the_migrated_schema_is_the_one_in_the_source(empty_url: str) -> N
     await migrate(empty_url)
     database = database_of(empty_url)
     async with database.engine.connect() as connection:
-        found = await connection.run_sync(differences)
+        differences_found = await connection.run_sync(differences)
     await database.aclose()
 
-    assert found == []
+    assert differences_found == []
 
 
 def test_the_source_names_the_newest_migration() -> None:
@@ -100,8 +102,8 @@ async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
             await (await opened(f"sqlite:///{tmp_path}/new.db")).aclose()
 
     # What an earlier test left in this process may log too.
-    told = [one for one in logs if one["event"] == "database_migrated"]
-    assert [(one["before"], one["after"]) for one in told] == [(None, REVISION)]
+    events = [event for event in logs if event["event"] == "database_migrated"]
+    assert [(event["before"], event["after"]) for event in events] == [(None, REVISION)]
 
 
 Shape = dict[str, tuple[list[object], list[object], list[object]]]
@@ -117,17 +119,17 @@ def shape(path: Path) -> Shape:
         def index(name: str) -> list[Any]:
             return ask("SELECT seqno, name, desc, coll, key FROM pragma_index_xinfo(?)", name)
 
-        found: Shape = {}
+        shapes: Shape = {}
         for (table,) in ask("SELECT name FROM sqlite_master WHERE type = 'table'"):
             columns = ask(
                 'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', table
             )
             indexes = ask('SELECT name, "unique", origin, partial FROM pragma_index_list(?)', table)
             rows = ask(f"SELECT * FROM {table}")  # noqa: S608  # a name of the schema
-            found[table] = (
-                sorted(columns), sorted((*one, index(one[0])) for one in indexes), rows,
+            shapes[table] = (
+                sorted(columns), sorted((*fields, index(fields[0])) for fields in indexes), rows,
             )  # fmt: skip
-        return found
+        return shapes
 
 
 async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ async def test_a_file_of_another_user_is_left_as_it_is(tmp_path: Path) -> None:
     assert shape(tmp_path / "theirs.db") == before
 
 
-async def kept(empty_url: str) -> Database:
+async def database_with_a_task(empty_url: str) -> Database:
     """A database at our revision with a task in it."""
     await migrate(empty_url)
     records = await opened(empty_url)
@@ -167,7 +169,7 @@ async def test_a_database_of_an_older_version_is_refused_until_it_is_migrated(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that needs a later revision names both and the command, and changes nothing."""
-    database = await kept(empty_url)
+    database = await database_with_a_task(empty_url)
     monkeypatch.setattr(schema, "REVISION", "later")
     monkeypatch.setattr(schema, "SCRIPTS", scripts(tmp_path))
     with pytest.raises(
@@ -185,7 +187,7 @@ async def test_a_database_of_an_older_version_is_refused_until_it_is_migrated(
 
 async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: Path) -> None:
     """Forward only, over data."""
-    database = await kept(empty_url)
+    database = await database_with_a_task(empty_url)
     move = await schema.migrate(database, scripts(tmp_path))
 
     assert (move.before, move.after) == (REVISION, "later")
@@ -200,7 +202,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     empty_url: str, tmp_path: Path, last: str
 ) -> None:
     """No column, no change and no revision of it remains, and it can be tried again."""
-    database = await kept(empty_url)
+    database = await database_with_a_task(empty_url)
 
     with pytest.raises((StoreUnavailable, RuntimeError)):
         await schema.migrate(database, scripts(tmp_path, last))
@@ -224,7 +226,7 @@ async def test_postgresql_is_not_touched_at_the_start(postgres: str) -> None:
 
 async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path: Path) -> None:
     """Nothing here knows what its columns mean; nothing is written to it either."""
-    database = await kept(empty_url)
+    database = await database_with_a_task(empty_url)
     await schema.migrate(database, scripts(tmp_path))
     await database.aclose()
 

@@ -35,11 +35,11 @@ def own_valkey() -> Iterator[Valkey]:
 
 async def unavailable(records: Records) -> str:
     """Return the error about a database that does not answer."""
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as outage:
         await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
     with pytest.raises(StoreUnavailable):
         await records.ping()
-    return str(told.value)
+    return str(outage.value)
 
 
 async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) -> None:
@@ -52,14 +52,14 @@ async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) ->
             *(idempotency.begin(idempotency_record(key=b"%d" % n), now=0.0) for n in range(5))
         )
         own_postgres.stop()
-        told = await unavailable(records)
+        outage = await unavailable(records)
         own_postgres.start()
 
         assert await idempotency.begin(idempotency_record(), now=0.0) is None
         assert await idempotency.get(b"3") == idempotency_record(key=b"3")
         await records.aclose()
 
-    assert POSTGRES_PASSWORD not in told
+    assert POSTGRES_PASSWORD not in outage
 
 
 async def test_a_statement_that_hangs_is_given_up(
@@ -105,11 +105,11 @@ async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> No
     wrong = re.sub(*change, postgres, count=1)
     assert wrong != postgres
 
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as outage:
         await open_records(wrong)
 
-    assert POSTGRES_PASSWORD not in "".join(map(str, _chain(told.value)))
-    assert told.value.__cause__ is None
+    assert POSTGRES_PASSWORD not in "".join(map(str, _chain(outage.value)))
+    assert outage.value.__cause__ is None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -126,11 +126,11 @@ async def test_no_row_is_told(
     name = migrated_postgres.rpartition("/")[2]
     postgres_server.sql("ALTER TABLE idempotency_records RENAME TO elsewhere", name)
 
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as outage:
         await records.of("acme").idempotency.begin(idempotency_record(digest=b"secret"), now=0.0)
     await records.aclose()
 
-    assert str(told.value) == "the database does not serve: UndefinedTableError (42P01)"
+    assert str(outage.value) == "the database does not serve: UndefinedTableError (42P01)"
 
 
 async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
@@ -173,7 +173,7 @@ async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey
     await acme.follow("t", follower)
     own_valkey.stop()
 
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as outage:
         await acme.publish("t", b"lost")
     with pytest.raises(StoreUnavailable):
         await shared_store.ping()
@@ -181,7 +181,7 @@ async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey
     await received_again(shared_store, follower)
     await shared_store.aclose()
 
-    assert VALKEY_PASSWORD not in str(told.value)
+    assert VALKEY_PASSWORD not in str(outage.value)
     assert b"lost" not in follower.heard
 
 
@@ -192,7 +192,11 @@ async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey
     acme, server = shared_store.of("acme"), shared_store.client
 
     async def connections() -> set[str]:
-        return {one["id"] for one in await server.client_list() if one["cmd"].startswith("eval")}
+        return {
+            connection["id"]
+            for connection in await server.client_list()
+            if connection["cmd"].startswith("eval")
+        }
 
     await acme.spend("bucket", rate=1, burst=9)
     before = await connections()
@@ -317,7 +321,7 @@ async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> Non
     taken = await asyncio.gather(*(acme.take(f"k{n}") for n in range(100)))
     await shared_store.aclose()
 
-    assert {type(one) for one in lost} == {StoreUnavailable}
+    assert {type(error) for error in lost} == {StoreUnavailable}
     assert taken == [b"%d" % n for n in range(100)]
 
 
@@ -330,7 +334,7 @@ async def test_many_requests_at_once_are_served(
     records = await open_records(sql_url)
     sessions = records.of("acme").sessions
     async with asyncio.timeout(90):
-        found = await asyncio.gather(*(sessions.get(b"%d" % n) for n in range(1000)))
+        results = await asyncio.gather(*(sessions.get(b"%d" % n) for n in range(1000)))
     await records.aclose()
 
-    assert [one.ended for one in found] == [False] * 1000
+    assert [result.ended for result in results] == [False] * 1000

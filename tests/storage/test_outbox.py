@@ -28,45 +28,47 @@ outbox_message = partial(
 )
 """A message that is due and that no process has leased."""
 NOW = 1_001.0
-LATER = NOW + 30.0
+LEASED_UNTIL = NOW + 30.0
 
 
 async def ids(records: Records, now: float = NOW, most: int = 99) -> list[str]:
     """Lease what is due, and return it as `tenant/id`."""
-    found = await records.lease_messages(now, now + 30.0, "h", most)
-    return sorted(f"{tenant}/{one.id}" for tenant, one in found)
+    leased = await records.lease_messages(now, now + 30.0, "h", most)
+    return sorted(f"{tenant}/{message.id}" for tenant, message in leased)
 
 
 async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> None:
     """The reader gets the tenant, the holder and the end of the lease as well."""
-    kept = outbox_message(body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3)
-    assert await records.of("acme").outbox.add(kept)
+    message = outbox_message(
+        body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3
+    )
+    assert await records.of("acme").outbox.add(message)
     assert not await records.of("acme").outbox.add(outbox_message(body=b"another"))
 
-    taken = msgspec.structs.replace(kept, due_at=LATER, attempts=1, holder="h1")
-    assert await records.lease_messages(NOW, LATER, "h1", 9) == [("acme", taken)]
-    assert await records.lease_messages(NOW, LATER, "h2", 9) == []
+    taken = msgspec.structs.replace(message, due_at=LEASED_UNTIL, attempts=1, holder="h1")
+    assert await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9) == [("acme", taken)]
+    assert await records.lease_messages(NOW, LEASED_UNTIL, "h2", 9) == []
 
 
 async def test_each_is_taken_by_one(sql_url: str) -> None:
     """Several processes look at once, each with connections of its own."""
     replicas = [await open_records(sql_url) for _ in range(3)]
-    wanted = [f"msg_{number:02}" for number in range(40)]
-    for one in wanted:
-        await replicas[0].of("acme").outbox.add(outbox_message(id=one, ordering_key=one))
+    ids = [f"msg_{number:02}" for number in range(40)]
+    for message in ids:
+        await replicas[0].of("acme").outbox.add(outbox_message(id=message, ordering_key=message))
 
     taken: list[str] = []
-    while found := await asyncio.gather(
-        *(each.lease_messages(NOW, LATER, f"h{at}", 4) for at, each in enumerate(replicas))
+    while leases := await asyncio.gather(
+        *(each.lease_messages(NOW, LEASED_UNTIL, f"h{at}", 4) for at, each in enumerate(replicas))
     ):
-        assert all(len(some) <= 4 for some in found)
-        if not any(found):
+        assert all(len(some) <= 4 for some in leases)
+        if not any(leases):
             break
-        taken += [one.id for some in found for _, one in some]
+        taken += [message.id for some in leases for _, message in some]
     for replica in replicas:
         await replica.aclose()
 
-    assert sorted(taken) == wanted
+    assert sorted(taken) == ids
 
 
 NOT_DUE: dict[str, OutboxMessage] = {
@@ -75,12 +77,12 @@ NOT_DUE: dict[str, OutboxMessage] = {
 }
 
 
-@pytest.mark.parametrize("kept", NOT_DUE.values(), ids=NOT_DUE)
+@pytest.mark.parametrize("message", NOT_DUE.values(), ids=NOT_DUE)
 async def test_an_undeliverable_message_delays_no_other(
-    records: Records, kept: OutboxMessage
+    records: Records, message: OutboxMessage
 ) -> None:
     """The rest of the tenant, and other tenants, are not held up."""
-    await records.of("acme").outbox.add(kept)
+    await records.of("acme").outbox.add(message)
     await records.of("acme").outbox.add(outbox_message(id="other", ordering_key="a2"))
     await records.of("globex").outbox.add(outbox_message())
 
@@ -91,13 +93,13 @@ async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
     """After its lease another process takes it, and the late first holder changes nothing."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
-    [(_, first)] = await records.lease_messages(NOW, LATER, "h1", 9)
-    [(_, second)] = await records.lease_messages(LATER, LATER + 30.0, "h2", 9)
+    [(_, first)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
+    [(_, second)] = await records.lease_messages(LEASED_UNTIL, LEASED_UNTIL + 30.0, "h2", 9)
 
     assert (second.holder, second.attempts) == ("h2", 2)
     assert not await messages.remove(first)
     assert not await messages.put_off(first, 0.0)
-    assert await records.lease_messages(LATER + 1.0, LATER + 31.0, "h1", 9) == []
+    assert await records.lease_messages(LEASED_UNTIL + 1.0, LEASED_UNTIL + 31.0, "h1", 9) == []
     assert await messages.remove(second)
     assert not await messages.remove(second)
     assert await records.tenant_data.count("acme") == {}
@@ -107,11 +109,11 @@ async def test_what_is_put_off_waits_so_long(records: Records) -> None:
     """No process takes it earlier, and the number of attempts is kept."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
-    [(_, taken)] = await records.lease_messages(NOW, LATER, "h1", 9)
+    [(_, taken)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
     assert await messages.put_off(taken, NOW + 5.0)
 
-    assert await records.lease_messages(NOW + 4.9, LATER, "h2", 9) == []
-    [(_, again)] = await records.lease_messages(NOW + 5.0, LATER, "h2", 9)
+    assert await records.lease_messages(NOW + 4.9, LEASED_UNTIL, "h2", 9) == []
+    [(_, again)] = await records.lease_messages(NOW + 5.0, LEASED_UNTIL, "h2", 9)
     assert again.attempts == 2
 
 
@@ -124,7 +126,7 @@ async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
     await records.of("globex").outbox.add(outbox_message(id="third", sequence=2))
 
     [(_, first), _] = sorted(
-        await records.lease_messages(NOW, LATER, "h", 9), key=lambda one: one[0]
+        await records.lease_messages(NOW, LEASED_UNTIL, "h", 9), key=lambda pair: pair[0]
     )
     assert first.id == "first"
     assert await ids(records) == []
@@ -139,7 +141,7 @@ async def test_a_place_may_be_a_moment(records: Records) -> None:
     await acme.add(outbox_message(id="second", sequence=moment + 1))
     await acme.add(outbox_message(id="first", sequence=moment))
 
-    [(_, first)] = await records.lease_messages(NOW, LATER, "h", 9)
+    [(_, first)] = await records.lease_messages(NOW, LEASED_UNTIL, "h", 9)
     assert (first.id, first.sequence) == ("first", moment)
     await acme.remove(first)
     assert await ids(records) == ["acme/second"]
@@ -148,8 +150,10 @@ async def test_a_place_may_be_a_moment(records: Records) -> None:
 async def test_the_oldest_are_dropped(records: Records) -> None:
     """The messages of one tenant beyond the newest are dropped, and each is reported once."""
     for number in range(6):
-        one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
-        await records.of("acme").outbox.add(one)
+        message = outbox_message(
+            id=f"m{number}", ordering_key=f"a{number}", created_at=float(number)
+        )
+        await records.of("acme").outbox.add(message)
     await records.of("globex").outbox.add(outbox_message(created_at=0.0))
     acme = records.of("acme").outbox
 
@@ -188,7 +192,7 @@ async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records
     changed = await asyncio.gather(
         *(approvals.replace(record, outbox_message(id=f"n{at}")) for at in range(8))
     )
-    [decided] = [at for at, kept in enumerate(changed) if kept]
+    [decided] = [at for at, is_changed in enumerate(changed) if is_changed]
     assert await ids(records) == [f"acme/n{decided}"]
     assert not await approvals.replace(approval(id="unknown"), outbox_message(id="never"))
     assert await ids(records) == []

@@ -26,7 +26,7 @@ from tests.storage.test_outbox import outbox_message
 from tests.storage.test_tasks import task
 from tests.support.processes import Process, python_environment
 
-FOREVER = 1e9
+FOREVER_S = 1e9
 
 
 async def begin(records: Records, holder: str, keys: list[str]) -> list[str]:
@@ -50,7 +50,7 @@ async def subscribe(records: Records, names: list[str]) -> int:
             tries += 1
             read = await sessions.get(b"s")
             more = msgspec.structs.replace(read, subscriptions=(*read.subscriptions, name))
-            if await sessions.replace(b"s", more, expires_at=FOREVER):
+            if await sessions.replace(b"s", more, expires_at=FOREVER_S):
                 return
 
     await asyncio.gather(*map(one, names))
@@ -90,7 +90,7 @@ async def write_always(records: Records) -> None:
         number += 1
         await tasks.create(task(id=f"t{number}", call=b"x" * 500))
         await idempotency.begin(idempotency_record(key=b"k%d" % number), now=0.0)
-        await idempotency.finish(b"k%d" % number, "h1", b"done %d" % number, FOREVER)
+        await idempotency.finish(b"k%d" % number, "h1", b"done %d" % number, FOREVER_S)
         await entries.put("latest", b"%d" % number, now=0.0)
         print(number, flush=True)  # noqa: T201  # this is how it talks
 
@@ -102,8 +102,8 @@ async def ask_always(records: Records) -> None:
     while True:
         number += 1
         name = f"a{number}"
-        kept = approval(id=name, binding=name.encode())
-        await approvals.open(kept, outbox_message(id=f"m{number}", ordering_key=name))
+        stored = approval(id=name, binding=name.encode())
+        await approvals.open(stored, outbox_message(id=f"m{number}", ordering_key=name))
         print(number, flush=True)  # noqa: T201  # this is how it talks
 
 
@@ -203,18 +203,18 @@ async def test_of_one_reading_one_process_makes_the_change(
     for at, peer in enumerate(peers_at):
         peer.begin(sql_url, "win", f"holder{at}", KEYS)
     won = {key: b"holder%d" % at for at, peer in enumerate(peers_at) for key in peer.answer()}
-    kept = await entries.all()
+    stored = await entries.all()
     await records.aclose()
 
-    assert {entry.key: entry.value for entry in kept} == won
-    assert {entry.revision for entry in kept} == {2}
+    assert {entry.key: entry.value for entry in stored} == won
+    assert {entry.revision for entry in stored} == {2}
 
 
 async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql_url: str) -> None:
     """Read, add, replace, on both sides: what either added is there."""
     names = [[f"{side}{number}" for number in range(8)] for side in "ab"]
-    for peer, wanted in zip(peers_at, names, strict=False):
-        peer.begin(sql_url, "subscribe", wanted)
+    for peer, expected in zip(peers_at, names, strict=False):
+        peer.begin(sql_url, "subscribe", expected)
     assert all(peer.answer() >= 8 for peer in peers_at[:2])
     records = await open_records(sql_url)
     session = await records.of("acme").sessions.get(b"s")
@@ -235,13 +235,13 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
         acknowledged = int(writer.stdout.split()[-1])
     records = await open_records(sql_url)
     acme = records.of("acme")
-    kept = [await acme.tasks.get(f"t{number}") for number in range(1, acknowledged + 1)]
+    tasks = [await acme.tasks.get(f"t{number}") for number in range(1, acknowledged + 1)]
     latest = await acme.entries("kept").get("latest")
     ended = [await acme.idempotency.get(b"k%d" % number) for number in range(1, acknowledged + 1)]
     await records.aclose()
 
     assert acknowledged >= 40
-    assert all(one is not None and one.call == b"x" * 500 for one in kept)
+    assert all(task is not None and task.call == b"x" * 500 for task in tasks)
     assert latest is not None
     assert int(latest.value) == latest.revision >= acknowledged
     assert ended == [
@@ -260,16 +260,18 @@ async def test_a_kill_parts_no_request_from_its_webhook_message(sql_url: str) ->
         acknowledged = int(writer.stdout.split()[-1])
     records = await open_records(sql_url)
     requests: set[str] = set()
-    told: set[str] = set()
+    answered_ids: set[str] = set()
     async with asyncio.timeout(20):
         # What it had sent last may be carried out by PostgreSQL between two looks at it.
-        while len(requests) < acknowledged or told != requests:
-            requests = {one.id for one in await records.of("acme").approvals.waiting(10_000)}
-            found = await records.lease_messages(2_000.0, 2_030.0, "h", 10_000)
-            told |= {one.ordering_key for _, one in found}
+        while len(requests) < acknowledged or answered_ids != requests:
+            requests = {
+                request.id for request in await records.of("acme").approvals.waiting(10_000)
+            }
+            leased = await records.lease_messages(2_000.0, 2_030.0, "h", 10_000)
+            answered_ids |= {message.ordering_key for _, message in leased}
     await records.aclose()
 
-    assert len(told) >= acknowledged >= 40
+    assert len(answered_ids) >= acknowledged >= 40
 
 
 def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.storage.valkey import concurrency
 from gatepost.storage.valkey.shared_store import opened
 
-SLOW = 0.001
+SLOW_RATE = 0.001
 WITHIN_S = 10
 
 
-def bucket(name: str, burst: float, rate: float = SLOW) -> Spending:
+def bucket(name: str, burst: float, rate: float = SLOW_RATE) -> Spending:
     return Spending(name, rate, burst)
 
 
-async def held(shared_store: TenantSharedStore, *spendings: Spending) -> list[int]:
+async def tokens_held(shared_store: TenantSharedStore, *spendings: Spending) -> list[int]:
     """Return the whole tokens in each bucket."""
     return [int(level + 0.5) for level in await shared_store.levels(spendings, ())]
 
@@ -53,7 +53,7 @@ async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) ->
         assert order[denial.at] is narrow
         assert 900 < denial.wait_s <= 1000
 
-    assert await held(acme, wide, narrow) == [8, 0]
+    assert await tokens_held(acme, wide, narrow) == [8, 0]
 
 
 async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
@@ -91,7 +91,7 @@ async def test_concurrency_and_buckets_are_one_step(shared_store: SharedStore) -
     assert await acme.spend_all((tokens,), (tenant, tool)) is None
 
     assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, CONCURRENCY_WAIT_S)
-    assert await held(acme, tokens) == [2]
+    assert await tokens_held(acme, tokens) == [2]
     assert await used(acme, tenant) == 1
 
     assert await acme.spend_all((tokens,), (tenant,)) is None
@@ -138,7 +138,7 @@ async def test_many_calls_at_once_get_exactly_the_concurrency_there_is(
     denials = await asyncio.gather(*(acme.spend_all((tokens,), (limit,)) for _ in range(20)))
 
     assert denials.count(None) == 7
-    assert await held(acme, tokens) == [93]
+    assert await tokens_held(acme, tokens) == [93]
 
 
 async def test_two_processes_share_the_concurrency(valkey: str) -> None:
@@ -146,16 +146,18 @@ async def test_two_processes_share_the_concurrency(valkey: str) -> None:
     ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
     limit = ConcurrencyLimit("calls", 3)
     results = await asyncio.gather(
-        *(one.of("acme").spend_all((), (limit,)) for one in [ours, theirs] * 5)
+        *(store.of("acme").spend_all((), (limit,)) for store in [ours, theirs] * 5)
     )
-    granted = [one for one, denial in zip([ours, theirs] * 5, results, strict=True) if not denial]
+    granted = [
+        store for store, denial in zip([ours, theirs] * 5, results, strict=True) if not denial
+    ]
     assert len(granted) == 3
 
     granted[0].of("acme").leave((limit,))
     await come_to(ours.of("acme"), limit, 2)
     assert await theirs.of("acme").spend_all((), (limit,)) is None
-    for one in (ours, theirs):
-        await one.aclose()
+    for store in (ours, theirs):
+        await store.aclose()
 
 
 async def test_a_dead_process_releases_its_concurrency(

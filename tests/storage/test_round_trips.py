@@ -144,8 +144,8 @@ def test_a_call_is_one_round_trip_to_each(
 
     def counted() -> tuple[int, int]:
         """Return the numbers of record batches and of requests about limits."""
-        batches = sum(b"gatepost_audit" in one for one in tuple(to_postgres.requests))
-        return batches, sum(b"EVALSHA" in one for one in tuple(to_valkey.requests))
+        batches = sum(b"gatepost_audit" in request for request in tuple(to_postgres.requests))
+        return batches, sum(b"EVALSHA" in request for request in tuple(to_valkey.requests))
 
     start = counted()
     with counted_statements(server) as statements:
@@ -163,11 +163,13 @@ def test_a_call_is_one_round_trip_to_each(
     assert together[0] - alone[0] < CALLS
     assert together[1] - alone[1] < CALLS
     # What else is asked meanwhile is asked by the clock: the recent callers are stored, too.
-    assert not [one for one, _ in statements if "audit" in one]
+    assert not [statement for statement, _ in statements if "audit" in statement]
     changed = [
-        told for one, told in statements if not one.startswith(("SELECT", "BEGIN", "COMMIT"))
+        arguments
+        for statement, arguments in statements
+        if not statement.startswith(("SELECT", "BEGIN", "COMMIT"))
     ]
-    assert all("callers" in told for told in changed)
+    assert all("callers" in statement for statement in changed)
 
 
 def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpProxy) -> None:
@@ -175,18 +177,18 @@ def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpP
     assert ResourceClient(server.config.resource).call(server.token()).status == 200
     with counted_statements(server) as statements:
         # The call itself is written among the recent callers, seconds later.
-        eventually(lambda: any("lately" in told for _, told in statements), within=30)
+        eventually(lambda: any("lately" in arguments for _, arguments in statements), within=30)
         statements.clear()
-        asked, start = len(to_valkey.requests), time.monotonic()
+        count_before, start = len(to_valkey.requests), time.monotonic()
         eventually(lambda: len(polls(statements)) >= POLLS, within=30)
         took_s = time.monotonic() - start
 
     subjects = {"mcp_changes", "revocations", "secrets"}
-    assert [subjects & {*one} for one in polls(statements)] == [subjects] * POLLS
+    assert [subjects & {*poll} for poll in polls(statements)] == [subjects] * POLLS
     assert took_s > POLLS * 0.25  # each 0.3 to 0.5 s
     # Leases, readiness, and what expires.
     assert len(statements) - POLLS <= 3 + 2 * took_s
-    assert len(to_valkey.requests) - asked <= 1 + took_s
+    assert len(to_valkey.requests) - count_before <= 1 + took_s
 
 
 def polls(statements: Sequence[Asked]) -> list[tuple[object, ...]]:

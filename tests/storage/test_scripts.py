@@ -24,8 +24,10 @@ pytestmark = pytest.mark.requirement("P11")
 ADA = DisplayedParty(subject="ada-1", issuer="https://id.example.com", name="Ada L.")
 ROOT = DisplayedParty(subject="root", kind="operator")
 STANDS_S = 1_000.0
-WAGES = Script("wages", b"1", "workspace")
-ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
+WAGES_SCRIPT = Script("wages", b"1", "workspace")
+FIRST_SCRIPT, OTHER_SCRIPT = (
+    Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n")
+)
 
 
 class ScriptReplicas:
@@ -42,11 +44,13 @@ class ScriptReplicas:
         """Submit at one replica; return the contents that wait then at the other."""
         caller = a_caller(subject=by, issuer=ADA.issuer)
         await self.here.request(scripts, caller=caller, max_waiting=9)
-        return [one.content for one in await self.there.waiting()]
+        return [script.content for script in await self.there.waiting()]
 
     async def reject(self, script: Script, by: DisplayedParty = ADA, reason: str = "No.") -> bool:
         """Reject the waiting script."""
-        [review] = [one for one in await self.here.waiting() if one.digest == script.digest]
+        [review] = [
+            waiting for waiting in await self.here.waiting() if waiting.digest == script.digest
+        ]
         until = self.clock() + STANDS_S
         return await self.here.reject(review, by=by, reason=reason, until=until)
 
@@ -54,65 +58,71 @@ class ScriptReplicas:
 async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
     """This holds at any replica, which also shows who rejected it, why, and the content."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
+    await replicas.submit(FIRST_SCRIPT)
 
-    assert await replicas.reject(ONE, reason="Not tested.")
-    assert await replicas.submit(ONE, by="bob") == []
-    found = await replicas.there.rejection(ONE)
-    assert found is not None
-    assert (found.by, found.reason, found.review.content) == (ADA, "Not tested.", "x = 1\n")
-    assert await replicas.there.rejected() == [found]
+    assert await replicas.reject(FIRST_SCRIPT, reason="Not tested.")
+    assert await replicas.submit(FIRST_SCRIPT, by="bob") == []
+    rejection = await replicas.there.rejection(FIRST_SCRIPT)
+    assert rejection is not None
+    assert (rejection.by, rejection.reason, rejection.review.content) == (
+        ADA,
+        "Not tested.",
+        "x = 1\n",
+    )
+    assert await replicas.there.rejected() == [rejection]
 
 
 async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) -> None:
     """Any change, another name and another tenant wait as if nothing had been rejected."""
     replicas, elsewhere = ScriptReplicas(records), ScriptReplicas(records, "globex")
-    await replicas.submit(ONE)
-    await replicas.reject(ONE)
-    renamed = Script("summary", ONE.content, "workspace")
+    await replicas.submit(FIRST_SCRIPT)
+    await replicas.reject(FIRST_SCRIPT)
+    renamed = Script("summary", FIRST_SCRIPT.content, "workspace")
 
-    assert await replicas.submit(ONE, OTHER) == ["x = 2\n"]
+    assert await replicas.submit(FIRST_SCRIPT, OTHER_SCRIPT) == ["x = 2\n"]
     assert sorted(await replicas.submit(renamed)) == ["x = 1\n", "x = 2\n"]
-    assert await elsewhere.submit(ONE) == ["x = 1\n"]
+    assert await elsewhere.submit(FIRST_SCRIPT) == ["x = 1\n"]
     assert await elsewhere.there.rejected() == []
 
 
 async def test_a_rejection_of_one_content_outlives_another(records: Records) -> None:
     """An agent that alternates between two contents causes no second request for either."""
     replicas = ScriptReplicas(records)
-    for script in (ONE, OTHER):
+    for script in (FIRST_SCRIPT, OTHER_SCRIPT):
         await replicas.submit(script)
         await replicas.reject(script)
 
-    assert await replicas.submit(ONE) == await replicas.submit(OTHER) == []
+    assert await replicas.submit(FIRST_SCRIPT) == await replicas.submit(OTHER_SCRIPT) == []
 
 
 async def test_an_approval_ends_a_rejection(records: Records) -> None:
     """The script runs, and a later change of it does not count as rejected."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
-    await replicas.reject(ONE)
-    await replicas.there.approve(ONE, by=ADA)
+    await replicas.submit(FIRST_SCRIPT)
+    await replicas.reject(FIRST_SCRIPT)
+    await replicas.there.approve(FIRST_SCRIPT, by=ADA)
 
-    assert await replicas.here.holds(ONE)
-    assert await replicas.here.rejection(ONE) is None
-    await replicas.here.approve(OTHER, by=ADA)
-    assert await replicas.submit(ONE) == ["x = 1\n"]
+    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.rejection(FIRST_SCRIPT) is None
+    await replicas.here.approve(OTHER_SCRIPT, by=ADA)
+    assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
 
 
 async def test_a_rejection_has_its_time(records: Records) -> None:
     """Then the content may wait again, and nothing is left of who rejected it."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
-    await replicas.reject(ONE)
+    await replicas.submit(FIRST_SCRIPT)
+    await replicas.reject(FIRST_SCRIPT)
     replicas.clock.now += STANDS_S
 
-    assert await replicas.there.rejection(ONE) is None
-    assert await replicas.submit(ONE) == ["x = 1\n"]
+    assert await replicas.there.rejection(FIRST_SCRIPT) is None
+    assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
     assert await replicas.there.tidy() == 1
-    assert [one.key for one in await replicas.entries.all()] == [WAITING_PREFIX + ONE.digest]
-    assert await replicas.reject(ONE, ROOT)
-    assert [one.by for one in await replicas.there.rejected()] == [ROOT]
+    assert [key.key for key in await replicas.entries.all()] == [
+        WAITING_PREFIX + FIRST_SCRIPT.digest
+    ]
+    assert await replicas.reject(FIRST_SCRIPT, ROOT)
+    assert [script.by for script in await replicas.there.rejected()] == [ROOT]
 
 
 async def test_so_many_rejections_are_kept(records: Records) -> None:
@@ -123,15 +133,15 @@ async def test_so_many_rejections_are_kept(records: Records) -> None:
         replicas.clock.now += 1
         await replicas.submit(script)
         assert await replicas.reject(script)
-    kept = [one.review.digest for one in await replicas.there.rejected()]
+    digests = [script.review.digest for script in await replicas.there.rejected()]
 
-    assert kept == [one.digest for one in reversed(scripts[2:])]
+    assert digests == [script.digest for script in reversed(scripts[2:])]
 
 
 async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
     """The second approver hears that another person was faster, and the first reason stands."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
+    await replicas.submit(FIRST_SCRIPT)
     [review] = await replicas.here.waiting()
     rejecting = [
         replica.reject(review, by=by, reason=by.subject, until=replicas.clock() + STANDS_S)
@@ -140,30 +150,30 @@ async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
     done = await asyncio.gather(*rejecting)
 
     assert sorted(done) == [False, True]
-    [kept] = await replicas.here.rejected()
-    assert kept.reason == (ADA if done[0] else ROOT).subject
-    assert await replicas.submit(ONE) == []
+    [rejected] = await replicas.here.rejected()
+    assert rejected.reason == (ADA if done[0] else ROOT).subject
+    assert await replicas.submit(FIRST_SCRIPT) == []
 
 
 async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> None:
     """An approver who rejects it at that moment gets an error, and it is not listed as rejected."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
+    await replicas.submit(FIRST_SCRIPT)
     [review] = await replicas.here.waiting()
-    await replicas.there.approve(ONE, by=ROOT)
+    await replicas.there.approve(FIRST_SCRIPT, by=ROOT)
 
     until = replicas.clock() + STANDS_S
     assert not await replicas.here.reject(review, by=ADA, reason="", until=until)
     assert await replicas.here.rejected() == []
-    assert await replicas.here.holds(ONE)
+    assert await replicas.here.holds(FIRST_SCRIPT)
 
 
 async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records: Records) -> None:
     """It had seen no rejection yet, and let the content wait behind it."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
+    await replicas.submit(FIRST_SCRIPT)
     [waits] = await replicas.entries.all()
-    await replicas.reject(ONE)
+    await replicas.reject(FIRST_SCRIPT)
     await replicas.entries.put(waits.key, waits.value, now=replicas.clock(), revision=0)
 
     assert await replicas.there.waiting() == []
@@ -172,9 +182,9 @@ async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records
 async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> None:
     """It stays rejected without a name and a reason; scripts that they submitted wait no more."""
     replicas = ScriptReplicas(records)
-    await replicas.submit(ONE)
-    await replicas.reject(ONE)
-    await replicas.submit(OTHER, by="ada-1")
+    await replicas.submit(FIRST_SCRIPT)
+    await replicas.reject(FIRST_SCRIPT)
+    await replicas.submit(OTHER_SCRIPT, by="ada-1")
     third = Script("third", b"3", "code")
     await replicas.submit(third, by="ada-1")
     await replicas.reject(third, ROOT, "Secret of root.")
@@ -182,12 +192,15 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     assert await replicas.here.erase("https://other.example.com", ADA.subject) == 0
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 3
     assert await replicas.there.waiting() == []
-    found = {one.review.name: one for one in await replicas.there.rejected()}
-    assert (found["report"].by.shown, found["report"].reason) == ("an administrator", "")
-    assert (found["third"].by, found["third"].review.caller) == (ROOT, ERASED)
-    assert b"Ada" not in b"".join(one.value for one in await replicas.entries.all())
-    assert b"ada-1" not in b"".join(one.value for one in await replicas.entries.all())
-    assert {one.key.partition(":")[0] + ":" for one in await replicas.entries.all()} == {
+    named_rejections = {script.review.name: script for script in await replicas.there.rejected()}
+    assert (named_rejections["report"].by.shown, named_rejections["report"].reason) == (
+        "an administrator",
+        "",
+    )
+    assert (named_rejections["third"].by, named_rejections["third"].review.caller) == (ROOT, ERASED)
+    assert b"Ada" not in b"".join(entry.value for entry in await replicas.entries.all())
+    assert b"ada-1" not in b"".join(entry.value for entry in await replicas.entries.all())
+    assert {entry.key.partition(":")[0] + ":" for entry in await replicas.entries.all()} == {
         REJECTED_PREFIX
     }
 
@@ -196,20 +209,26 @@ async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> 
     """It stays approved without their name; approvals of others, also a namesake's, keep theirs."""
     replicas = ScriptReplicas(records)
     namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
-    for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
+    for script, by in (
+        (FIRST_SCRIPT, ADA),
+        (Script("s", b"1", "code"), namesake),
+        (WAGES_SCRIPT, ROOT),
+    ):
         await replicas.here.approve(script, by=by)
     approved = await replicas.there.all_approved()
-    assert [one.approver for one in approved] == [ADA, namesake, ROOT]
+    assert [script.approver for script in approved] == [ADA, namesake, ROOT]
 
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 1
     approved = await replicas.here.all_approved()
-    found = {one.name: one.approver and one.approver.shown for one in approved}
-    assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
-    assert await replicas.here.holds(ONE)
-    [left] = [
-        one.value for one in await replicas.entries.all() if one.key == APPROVED_PREFIX + "report"
+    names = {script.name: script.approver and script.approver.shown for script in approved}
+    assert names == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
+    assert await replicas.here.holds(FIRST_SCRIPT)
+    [remaining] = [
+        entry.value
+        for entry in await replicas.entries.all()
+        if entry.key == APPROVED_PREFIX + "report"
     ]
-    assert b"Ada" not in left
-    assert b"ada-1" not in left
-    assert b"id.example.com" not in left
+    assert b"Ada" not in remaining
+    assert b"ada-1" not in remaining
+    assert b"id.example.com" not in remaining
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 0

@@ -7,7 +7,7 @@ import msgspec
 from gatepost.storage.records import Records
 from gatepost.storage.sessions import SessionRecord
 
-FULL = SessionRecord(
+FULL_SESSION = SessionRecord(
     ended=True,
     log_level="debug",
     subscriptions=("file:///a", "note:\N{SNOWMAN}\x00", ""),
@@ -24,8 +24,8 @@ async def test_a_session_comes_back_as_it_went_in(records: Records) -> None:
     """With the next revision, at the first time as at the second."""
     sessions = records.of("acme").sessions
 
-    assert await sessions.replace(b"s1", FULL, expires_at=100.0)
-    assert await sessions.get(b"s1") == msgspec.structs.replace(FULL, revision=1)
+    assert await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)
+    assert await sessions.get(b"s1") == msgspec.structs.replace(FULL_SESSION, revision=1)
 
     assert await sessions.replace(b"s1", SessionRecord(revision=1), expires_at=100.0)
     assert await sessions.get(b"s1") == SessionRecord(revision=2)
@@ -47,12 +47,17 @@ async def test_an_older_reading_replaces_nothing(records: Records) -> None:
 async def test_of_many_first_writers_one_writes(records: Records) -> None:
     """The others read again and add theirs."""
     sessions = records.of("acme").sessions
-    wanted = [SessionRecord(listener=str(number)) for number in range(20)]
+    session_records = [SessionRecord(listener=str(number)) for number in range(20)]
 
-    won = await asyncio.gather(*(sessions.replace(b"s", one, expires_at=9.0) for one in wanted))
+    won = await asyncio.gather(
+        *(
+            sessions.replace(b"s", session_record, expires_at=9.0)
+            for session_record in session_records
+        )
+    )
 
     assert won.count(True) == 1
-    assert (await sessions.get(b"s")).listener == wanted[won.index(True)].listener
+    assert (await sessions.get(b"s")).listener == session_records[won.index(True)].listener
 
 
 async def test_every_caller_that_tries_again_gets_through(records: Records) -> None:
@@ -68,16 +73,16 @@ async def test_every_caller_that_tries_again_gets_through(records: Records) -> N
 
     await asyncio.gather(*(add(str(number)) for number in range(8)))
 
-    kept = await sessions.get(b"s")
-    assert sorted(kept.subscriptions) == [str(number) for number in range(8)]
-    assert kept.revision == 8
+    session = await sessions.get(b"s")
+    assert sorted(session.subscriptions) == [str(number) for number in range(8)]
+    assert session.revision == 8
 
 
 async def test_a_sweep_forgets_sessions_whose_time_is_over(records: Records) -> None:
     """An id that has expired is refused anyway."""
     sessions = records.of("acme").sessions
-    await sessions.replace(b"s1", FULL, expires_at=100.0)
-    await sessions.replace(b"s2", FULL, expires_at=100.5)
+    await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)
+    await sessions.replace(b"s2", FULL_SESSION, expires_at=100.5)
 
     assert await records.sweep(100.0) == 1
     assert await sessions.get(b"s1") == SessionRecord()

@@ -16,7 +16,7 @@ from gatepost.storage.shared_store import (
 )
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
 
-LONG = 60.0
+LONG_WAIT_S = 60.0
 
 
 class Follower:
@@ -159,8 +159,8 @@ async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
         while heard < 1_000:
             await asyncio.sleep(0)
             turns.append(heard)
-    for one in (listening, speaking):
-        await one.aclose()
+    for shared_store in (listening, speaking):
+        await shared_store.aclose()
 
     steps = [after - before for before, after in zip([0, *turns], turns, strict=False)]
     assert max(steps[1:], default=0) <= 1
@@ -169,8 +169,8 @@ async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
 async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
     """Of several takers one gets it; the next note under the key is another one."""
     acme = shared_store.of("acme")
-    await acme.put("k", b"\x00old", ttl_s=LONG)
-    await acme.put("k", b"\x00new", ttl_s=LONG)
+    await acme.put("k", b"\x00old", ttl_s=LONG_WAIT_S)
+    await acme.put("k", b"\x00new", ttl_s=LONG_WAIT_S)
 
     taken = await asyncio.gather(*(acme.take("k") for _ in range(10)))
 
@@ -181,7 +181,7 @@ async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
 async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
     """Nothing in it is not the same as no note."""
     acme = shared_store.of("acme")
-    await acme.put("k", b"", ttl_s=LONG)
+    await acme.put("k", b"", ttl_s=LONG_WAIT_S)
 
     assert await acme.take("k") == b""
 
@@ -207,7 +207,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
     acme = shared_store.of("acme")
 
     numbers = await asyncio.gather(
-        *(acme.append("l", b"%d" % n, ttl_s=LONG, max_events=100) for n in range(30))
+        *(acme.append("l", b"%d" % n, ttl_s=LONG_WAIT_S, max_events=100) for n in range(30))
     )
 
     assert sorted(numbers) == [*range(1, 31)]
@@ -221,11 +221,11 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
 
 async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     for number in range(1, entries + 1):
-        assert await acme.append("l", b"%d" % number, ttl_s=LONG, max_events=most) == number
+        assert await acme.append("l", b"%d" % number, ttl_s=LONG_WAIT_S, max_events=most) == number
 
 
 @pytest.mark.parametrize(
-    ("after", "found"),
+    ("after", "log_events"),
     [
         (5, []),
         (4, [LogEvent(5, b"5")]),
@@ -239,13 +239,13 @@ async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     ],
 )
 async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
-    shared_store: SharedStore, after: int, found: list[LogEvent] | None
+    shared_store: SharedStore, after: int, log_events: list[LogEvent] | None
 ) -> None:
     """A client that resumes gets everything since, or learns that it cannot."""
     acme = shared_store.of("acme")
     await filled(acme, entries=5, most=3)
 
-    assert await acme.read("l", after) == found
+    assert await acme.read("l", after) == log_events
 
 
 async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) -> None:
@@ -258,14 +258,14 @@ async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) ->
 
     assert await acme.read("l", 0) is None
     assert await acme.read("l", 2) is None
-    assert await acme.append("l", b"", ttl_s=LONG, max_events=3) == 1
+    assert await acme.append("l", b"", ttl_s=LONG_WAIT_S, max_events=3) == 1
     assert await acme.read("l", 0) == [LogEvent(1, b"")]
 
 
 async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
     """Every entry gives it more; after the last one it goes."""
     acme = shared_store.of("acme")
-    await acme.append("l", b"1", ttl_s=LONG, max_events=3)
+    await acme.append("l", b"1", ttl_s=LONG_WAIT_S, max_events=3)
     await acme.append("l", b"2", ttl_s=0.001, max_events=3)
     await a_moment()
 

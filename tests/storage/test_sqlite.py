@@ -60,11 +60,11 @@ async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
     """They hold what tools were called with."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     await records.of("acme").tasks.create(task())
-    found = modes(tmp_path)
+    modes_found = modes(tmp_path)
     await records.aclose()
 
     names = [f"records.db{end}" for end in ("", "-wal", "-shm", "-lock")]
-    assert found == dict.fromkeys(names, 0o600)
+    assert modes_found == dict.fromkeys(names, 0o600)
 
 
 async def test_a_path_may_hold_anything(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ async def test_a_place_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     """A start without a database is refused, saying why."""
     (tmp_path / "file").write_text("")
 
-    for place in ("file/records.db", "."):
+    for path in ("file/records.db", "."):
         with pytest.raises(StoreRefused, match="cannot be opened"):
-            await opened(f"sqlite:///{tmp_path}/{place}")
+            await opened(f"sqlite:///{tmp_path}/{path}")
 
 
 async def test_what_is_no_database_is_told(tmp_path: Path) -> None:
@@ -192,14 +192,14 @@ async def test_a_disk_that_is_full_is_told_and_survived(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
-        with pytest.raises(StoreUnavailable) as told:
+        with pytest.raises(StoreUnavailable) as outage:
             await idempotency.finish(b"1", idempotency_record().holder, full, 9e9)
-        kept = await idempotency.get(b"1")
+        stored = await idempotency.get(b"1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
 
-    assert "SQLITE_" in str(told.value)
-    assert kept == idempotency_record(key=b"1")
+    assert "SQLITE_" in str(outage.value)
+    assert stored == idempotency_record(key=b"1")
     assert await idempotency.finish(b"1", idempotency_record().holder, full, 9e9)
     await records.aclose()

@@ -17,7 +17,7 @@ from tests.storage.test_sqlite_wal import file, path, write
 __all__ = ["file", "path"]  # fixtures
 
 CHAINS = 3 * MAX_ROWS
-SET_BACK, GONE = f"t{MAX_ROWS}", f"t{MAX_ROWS + 1}"
+SET_BACK, REMOVED_TENANT = f"t{MAX_ROWS}", f"t{MAX_ROWS + 1}"
 
 
 async def test_files_stay_small(
@@ -38,19 +38,21 @@ async def test_files_stay_small(
 async def test_each_of_many_chains_continues_at_its_own_end(file: SqlRecords, path: Path) -> None:
     """Also beside chains that are new, whose head is gone, or whose head was set back."""
     old = {f"t{number}": number % 3 + 1 for number in range(0, CHAINS, 2)}
-    old |= {SET_BACK: 2, GONE: 2}
+    old |= {SET_BACK: 2, REMOVED_TENANT: 2}
     await write(file, **old)
     await file.audit.link_pending()
-    with closing(sqlite3.connect(path)) as held, held:
-        held.execute("UPDATE audit_heads SET number = 1 WHERE tenant = ?", (SET_BACK,))
-        held.execute("DELETE FROM audit_heads WHERE tenant = ?", (GONE,))
+    with closing(sqlite3.connect(path)) as merging, merging:
+        merging.execute("UPDATE audit_heads SET number = 1 WHERE tenant = ?", (SET_BACK,))
+        merging.execute("DELETE FROM audit_heads WHERE tenant = ?", (REMOVED_TENANT,))
     await write(file, **{f"t{number}": 2 for number in range(CHAINS)})
-    found = {
+    tenant_rows = {
         tenant: [(row.number, row.kind) for row in await file.of(tenant).trail.chain(1).rows(0, 99)]
         for tenant in (f"t{number}" for number in range(CHAINS))
     }
 
-    for tenant, rows in found.items():
+    for tenant, rows in tenant_rows.items():
         before = old.get(tenant, 0)
-        kinds = ["call"] * before + ["break"] * (tenant in {SET_BACK, GONE}) + ["call"] * 2
+        kinds = (
+            ["call"] * before + ["break"] * (tenant in {SET_BACK, REMOVED_TENANT}) + ["call"] * 2
+        )
         assert rows == [*enumerate(kinds, 1)], tenant

@@ -22,16 +22,16 @@ from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import link, new_record
 
-LONG = 20.0
+LONG_WAIT_S = 20.0
 RING = KeyRing(KeyRing.ephemeral().keys, lasting=True)
-TIMES = count(1_000)
+TIMES_S = count(1_000)
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database whose write-ahead logs are merged only when a process reads."""
-    monkeypatch.setattr(module, "IDLE_S", LONG)
-    monkeypatch.setattr(module, "MERGED_S", LONG)
+    monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
+    monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
     return tmp_path / "records.db"
 
 
@@ -55,7 +55,7 @@ async def process(path: Path) -> SqlRecords:
 def batch_of(**numbers: int) -> RecordsByChain:
     """So many records of each tenant."""
     return {
-        (tenant, 1): [new_record(next(TIMES)) for _ in range(number)]
+        (tenant, 1): [new_record(next(TIMES_S)) for _ in range(number)]
         for tenant, number in numbers.items()
     }
 
@@ -111,8 +111,8 @@ async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
     acme = await file.of("acme").trail.chain(1).segments(0, 99)
     globex = await file.of("globex").trail.chain(1).segments(0, 99)
 
-    assert [(one.first, one.last) for one in acme] == [(1, 41)]
-    assert [(one.first, one.last) for one in globex] == [(1, 21)]
+    assert [(segment.first, segment.last) for segment in acme] == [(1, 41)]
+    assert [(segment.first, segment.last) for segment in globex] == [(1, 21)]
 
 
 async def test_each_process_has_a_write_ahead_log(
@@ -123,7 +123,7 @@ async def test_each_process_has_a_write_ahead_log(
     for other in others:
         await write(other, acme=1)
     folders = len(calls.made)  # a new file is found after a loss of power
-    there = [wal(path, number).exists() for number in (1, 2, 3, 4)]
+    logs_exist = [wal(path, number).exists() for number in (1, 2, 3, 4)]
     modes = {wal(path, number).stat().st_mode & 0o777 for number in (1, 2, 3)}
     await others[0].audit.aclose()
     next_one = await process(path)
@@ -131,7 +131,7 @@ async def test_each_process_has_a_write_ahead_log(
     for other in (*others, next_one):
         await other.aclose()
 
-    assert (there, modes, folders) == ([True, True, True, False], {0o600}, 2)
+    assert (logs_exist, modes, folders) == ([True, True, True, False], {0o600}, 2)
     assert not wal(path, 4).exists()
     assert await numbers(file) == [1, 2, 3, 4]
 
@@ -156,15 +156,15 @@ async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     records = await process(tmp_path / "records.db")
     await write(records, acme=3)
-    held = wal(tmp_path / "records.db")
-    async with asyncio.timeout(LONG):
-        while held.read_bytes().strip(b"\0"):
+    wal_file = wal(tmp_path / "records.db")
+    async with asyncio.timeout(LONG_WAIT_S):
+        while wal_file.read_bytes().strip(b"\0"):
             await asyncio.to_thread(int)
     await write(records, acme=1)
-    found = await numbers(records)
+    read_numbers = await numbers(records)
     await records.aclose()
 
-    assert found == [1, 2, 3, 4]
+    assert read_numbers == [1, 2, 3, 4]
 
 
 async def test_more_than_one_transaction_takes_is_merged(
@@ -188,7 +188,7 @@ class HangingDisk:
 
     def __call__(self, handle: int) -> None:
         self.began.set()
-        self.go.wait(LONG)
+        self.go.wait(LONG_WAIT_S)
         self.synchronise(handle)
 
 
@@ -242,10 +242,10 @@ async def test_another_batch_follows_one_that_failed(
             await file.audit.write({("acme", 1): [new_record(7)]}, link)
     await other.audit.link_pending()
     await file.audit.write({("acme", 1): [new_record(8)]}, link)
-    found = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
+    times = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
     await other.aclose()
 
-    assert found == [7, 8]
+    assert times == [7, 8]
 
 
 async def test_tables_that_cannot_be_written_are_an_outage(
@@ -281,14 +281,14 @@ async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path)
     assert await numbers(file) == [1, 2]
 
 
-def replaced(one: Path) -> None:
-    other = one.with_name("other")
-    other.write_bytes(one.read_bytes())
-    other.rename(one)
+def replaced(source: Path) -> None:
+    other = source.with_name("other")
+    other.write_bytes(source.read_bytes())
+    other.rename(source)
 
 
-def renamed(one: Path) -> None:
-    one.rename(one.with_name("other"))
+def renamed(source: Path) -> None:
+    source.rename(source.with_name("other"))
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, renamed, replaced])
@@ -316,14 +316,14 @@ async def test_the_write_ahead_log_of_another_database_is_not_merged(
     wal(elsewhere).write_bytes(wal(path).read_bytes())
     other = await process(elsewhere)
     await write(other, globex=1)
-    found = [await numbers(other, tenant) for tenant in ("acme", "globex")]
-    told = [row.kind for row in await other.of("-").trail.chain(1).rows(0, 9)]
-    kept = wal(elsewhere).with_name("records.db-audit-1.damaged-1")
+    read_numbers = [await numbers(other, tenant) for tenant in ("acme", "globex")]
+    operator_kinds = [row.kind for row in await other.of("-").trail.chain(1).rows(0, 9)]
+    damaged = wal(elsewhere).with_name("records.db-audit-1.damaged-1")
     await other.aclose()
 
-    assert (found, told) == ([[], [1]], ["break"])
-    assert kept.read_bytes() == wal(path).read_bytes()
-    assert kept.stat().st_mode & 0o777 == 0o600
+    assert (read_numbers, operator_kinds) == ([[], [1]], ["break"])
+    assert damaged.read_bytes() == wal(path).read_bytes()
+    assert damaged.stat().st_mode & 0o777 == 0o600
 
 
 async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path) -> None:
@@ -333,14 +333,14 @@ async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path)
     forged = frame.decode("latin-1")
     await file.audit.write({("acme", 1): [new_record(reason=forged)]}, link)
     vars(file.audit)["_wal"].close()  # as when the process is killed
-    held = wal(path).read_bytes()
-    wal(path).write_bytes(held[:-1].rstrip(b"\0")[:-1])  # it was half written
+    wal_file = wal(path).read_bytes()
+    wal(path).write_bytes(wal_file[:-1].rstrip(b"\0")[:-1])  # it was half written
     other = await process(path)
     await write(other, globex=1)
-    told = await numbers(other, "-")
+    operator_numbers = await numbers(other, "-")
     await other.aclose()
 
-    assert told == []
+    assert operator_numbers == []
 
 
 async def test_a_writer_that_hangs_is_an_outage(
@@ -353,7 +353,7 @@ async def test_a_writer_that_hangs_is_an_outage(
     with pytest.raises(StoreUnavailable, match="in time"):
         await file.audit.write(batch, link)
     disk.go.set()
-    monkeypatch.setattr(module, "ANSWER_S", LONG)
+    monkeypatch.setattr(module, "ANSWER_S", LONG_WAIT_S)
     await file.audit.write(batch, link)
 
     assert await numbers(file) == [1, 2]
@@ -365,7 +365,7 @@ async def test_who_stops_waiting_leaves_the_batch_to_be_written(
     """The writer is cancelled while its thread writes; the next writer hears of its own batch."""
     disk = HangingDisk(monkeypatch)
     writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, link))
-    await asyncio.to_thread(disk.began.wait, LONG)
+    await asyncio.to_thread(disk.began.wait, LONG_WAIT_S)
     writing.cancel()
     disk.go.set()
     await file.audit.write({("acme", 1): [new_record(8)]}, link)
@@ -384,15 +384,15 @@ def test_an_event_loop_that_ends_meanwhile_is_told_nothing(
         await write(records, acme=1)
         disk = HangingDisk(monkeypatch)
         writing = asyncio.ensure_future(write(records, acme=1))
-        await asyncio.to_thread(disk.began.wait, LONG)
+        await asyncio.to_thread(disk.began.wait, LONG_WAIT_S)
         writing.cancel()
         return records, disk
 
     async def arrive(records: SqlRecords) -> list[int]:
         await write(records, acme=1)
-        found = await numbers(records)
+        read_numbers = await numbers(records)
         await records.aclose()
-        return found
+        return read_numbers
 
     records, disk = asyncio.run(leave())
     disk.go.set()

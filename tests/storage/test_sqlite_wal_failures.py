@@ -20,7 +20,7 @@ from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
 from tests.storage.test_audit import link, new_record
-from tests.storage.test_sqlite_wal import LONG, path
+from tests.storage.test_sqlite_wal import LONG_WAIT_S, path
 from tests.support.measuring import capture_logs
 
 __all__ = ["path"]  # a fixture
@@ -88,10 +88,10 @@ async def test_nothing_is_appended_behind_a_row_that_was_not_written(
     await write(file, 7)
     kill(file)
     other = await process(path)
-    found, told = await kinds(other), await kinds(other, "-")
+    found_kinds, operator_records = await kinds(other), await kinds(other, "-")
     await other.aclose()
 
-    assert (len(found), told) == (1, [])
+    assert (len(found_kinds), operator_records) == (1, [])
 
 
 async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
@@ -101,9 +101,9 @@ async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
     for at in (7, 8, 9):
         await write(file, at)
     kill(file)
-    held = wal(path).read_bytes()
-    first = held.index(b"GPA1", 1)
-    wal(path).write_bytes(held[:first] + bytes(60) + held[first + 60 :])
+    wal_file = wal(path).read_bytes()
+    first = wal_file.index(b"GPA1", 1)
+    wal(path).write_bytes(wal_file[:first] + bytes(60) + wal_file[first + 60 :])
     other = await process(path)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "connect", _full)
@@ -111,10 +111,10 @@ async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
             with pytest.raises(StoreUnavailable, match="OperationalError"):
                 await write(other, 10)
     await write(other, 10)
-    found, told = await kinds(other), await kinds(other, "-")
+    found_kinds, operator_records = await kinds(other), await kinds(other, "-")
     await other.aclose()
 
-    assert (len(found), told) == (2, ["break"])
+    assert (len(found_kinds), operator_records) == (2, ["break"])
     assert len([*path.parent.glob("*.damaged-*")]) == 1
 
 
@@ -189,14 +189,14 @@ async def test_an_unexpected_error_of_a_merge_is_an_outage(
         patch.setattr(merger_module, "shown", fail)
         patch.setattr(module, "IDLE_S", 0.01)
         vars(file.audit)["_merging"].wake()
-        async with asyncio.timeout(LONG):
+        async with asyncio.timeout(LONG_WAIT_S):
             while not file.audit.is_failing:
                 await asyncio.to_thread(int)
         with pytest.raises(MemoryError):
             await write(file, 8)
     await write(file, 8)
 
-    assert [one["reason"] for one in logged if one["event"] == "audit_not_merged"] == [
+    assert [event["reason"] for event in logged if event["event"] == "audit_not_merged"] == [
         "an unexpected error"
     ]
     assert not file.audit.is_failing
@@ -215,12 +215,12 @@ class CountingLinker(RingLinker):
 
 def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
     """A caller whose text looks like headers does not keep the next process from its start."""
-    held, linker = tmp_path / "write-ahead log", CountingLinker(RING)
-    held.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
-    with held.open("rb") as opened_file:
-        found = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)
+    wal_file, linker = tmp_path / "write-ahead log", CountingLinker(RING)
+    wal_file.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
+    with wal_file.open("rb") as opened_file:
+        more = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)
 
-    assert (found, linker.proofs) == (False, 0)
+    assert (more, linker.proofs) == (False, 0)
 
 
 async def test_a_closed_store_says_so(file: SqlRecords) -> None:

@@ -46,10 +46,10 @@ async def test_a_first_commit_that_failed_loses_no_record(
     await write(records, acme=2)
     vars(records.audit)["_wal"].close()  # as when the process is killed
     other = await process(path)
-    found, told = await numbers(other), await numbers(other, "-")
+    own_numbers, operator_numbers = await numbers(other), await numbers(other, "-")
     await other.aclose()
 
-    assert (found, told) == ([1, 2], [])
+    assert (own_numbers, operator_numbers) == ([1, 2], [])
 
 
 def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], Execute]:
@@ -80,10 +80,10 @@ async def test_the_row_of_another_database_loses_no_record(
     for _ in range(9):
         await write(other, globex=1)
     await other.aclose()
-    with closing(sqlite3.connect(elsewhere)) as held:
-        row = held.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
-    with closing(sqlite3.connect(path)) as held, held:
-        held.execute("REPLACE INTO audit_heads VALUES (?, ?, ?, ?, ?, ?)", row)
+    with closing(sqlite3.connect(elsewhere)) as connection:
+        row = connection.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("REPLACE INTO audit_heads VALUES (?, ?, ?, ?, ?, ?)", row)
     await write(file, acme=1)
 
     assert await kinds(file) == ["break", "call", "call"]
@@ -98,26 +98,26 @@ async def kinds(records: SqlRecords) -> list[str]:
 async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
     """An attacker can compute its digest; the server overwrites the frame, or records a break."""
     await write(file, acme=1)
-    held = wal(path).read_bytes().rstrip(b"\0")
-    at = held.rindex(b"GPA1")
-    _, size, length, number, digest = struct.unpack_from(HEADER, held, at)
-    content = held[-size:].replace(b"success", b"forgery")
+    wal_content = wal(path).read_bytes().rstrip(b"\0")
+    at = wal_content.rindex(b"GPA1")
+    _, size, length, number, digest = struct.unpack_from(HEADER, wal_content, at)
+    content = wal_content[-size:].replace(b"success", b"forgery")
     digest = sha256(b"%b%d %b" % (digest, number + 1, content)).digest()
     forged = struct.pack(HEADER, b"GPA1", size, length, number + 1, digest) + bytes(length)
     with wal(path).open("r+b") as written:
-        written.seek(len(held))
+        written.seek(len(wal_content))
         written.write(forged + content)
     if not runs:
         vars(file.audit)["_wal"].close()
     other = await process(path)
-    found = await kinds(other)
-    told = await numbers(other, "-")
+    merged_kinds = await kinds(other)
+    operator_numbers = await numbers(other, "-")
     if runs:
         await write(file, acme=1)
-        found = await kinds(other)
+        merged_kinds = await kinds(other)
     await other.aclose()
 
-    assert (found, told) == (["call"] * (3 if runs else 2), [] if runs else [1])
+    assert (merged_kinds, operator_numbers) == (["call"] * (3 if runs else 2), [] if runs else [1])
 
 
 async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
@@ -147,12 +147,12 @@ async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
     vars(file.audit)["_wal"].close()  # as when the process is killed
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "overwrite", fail)
-        found = await numbers(other)
+        numbers_before = await numbers(other)
         await write(other, acme=1)
     later = await numbers(other)
     await other.aclose()
 
-    assert (found, later) == ([1, 2], [1, 2, 3])
+    assert (numbers_before, later) == ([1, 2], [1, 2, 3])
     assert wal(path).stat().st_size == 0
 
 
@@ -170,8 +170,8 @@ class ProofLinker(RingLinker):
 async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path) -> None:
     """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
     vars(file.audit)["_wal"].close()  # as when the process is killed
-    with wal(path).open("r+b") as held:
-        held.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
+    with wal(path).open("r+b") as file_handle:
+        file_handle.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
     other = await opened(f"sqlite:///{path}")
     other.audit.attach(ProofLinker(RING))
     await write(other, globex=1)
@@ -188,10 +188,10 @@ async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> 
     wal(path).unlink()
     await write(other, globex=3)
     await other.audit.link_pending()
-    found = [await file.of(one).trail.chain(1).rows(0, 99) for one in ("acme", "globex")]
-    for one in (other, file):
-        await one.audit.aclose()
-        await one.aclose()
+    chains = [await file.of(tenant).trail.chain(1).rows(0, 99) for tenant in ("acme", "globex")]
+    for records in (other, file):
+        await records.audit.aclose()
+        await records.aclose()
 
-    kinds = [[row.kind for row in rows if row.kind != "break"] for rows in found]
-    assert [len(one) for one in kinds] == [3, 4]
+    kinds = [[row.kind for row in rows if row.kind != "break"] for rows in chains]
+    assert [len(chain_kinds) for chain_kinds in kinds] == [3, 4]

@@ -12,7 +12,7 @@ from gatepost.storage.audit import AuditRow
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import link, new_record
-from tests.storage.test_sqlite_wal import LONG, RING
+from tests.storage.test_sqlite_wal import LONG_WAIT_S, RING
 
 Pair = tuple["Heard", "Heard"]
 
@@ -46,57 +46,57 @@ class Heard:
 @pytest.fixture
 async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     """Two processes with one file, which merge only when a test says so."""
-    monkeypatch.setattr(module, "IDLE_S", LONG)
-    monkeypatch.setattr(module, "MERGED_S", LONG)
+    monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
+    monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
     async with AsyncExitStack() as stack:
-        found = []
+        databases = []
         for _ in range(2):
             records = await opened(f"sqlite:///{tmp_path / 'records.db'}")
             stack.push_async_callback(records.aclose)
             stack.push_async_callback(records.audit.aclose)
-            found.append(Heard(records))
-        yield found[0], found[1]
+            databases.append(Heard(records))
+        yield databases[0], databases[1]
 
 
 async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None:
     """Once, whichever process merged them and what it wrote before and behind them."""
-    one, other = two
-    await one.write(1, 2)
+    first, other = two
+    await first.write(1, 2)
     await other.write(3)
     await other.merge()
     await other.write(4)
     await other.merge()
-    await one.merge()
+    await first.merge()
 
-    assert one.heard == one.wrote == [1, 2]
+    assert first.heard == first.wrote == [1, 2]
     assert other.heard == other.wrote == [3, 4]
 
 
 async def test_so_it_is_for_a_chain_that_a_process_knows(two: Pair) -> None:
     """Its last record there is no place behind which everything is its own."""
-    one, other = two
-    await one.write(1)
-    await one.merge()
+    first, other = two
+    await first.write(1)
+    await first.merge()
     await other.write(2, 3)
-    await one.write(4)
+    await first.write(4)
     await other.merge()
-    await one.write(5)
-    await one.merge()
+    await first.write(5)
+    await first.merge()
     await other.merge()
 
-    assert one.heard == one.wrote == [1, 4, 5]
+    assert first.heard == first.wrote == [1, 4, 5]
     assert other.heard == other.wrote == [2, 3]
 
 
 async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(two: Pair) -> None:
     """An export could not be verified with others."""
-    one, other = two
-    await one.write(1, 2)
+    first, other = two
+    await first.write(1, 2)
     await other.write(3)
     await other.merge()
     await other.write(4)
-    await one.merge()
+    await first.merge()
     await other.merge()
-    rows = await one.records.of("acme").trail.chain(1).rows(0, 9)
+    rows = await first.records.of("acme").trail.chain(1).rows(0, 9)
 
-    assert sorted(one.chains + other.chains) == sorted((row.at, row.number) for row in rows)
+    assert sorted(first.chains + other.chains) == sorted((row.at, row.number) for row in rows)

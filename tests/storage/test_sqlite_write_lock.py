@@ -19,7 +19,7 @@ from gatepost.storage.sql.records import opened
 from tests.storage.test_tasks import task
 from tests.support.processes import Process, python_environment
 
-HOLD = """
+LOCK_PROGRAM = """
 import sqlite3, sys
 from gatepost.storage.sql.sqlite import connect
 
@@ -172,7 +172,7 @@ def test_a_writer_that_is_killed_gives_the_lock_back(
     file: Path, connection: sqlite3.Connection
 ) -> None:
     """SQLite undoes its transaction, and no other writer waits for it."""
-    command = [sys.executable, "-c", HOLD, str(file)]
+    command = [sys.executable, "-c", LOCK_PROGRAM, str(file)]
     writer = Process(command, env=python_environment(None), cwd=file.parent)
     try:
         writer.wait_for("writing")

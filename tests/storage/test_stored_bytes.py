@@ -35,9 +35,9 @@ async def test_an_ending_counts_as_it_is_kept(records: Records) -> None:
     await acme.idempotency.begin(idempotency_record(owner=ALICE), now=NOW)
     await acme.idempotency.finish(b"k1", "h1", b"x" * 300, NOW + HOUR)
     await acme.tasks.create(task(owner=ALICE, call=b"c" * 50, answers=b"a" * 50))
-    kept = await acme.tasks.get("t1")
-    assert kept is not None
-    await acme.tasks.replace(msgspec.structs.replace(kept, call=b"", answers=None, result=b"12"))
+    stored = await acme.tasks.get("t1")
+    assert stored is not None
+    await acme.tasks.replace(msgspec.structs.replace(stored, call=b"", answers=None, result=b"12"))
 
     assert (await acme.usage(ALICE, NOW)).bytes == 2 * ROW_BYTES + 302
 

@@ -27,7 +27,7 @@ task = partial(
 )
 """A running task."""
 
-FULL = task(
+FULL_TASK = task(
     status="input_required",
     status_message="half way \N{SNOWMAN}",
     requests=b"\x00\xff",
@@ -40,13 +40,13 @@ FULL = task(
 )
 
 
-@pytest.mark.parametrize("kept", [task(), FULL], ids=["sparse", "full"])
-async def test_a_task_comes_back_as_it_went_in(records: Records, kept: TaskRecord) -> None:
+@pytest.mark.parametrize("record", [task(), FULL_TASK], ids=["sparse", "full"])
+async def test_a_task_comes_back_as_it_went_in(records: Records, record: TaskRecord) -> None:
     """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
     tasks = records.of("acme").tasks
-    await tasks.create(kept)
+    await tasks.create(record)
 
-    assert await tasks.get(kept.id) == kept
+    assert await tasks.get(record.id) == record
     assert await tasks.get("another") is None
 
 
@@ -58,9 +58,9 @@ async def test_any_id_can_be_asked_for(records: Records, strange: str) -> None:
     assert await tasks.get(strange) is None
 
     await tasks.create(task(id=strange))
-    found = await tasks.get(strange)
-    assert found is not None
-    assert found.id == strange
+    some_task = await tasks.get(strange)
+    assert some_task is not None
+    assert some_task.id == strange
 
 
 async def test_a_change_counts_only_on_what_was_read(records: Records) -> None:
@@ -73,8 +73,8 @@ async def test_a_change_counts_only_on_what_was_read(records: Records) -> None:
     assert await tasks.replace(msgspec.structs.replace(read, status="completed", result=b"1"))
     assert not await tasks.replace(msgspec.structs.replace(read, status="failed", error=b"2"))
 
-    kept = await tasks.get("t1")
-    assert kept == msgspec.structs.replace(
+    stored = await tasks.get("t1")
+    assert stored == msgspec.structs.replace(
         read, status="completed", result=b"1", revision=read.revision + 1
     )
 
@@ -95,10 +95,10 @@ async def test_of_many_changes_at_once_one_counts(records: Records) -> None:
 
     won = await asyncio.gather(*(tasks.replace(change) for change in changes))
 
-    kept = await tasks.get("t1")
-    assert kept is not None
+    stored = await tasks.get("t1")
+    assert stored is not None
     assert [change.status_message for change, mine in zip(changes, won, strict=True) if mine] == [
-        kept.status_message
+        stored.status_message
     ]
 
 
@@ -118,13 +118,13 @@ async def test_only_open_tasks_of_the_owner_count(records: Records) -> None:
 
 async def test_tasks_without_a_runner_are_found_across_tenants(records: Records) -> None:
     """The lease is over and the task has not ended, so another process must take it over."""
-    for tenant, kept in {
+    for tenant, record in {
         "acme": task(leased_until=100.0),
         "globex": task(id="t2", leased_until=99.0, status="input_required"),
         "ended": task(leased_until=1.0, status="completed"),
         "held": task(leased_until=100.5),
     }.items():
-        await records.of(tenant).tasks.create(kept)
+        await records.of(tenant).tasks.create(record)
 
     assert sorted(await records.abandoned_tasks(100.1, 10)) == [("acme", "t1"), ("globex", "t2")]
     assert len(await records.abandoned_tasks(100.1, 1)) == 1

@@ -23,7 +23,7 @@ async def furnish(records: Records, tenant: str) -> None:
     await ours.outbox.add(outbox_message())
 
 
-FURNISHED = {
+ROWS_BY_TABLE = {
     "tasks": 1,
     "idempotency_records": 1,
     "sessions": 1,
@@ -41,7 +41,7 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
     assert await records.tenant_data.tenants() == ["acme", "globex"]
     assert await records.tenant_data.tenants("tasks", "idempotency_records") == ["acme"]
     assert await records.tenant_data.tenants("approval_requests") == []
-    assert await records.tenant_data.count("acme") == FURNISHED
+    assert await records.tenant_data.count("acme") == ROWS_BY_TABLE
     assert await records.tenant_data.count("globex") == {"entries": 1}
     assert await records.tenant_data.count("initech") == {}
 
@@ -56,9 +56,9 @@ async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
     while gone := await records.tenant_data.clear("acme"):
         removed += gone
 
-    assert removed == sum(FURNISHED.values())
+    assert removed == sum(ROWS_BY_TABLE.values())
     assert await records.tenant_data.count("acme") == {}
-    assert await records.tenant_data.count("acme2") == FURNISHED
+    assert await records.tenant_data.count("acme2") == ROWS_BY_TABLE
     assert await records.of("acme").tasks.get("t1") is None
     assert await records.of("acme").entries("secrets").all() == []
     assert await records.revocations.all() == [SUSPENSION]

@@ -16,8 +16,25 @@ from tests.storage.test_idempotency import idempotency_record
 from tests.storage.test_tasks import task
 
 # The pieces that could run into each other when names are joined, and what databases trip over.
-PIECES = [":", "::", "1", "2:", "a", "b", "%", "\\", "\x00", "\ud800", "*", "?", "é", "{", "}", " "]
-names = st.lists(st.sampled_from(PIECES), max_size=4).map("".join) | st.text(max_size=8)
+KEY_PIECES = [
+    ":",
+    "::",
+    "1",
+    "2:",
+    "a",
+    "b",
+    "%",
+    "\\",
+    "\x00",
+    "\ud800",
+    "*",
+    "?",
+    "é",
+    "{",
+    "}",
+    " ",
+]
+names = st.lists(st.sampled_from(KEY_PIECES), max_size=4).map("".join) | st.text(max_size=8)
 pairs = st.tuples(names, names)
 
 shared_store = settings(
@@ -34,10 +51,10 @@ async def test_records_are_the_tenants_own(
     """Same names on both sides or not: each reads back exactly what it wrote."""
     # One database for all examples: each has names that no other example used.
     run = f"{next(_runs)}/"
-    kept: dict[tuple[str, str], bytes] = {}
+    keys: dict[tuple[str, str], bytes] = {}
     for number, (tenant, name) in enumerate((mine, theirs)):
-        kept[(run + tenant, name)] = b"%d" % number
-    for (tenant, name), value in kept.items():
+        keys[(run + tenant, name)] = b"%d" % number
+    for (tenant, name), value in keys.items():
         ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
         await ours.tasks.create(task(id=name, call=value, owner=key))
         assert (
@@ -47,25 +64,25 @@ async def test_records_are_the_tenants_own(
         assert await ours.sessions.replace(key, record, expires_at=1e9)
         assert await ours.entries("one").put(name, value, now=0.0, revision=0)
 
-    for (tenant, name), value in kept.items():
+    for (tenant, name), value in keys.items():
         ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
-        found, held = await ours.tasks.get(name), await ours.idempotency.get(key)
-        assert found is not None
-        assert found.call == value
+        own_task, own_record = await ours.tasks.get(name), await ours.idempotency.get(key)
+        assert own_task is not None
+        assert own_task.call == value
         assert await ours.tasks.count(key) == 1
-        assert held is not None
-        assert held.digest == value
+        assert own_record is not None
+        assert own_record.digest == value
         session = await ours.sessions.get(key)
         assert (session.listener, session.log_level) == (value.decode(), name)
-        told = [(entry.key, entry.value) for entry in await ours.entries("one").all()]
-        assert (name, value) in told
+        own_entries = [(entry.key, entry.value) for entry in await ours.entries("one").all()]
+        assert (name, value) in own_entries
         assert await ours.entries("other").all() == []
-    await changes_stay_at_home(records, kept)
+    await changes_stay_at_home(records, keys)
 
 
-async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], bytes]) -> None:
+async def changes_stay_at_home(records: Records, stored_keys: dict[tuple[str, str], bytes]) -> None:
     """What the first of them changes, ends and gives up is still there for the second."""
-    (first, name), *others = kept
+    (first, name), *others = stored_keys
     key = name.encode("utf-8", "surrogatepass")
     read = await records.of(first).tasks.get(name)
     assert read is not None
@@ -78,10 +95,10 @@ async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], byt
     for tenant, other in others:
         theirs = records.of(tenant)
         key = other.encode("utf-8", "surrogatepass")
-        found, held = await theirs.tasks.get(other), await theirs.idempotency.get(key)
-        assert found is not None
-        assert (found.status, found.revision) == ("working", 0)
-        assert held is not None
+        their_task, their_record = await theirs.tasks.get(other), await theirs.idempotency.get(key)
+        assert their_task is not None
+        assert (their_task.status, their_task.revision) == ("working", 0)
+        assert their_record is not None
         assert not (await theirs.sessions.get(key)).ended
         entry = await theirs.entries("one").get(other)
         assert entry is not None
@@ -96,25 +113,25 @@ async def test_what_the_shared_store_carries_is_the_tenants_own(
     """Topics, notes, logs and buckets: the same name elsewhere is another thing."""
     run = f"{next(_runs)}/"
     places = list(dict.fromkeys((run + tenant, name) for tenant, name in (mine, theirs)))
-    heard: dict[tuple[str, str], list[bytes]] = {place: [] for place in places}
-    told = {place: b"%d" % number for number, place in enumerate(places)}
+    heard: dict[tuple[str, str], list[bytes]] = {channel: [] for channel in places}
+    values = {channel: b"%d" % number for number, channel in enumerate(places)}
     followings = []
     for tenant, name in places:
         ours = shared_store.of(tenant)
         followings.append(await ours.follow(name, heard[(tenant, name)].append))
-    for (tenant, name), value in told.items():
+    for (tenant, name), value in values.items():
         ours = shared_store.of(tenant)
         await ours.put(name, value, ttl_s=60)
         assert await ours.append(name, value, ttl_s=60, max_events=3) == 1
         assert await ours.spend(name, rate=0.001, burst=1) == 0
         await ours.publish(name, value)
-    for (tenant, name), value in told.items():
+    for (tenant, name), value in values.items():
         ours = shared_store.of(tenant)
         assert await ours.take(name) == value
         events = await ours.read(name, 0)
         assert events is not None
         assert [event.data for event in events] == [value]
-    await eventually(lambda: heard == {place: [value] for place, value in told.items()})
+    await eventually(lambda: heard == {channel: [value] for channel, value in values.items()})
     for following in followings:
         following.end()
 

@@ -15,40 +15,40 @@ from tests.support.runners import ACME, CAROL
 pytestmark = pytest.mark.requirement("CO2")
 
 ALICE = msgspec.structs.replace(AGENT, actor=None)
-OTHER = msgspec.structs.replace(ROBOT, subject="other")
-ORDERS = {
+OTHER_CALLER = msgspec.structs.replace(ROBOT, subject="other")
+REVOCATION_ORDERS = {
     "who acts": (order(subject="bob"), {AGENT, BOB}),
     "for whom": (order(subject="alice"), {AGENT, ALICE}),
     "a program that names no client": (order(client="robot", tenant=ACME), {ROBOT}),
-    "everybody": (order(tenant=ACME), {AGENT, ALICE, BOB, OTHER, ROBOT}),
+    "everybody": (order(tenant=ACME), {AGENT, ALICE, BOB, OTHER_CALLER, ROBOT}),
     "nobody": (order(tenant="globex"), set()),
 }
-CALLERS = (AGENT, ALICE, BOB, OTHER, ROBOT)
+CALLERS = (AGENT, ALICE, BOB, OTHER_CALLER, ROBOT)
 
 
-@pytest.mark.parametrize(("cut", "reached"), ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(("cut", "reached"), REVOCATION_ORDERS.values(), ids=REVOCATION_ORDERS)
 async def test_every_named_caller_and_no_other_is_matched(
     records: Records, cut: RevocationRecord, reached: set[TenantContext]
 ) -> None:
     """This covers requests, approvals, and more grants than are read at once."""
     deployment = Revocable(records=records, rules=RULES)
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     tenant = records.of(ACME)
     for caller in CALLERS:
         for what in ("waiting", "approved", "granted"):
             request = await here.asked(caller=caller, what=what)
             if what != "waiting":
                 terms = GrantScope(uses=3) if what == "granted" else None
-                await there.service.approve(ACME, request.id, CAROL, grant=terms)
-    given = {one.subject: one for one in await tenant.grants.page("", PAGE)}
+                await remote.service.approve(ACME, request.id, CAROL, grant=terms)
+    given_grants = {grant.subject: grant for grant in await tenant.grants.page("", PAGE)}
     for number in range(PAGE):
-        await tenant.grants.add(msgspec.structs.replace(given["robot"], id=f"{number:03}"))
+        await tenant.grants.add(msgspec.structs.replace(given_grants["robot"], id=f"{number:03}"))
     more = PAGE if ROBOT in reached else 0
 
     assert await deployment.shut(cut) == 4 * len(reached) + more
-    left = {(one.subject, one.actor) for one in CALLERS if one not in reached}
+    remaining = {(caller.subject, caller.actor) for caller in CALLERS if caller not in reached}
     waiting = await here.service.waiting(ACME)
-    assert {(one.caller.subject, one.caller.actor) for one in waiting} == left
+    assert {(request.caller.subject, request.caller.actor) for request in waiting} == remaining
     grants = await tenant.grants.page("", 2 * PAGE)
     assert len(grants) == len(CALLERS) - len(reached) + (0 if more else PAGE)
-    assert len(await tenant.approvals.undecided()) == 3 * len(left)
+    assert len(await tenant.approvals.undecided()) == 3 * len(remaining)

@@ -11,9 +11,9 @@ from tests.support.measuring import each
 def test_every_case_is_tried_and_each_that_fails_is_named() -> None:
     """A case fails by an assertion, an error, or an exception that was not raised."""
     tried = []
-    told = pytest.param(3, 4, id="three", marks=pytest.mark.requirement("X1"))
+    param = pytest.param(3, 4, id="three", marks=pytest.mark.requirement("X1"))
 
-    @each(("number", "other"), [(1, 2), pytest.param(0, 0, id="zero"), told, (5, 5)])
+    @each(("number", "other"), [(1, 2), pytest.param(0, 0, id="zero"), param, (5, 5)])
     def test(number: int, other: int, fixture: str) -> None:
         tried.append((number, fixture))
         assert number != 5

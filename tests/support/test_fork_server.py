@@ -19,7 +19,7 @@ for shown in (
     print(shown)
 print(input(), file=sys.stderr)
 """
-ENDS = {
+PROCESS_ENDINGS = {
     "by itself": "",
     "with a code": "sys.exit(7)",
     "with a sentence": "sys.exit('no')",
@@ -36,7 +36,7 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("the thre
 }
 
 
-def told(process: Process) -> tuple[int, list[str], str]:
+def ended_with(process: Process) -> tuple[int, list[str], str]:
     """How it ended, and what it said."""
     try:
         process.write_line("héllo")
@@ -47,7 +47,7 @@ def told(process: Process) -> tuple[int, list[str], str]:
     return code, process.stdout.splitlines(), process.stderr
 
 
-@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("ends", PROCESS_ENDINGS.values(), ids=PROCESS_ENDINGS)
 def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
     """The same arguments, environment, folder, pipes, signals, last words and exit code."""
     (tmp_path / "program.py").write_text(PROGRAM + ends)
@@ -59,7 +59,7 @@ def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
 
     assert isinstance(forked.process, ForkedProcess)
     assert isinstance(started.process, subprocess.Popen)
-    assert told(forked) == told(started)
+    assert ended_with(forked) == ended_with(started)
 
 
 def test_another_interpreter_is_started(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ async def test_an_ended_call_costs_one_function_call() -> None:
     counting = CountingRecorder(meter, CallBatch(meter), None)
     counting.ended(a_call(), 0.0, [], None)
 
-    made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
-    own = [name for name in made if name.startswith(("CountingRecorder.", "Meter."))]
+    calls_made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
+    own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
     assert own == ["CountingRecorder.ended"]
 
 
@@ -135,8 +135,8 @@ async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bo
     """A request is counted by route and status from its row of the access log."""
     metrics, lines = SharedMetrics(), list[bytes]()
     async with answering(metrics, lines.append, enabled=enabled) as log:
-        for one in (row(), row(), row(status=401), row("/wp-login.php", 404)):
-            log.append(one)
+        for written_row in (row(), row(), row(status=401), row("/wp-login.php", 404)):
+            log.append(written_row)
         await until(lambda: requests(page_of(metrics)) == [2, 1, 1])
         log.append(row())
 
@@ -149,7 +149,7 @@ async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bo
 async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None:
     """If a stop does not wait for a request, the request still gets its line and raises nothing."""
     lines, failures = list[bytes](), list[dict[str, Any]]()
-    asyncio.get_running_loop().set_exception_handler(lambda loop, found: failures.append(found))
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
     metrics = SharedMetrics()
     async with answering(metrics, lines.append) as log:
         log.append(row())
@@ -217,8 +217,8 @@ async def test_a_line_names_what_the_server_lists_and_redacts_what_a_client_chos
     for rpc, _ in named:
         log.append(row(rpc=rpc))
     await log.aclose()
-    told = [json.loads(line) for line in b"".join(lines).splitlines()]
+    logged_lines = [json.loads(line) for line in b"".join(lines).splitlines()]
 
-    assert [(one["rpc_method"], one.get("name")) for one in told] == [
+    assert [(record["rpc_method"], record.get("name")) for record in logged_lines] == [
         (rpc[0], name) for rpc, name in named
     ]

@@ -115,7 +115,7 @@ def test_calls_are_counted_by_tenant_with_tenant_label(server: Server) -> None:
 
 TENANTS = "gatepost_tenant_calls_total"
 
-REFUSALS: dict[str, tuple[str | None, dict[str, str]]] = {
+REFUSED_REQUESTS: dict[str, tuple[str | None, dict[str, str]]] = {
     "no_credentials": (None, {}),
     "invalid_token": ("nonsense", {}),
     "expired_token": ("", {"exp": "past"}),
@@ -123,10 +123,10 @@ REFUSALS: dict[str, tuple[str | None, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("reason", REFUSED_REQUESTS)
 def test_a_refusal_of_the_gate_is_counted_by_reason(server: Server, reason: str) -> None:
     """The label is a reason of a fixed list, and nothing from the token."""
-    token, claims = REFUSALS[reason]
+    token, claims = REFUSED_REQUESTS[reason]
     if claims:
         changed = {"exp": 1_000} if "exp" in claims else claims
         token = server.token(org_id="acme", **changed)
@@ -217,7 +217,7 @@ def test_sampled_metrics_have_values(server: Server) -> None:
     assert metrics.value("process_open_fds") > 3
 
 
-LIMITED: dict[str, Any] = {
+LIMITED_SETTINGS: dict[str, Any] = {
     "tenancy": {"create_on_first_use": True},
     "limits": {"requests_per_second": 0.01, "burst": 3, "failures_per_second": 0},
     "approvals": {"require": ["whoami"], "timeout_s": 1.0},
@@ -227,7 +227,7 @@ LIMITED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def limited() -> Iterator[Server]:
     """A server with low limits and a tool that needs approval."""
-    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED) as server:
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED_SETTINGS) as server:
         yield server
 
 

@@ -28,7 +28,7 @@ from tests.support.server import issuer_settings
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P16")
-ECHOED = {"tool": "pid", "outcome": "success"}
+ECHO_LABELS = {"tool": "pid", "outcome": "success"}
 CALLS = "gatepost_tool_calls_total"
 
 
@@ -53,7 +53,7 @@ def test_the_page_is_text_that_prometheus_reads(port: int) -> None:
     assert "# TYPE gatepost_tool_calls_total counter" in text
 
 
-ACCEPTED = {
+ACCEPT_HEADERS = {
     "application/openmetrics-text; version=1.0.0,text/plain;q=0.5": True,
     "application/openmetrics-text;version=9.9.9;escaping=allow-utf-8": True,
     "application/openmetrics-text; version=x;version=1e99": True,
@@ -63,18 +63,18 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("accept", ACCEPTED, ids=range(len(ACCEPTED)))
+@pytest.mark.parametrize("accept", ACCEPT_HEADERS, ids=range(len(ACCEPT_HEADERS)))
 def test_openmetrics_is_sent_if_the_scraper_accepts_it(port: int, accept: str) -> None:
     """The version is always 1.0.0, and nothing of the request is repeated."""
     status, kind, text = fetch(port, Accept=accept)
 
     assert status == 200
-    assert kind.startswith("application/openmetrics-text; version=1.0.0") is ACCEPTED[accept]
-    assert text.endswith("# EOF\n") is ACCEPTED[accept]
+    assert kind.startswith("application/openmetrics-text; version=1.0.0") is ACCEPT_HEADERS[accept]
+    assert text.endswith("# EOF\n") is ACCEPT_HEADERS[accept]
     assert "9.9.9" not in kind
 
 
-REFUSED = {
+REFUSED_REQUESTS = {
     "post": ("POST", "/metrics", {}, 405),
     "trace": ("TRACE", "/metrics", {}, 405),
     "root": ("GET", "/", {}, 404),
@@ -86,10 +86,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED_REQUESTS)
 def test_nothing_else_is_served_there(port: int, case: str) -> None:
     """Other paths and methods, and pages of other sites in a browser, are refused."""
-    method, path, headers, status = REFUSED[case]
+    method, path, headers, status = REFUSED_REQUESTS[case]
 
     answered, _, text = fetch(port, path, method, **headers)
     assert answered == status
@@ -161,7 +161,7 @@ class Workers(NamedTuple):
 
         def is_counted() -> bool:
             pages.append(scrape(self.port))
-            return pages[-1].value(CALLS, **ECHOED) >= calls
+            return pages[-1].value(CALLS, **ECHO_LABELS) >= calls
 
         eventually(is_counted, within=20)
         return pages[-1]
@@ -197,7 +197,7 @@ def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
     assert len(set(pids)) == 2
     eventually(lambda: scrape(port).value("gatepost_workers") == 2, within=20)
     before = workers.page(len(pids))
-    assert before.value(CALLS, **ECHOED) == len(pids)
+    assert before.value(CALLS, **ECHO_LABELS) == len(pids)
 
     os.kill(pids[0], signal.SIGKILL)
     server.process.wait_for("worker_replaced")
@@ -209,7 +209,7 @@ def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
             answered += 1
     after = workers.page(answered)
 
-    assert after.value(CALLS, **ECHOED) == answered
+    assert after.value(CALLS, **ECHO_LABELS) == answered
     grown = after.counters()
     assert [key for key, value in before.counters().items() if grown.get(key, 0) < value] == []
 

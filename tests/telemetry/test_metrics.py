@@ -22,8 +22,8 @@ from tests.support.measuring import steps
 pytestmark = pytest.mark.requirement("P16")
 
 
-def counting(metrics: SharedMetrics, place: int = 0, tools: tuple[str, ...] = ("echo",)) -> Meter:
-    meter = Meter(metrics.of_process(place))
+def counting(metrics: SharedMetrics, at: int = 0, tools: tuple[str, ...] = ("echo",)) -> Meter:
+    meter = Meter(metrics.of_process(at))
     meter.start(now=1_000.0)
     meter.set_label_values(tools, None)
     return meter
@@ -57,7 +57,7 @@ def test_a_duration_on_a_bound_belongs_to_its_bucket() -> None:
     assert page_of(metrics).value("gatepost_tool_call_seconds_bucket", tool="echo", le="0.005") == 1
 
 
-HOSTILE = [
+HOSTILE_LABELS = [
     'x"} 1\ngatepost_tool_calls_total{tool="forged',
     "evil\\",
     "a" * 10_000,
@@ -67,7 +67,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("name", HOSTILE_LABELS, ids=range(len(HOSTILE_LABELS)))
 def test_a_tool_name_from_a_client_is_never_a_label(name: str) -> None:
     """It neither becomes a label nor forges a line."""
     metrics = SharedMetrics()
@@ -162,8 +162,10 @@ def test_processes_are_added_up_and_a_successor_counts_on() -> None:
 
 def test_every_outcome_reason_and_kind_has_its_label() -> None:
     """Values outside the lists would count as `other`."""
-    gate = {one for one in vars(errors).values() if inspect.isclass(one)}
-    named = {one.__name__ for one in gate if one.__module__ == errors.__name__} - {"AuthError"}
+    gate = {class_ for class_ in vars(errors).values() if inspect.isclass(class_)}
+    named = {class_.__name__ for class_ in gate if class_.__module__ == errors.__name__} - {
+        "AuthError"
+    }
     edge = [path for path in source_files() if "/gatepost/http/" in str(path)]
     codes = refusal_codes(edge)
 
@@ -175,20 +177,20 @@ def test_every_outcome_reason_and_kind_has_its_label() -> None:
 
 def test_only_first_labels_are_configured_and_names_have_base_units() -> None:
     """The reader relies on the first, and Prometheus asks for the second."""
-    for one in FAMILIES:
-        assert not any(isinstance(label, ConfiguredLabel) for label in one.labels[1:])
-        assert one.name.endswith("_total") == (one.kind == "counter")
-        assert one.kind != "histogram" or one.name.endswith("_seconds")
-        assert list(one.buckets) == sorted(one.buckets)
+    for family in FAMILIES:
+        assert not any(isinstance(label, ConfiguredLabel) for label in family.labels[1:])
+        assert family.name.endswith("_total") == (family.kind == "counter")
+        assert family.kind != "histogram" or family.name.endswith("_seconds")
+        assert list(family.buckets) == sorted(family.buckets)
 
 
 def test_counting_many_costs_little_more_than_counting_one() -> None:
     """The cost depends neither on the number of tools nor on the number of calls in a batch."""
     small = counting(SharedMetrics())
     large = counting(SharedMetrics(), tools=tuple(f"t{n}" for n in range(400)))
-    one, thousand = (0.1,), (0.1,) * 1_000
+    single, thousand = (0.1,), (0.1,) * 1_000
 
-    few = steps(lambda: small.called("tool", "echo", "success", *one))
+    few = steps(lambda: small.called("tool", "echo", "success", *single))
     many = steps(lambda: large.called("tool", "t399", "success", *thousand))
     assert few == many < 30
     assert steps(lambda: small.answered("mcp", 200, *thousand)) < 30
@@ -200,9 +202,9 @@ def test_a_batch_counts_like_its_single_calls() -> None:
     seconds = [0.0, 0.001, 0.0011, 0.3, 0.3, 400.0]
     counting(together).called("tool", "echo", "success", *seconds)
     counting(together).answered("mcp", 200, *seconds)
-    for one in seconds:
-        counting(apart).called("tool", "echo", "success", one)
-        counting(apart).answered("mcp", 200, one)
+    for duration in seconds:
+        counting(apart).called("tool", "echo", "success", duration)
+        counting(apart).answered("mcp", 200, duration)
 
     assert page_of(together).counters() == pytest.approx(page_of(apart).counters())
 

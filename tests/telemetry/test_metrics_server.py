@@ -28,9 +28,9 @@ from tests.support.server import issuer_settings
 pytestmark = pytest.mark.requirement("P16")
 
 WITHIN_S = 30
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-MANY = 3 * MAX_CONNECTIONS
-OTHERS = 50
+GET_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+MANY_CONNECTIONS = 3 * MAX_CONNECTIONS
+OTHER_DESCRIPTORS = 50
 """File descriptors that the process may open meanwhile for other reasons."""
 CALLS = {"tool": "pid", "outcome": "success"}
 
@@ -64,22 +64,22 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measu
 
 def connected_client(port: int, sent: bytes = b"") -> socket.socket:
     """Open a connection that sends this and reads nothing."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.settimeout(WITHIN_S)
-    made.connect(("127.0.0.1", port))
+    client_socket = socket.socket()
+    client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client_socket.settimeout(WITHIN_S)
+    client_socket.connect(("127.0.0.1", port))
     with contextlib.suppress(ConnectionError):
-        made.sendall(sent)
-    return made
+        client_socket.sendall(sent)
+    return client_socket
 
 
 CLIENTS = {
     "says nothing": b"",
-    "sends half a head": GET[:-2],
-    "asked once and goes on": GET + GET[:-2],
-    "reads nothing of many answers": GET * (MAX_PIPELINED // 2),
+    "sends half a head": GET_REQUEST[:-2],
+    "asked once and goes on": GET_REQUEST + GET_REQUEST[:-2],
+    "reads nothing of many answers": GET_REQUEST * (MAX_PIPELINED // 2),
     "sends no body": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
-    "sends a head without end": GET[:-2] + b"X-Fill: " + b"a" * 60_000,
+    "sends a head without end": GET_REQUEST[:-2] + b"X-Fill: " + b"a" * 60_000,
 }
 
 
@@ -99,14 +99,14 @@ def test_many_clients_of_metrics_are_bounded_and_block_nothing(
     eventually(lambda: counted(server) == server.made, within=WITHIN_S)
     before = server.open_files()
     with ExitStack() as clients:
-        for _ in range(MANY):
+        for _ in range(MANY_CONNECTIONS):
             clients.enter_context(connected_client(server.port, CLIENTS[client]))
         assert server.post.status(token) == 200
         server.made += 1
         server.post.pid(token)
         # An answer of a moment ago is the answer still.
         eventually(lambda: counted(server) == server.made, within=WITHIN_S)
-        most = before + MAX_CONNECTIONS + OTHERS
+        most = before + MAX_CONNECTIONS + OTHER_DESCRIPTORS
         eventually(lambda: server.open_files() <= most, within=WITHIN_S)
         assert server.post.status(token) == 200
 
@@ -130,7 +130,7 @@ def port() -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
-ODD = {
+UNUSUAL_REQUESTS = {
     "a tunnel": (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", {405}),
     "an echo": (b"TRACE /metrics HTTP/1.1\r\nHost: x\r\n\r\n", {405}),
     "a body": (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx", {405}),
@@ -142,23 +142,26 @@ ODD = {
         b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
         {405},
     ),
-    "a body of a GET": (GET[:-2] + b"Content-Length: 5\r\n\r\nhello", {200}),
-    "another protocol": (GET[:-2] + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n", {200}),
+    "a body of a GET": (GET_REQUEST[:-2] + b"Content-Length: 5\r\n\r\nhello", {200}),
+    "another protocol": (
+        GET_REQUEST[:-2] + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        {200},
+    ),
     "version two": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),
-    "two lengths": (GET[:-2] + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", {400}),
-    "many fields": (GET[:-2] + b"X: y\r\n" * 20_000 + b"\r\n", {200, 400, 431}),
-    "a long field": (GET[:-2] + b"X: " + b"y" * 300_000 + b"\r\n\r\n", {400, 431}),
+    "two lengths": (GET_REQUEST[:-2] + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", {400}),
+    "many fields": (GET_REQUEST[:-2] + b"X: y\r\n" * 20_000 + b"\r\n", {200, 400, 431}),
+    "a long field": (GET_REQUEST[:-2] + b"X: " + b"y" * 300_000 + b"\r\n\r\n", {400, 431}),
     "a long target": (b"GET /" + b"m" * 90_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", {404, 400, 431}),
 }
 
 
-@each("case", ODD)
+@each("case", UNUSUAL_REQUESTS)
 def test_an_odd_request_is_answered_and_the_next_one_too(port: int, case: str) -> None:
     """It gets a status or the end of its connection, and other requests are not affected."""
-    sent, statuses = ODD[case]
-    with connected_client(port, sent) as odd, contextlib.suppress(ConnectionError):
-        assert read_answer(odd).status in statuses
+    sent, statuses = UNUSUAL_REQUESTS[case]
+    with connected_client(port, sent) as odd_client, contextlib.suppress(ConnectionError):
+        assert read_answer(odd_client).status in statuses
     status, _, text = fetch(port)
     assert status == 200
     assert re.search(r"^gatepost_build_info", text, re.MULTILINE)
@@ -180,7 +183,7 @@ def test_no_more_pages_are_made_than_a_slow_reader_takes() -> None:
     pages, sock = LargePages(), bind("127.0.0.1", 0)
     with scraped(pages, sock):
         port = sock.getsockname()[1]
-        with connected_client(port, GET * 500) as slow:
+        with connected_client(port, GET_REQUEST * 500) as slow:
             eventually(lambda: pages.made >= 1, within=WITHIN_S)
             # Each is a turn of the loop that makes the pages.
             for _ in range(20):

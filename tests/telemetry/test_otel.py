@@ -22,7 +22,7 @@ from tests.telemetry.test_otlp_http import Collector, attributes_of
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 KEY = "collector-key-0001"
-PRIVATE = "argument-of-alice-4711"
+PRIVATE_ARGUMENT = "argument-of-alice-4711"
 
 
 class TracedServer(NamedTuple):
@@ -61,9 +61,9 @@ def server(idp_with_key: Idp) -> Iterator[TracedServer]:
     idp = idp_with_key
     with (
         Collector() as collector,
-        running_server(idp, [issuer_settings(idp)], **settings(collector)) as found,
+        running_server(idp, [issuer_settings(idp)], **settings(collector)) as running,
     ):
-        yield TracedServer(found, collector)
+        yield TracedServer(running, collector)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def only_this_test(server: TracedServer) -> None:
 
 def test_a_call_is_one_span_with_the_names_of_the_convention(server: TracedServer) -> None:
     """The span has method, tool, revision and outcome, and the resource names the service."""
-    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
+    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE_ARGUMENT})
     span = server.collector.span("tools/call echo")
     attributes = attributes_of(span.attributes)
 
@@ -90,7 +90,7 @@ def test_a_call_is_one_span_with_the_names_of_the_convention(server: TracedServe
     assert server.collector.headers[-1]["X-Api-Key"] == KEY
 
 
-FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
+FAILED_CALLS: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
     "by the tool": (
         "fs_read_text",
         {"path": "none.txt"},
@@ -99,7 +99,7 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
     ),
     "by its arguments": (
         "echo",
-        {"txt": PRIVATE},
+        {"txt": PRIVATE_ARGUMENT},
         "tools/call echo",
         {"error.type": "tool_error", "gatepost.outcome": "validation"},
     ),
@@ -112,15 +112,15 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", FAILED)
+@pytest.mark.parametrize("case", FAILED_CALLS)
 def test_a_failed_call_has_its_kind_of_failure(server: TracedServer, case: str) -> None:
     """The span has the kind of failure, and no name that only the client knows."""
-    tool, arguments, name, wanted = FAILED[case]
+    tool, arguments, name, expected = FAILED_CALLS[case]
     server.gatepost.client.call(server.token, tool, arguments)
     span = server.collector.span(
         name,
-        error__type=wanted["error.type"],
-        **{key.replace(".", "__"): value for key, value in wanted.items() if key != "error.type"},
+        error__type=expected["error.type"],
+        **{key.replace(".", "__"): value for key, value in expected.items() if key != "error.type"},
     )
 
     assert span.status.code == span.status.STATUS_CODE_ERROR
@@ -130,7 +130,7 @@ def test_a_failed_call_has_its_kind_of_failure(server: TracedServer, case: str) 
 
 def test_a_call_by_rest_is_a_span_too(server: TracedServer) -> None:
     """It has the route and the status."""
-    RestClient(server.gatepost, server.token).call("echo", {"text": PRIVATE})
+    RestClient(server.gatepost, server.token).call("echo", {"text": PRIVATE_ARGUMENT})
     span = server.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
 
     assert attributes_of(span.attributes)["http.response.status_code"] == "200"
@@ -170,7 +170,9 @@ def test_log_events_arrive_with_their_span_and_without_secrets(server: TracedSer
     """Exported log records are redacted like the log."""
     logging.getLogger("gatepost.test").warning("Bearer abcdefgh12345678 was refused by %s", "us")
     eventually(
-        lambda: [one for one in server.collector.records if "by us" in one.body.string_value],
+        lambda: [
+            record for record in server.collector.records if "by us" in record.body.string_value
+        ],
         within=10,
     )
 
@@ -179,13 +181,13 @@ def test_log_events_arrive_with_their_span_and_without_secrets(server: TracedSer
 
 def test_audit_records_arrive_without_the_caller(server: TracedServer) -> None:
     """They have kind, number, tool and outcome."""
-    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
+    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE_ARGUMENT})
 
     def records() -> list[dict[str, str]]:
         return [
-            attributes_of(one.attributes)
-            for one in server.collector.records
-            if one.event_name == "gatepost.audit"
+            attributes_of(record.attributes)
+            for record in server.collector.records
+            if record.event_name == "gatepost.audit"
         ]
 
     eventually(records, within=10)
@@ -196,13 +198,13 @@ def test_audit_records_arrive_without_the_caller(server: TracedServer) -> None:
 def test_nothing_private_of_a_caller_is_exported(server: TracedServer) -> None:
     """The collector gets no token, argument, subject, tenant or name that only the client knows."""
     token = server.token
-    server.gatepost.client.call(token, "echo", {"text": PRIVATE})
+    server.gatepost.client.call(token, "echo", {"text": PRIVATE_ARGUMENT})
     server.gatepost.client.call(token, "ghp_no_such_tool", {})
-    server.gatepost.client.ask(token, f"made/{PRIVATE}", {})
+    server.gatepost.client.ask(token, f"made/{PRIVATE_ARGUMENT}", {})
     server.collector.span("_OTHER")
     sent = b"".join(server.collector.raw)
 
-    for private in (token, PRIVATE, "alice-4711", "ghp_no_such_tool", "acme", KEY):
+    for private in (token, PRIVATE_ARGUMENT, "alice-4711", "ghp_no_such_tool", "acme", KEY):
         assert private.encode() not in sent
 
 
@@ -211,19 +213,19 @@ def test_a_caller_may_be_trusted_with_its_trace(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         trusting = settings(collector, trust_parent=True, trace_tenant=True)
-        with running_server(idp, [issuer_settings(idp)], **trusting) as found:
-            token = found.token(org_id="acme")
+        with running_server(idp, [issuer_settings(idp)], **trusting) as running:
+            token = running.token(org_id="acme")
             for flags, tool in (("00", "whoami"), ("01", "echo")):
                 meta = {"traceparent": f"00-{TRACE}-{SPAN}-{flags}", "tracestate": "vendor=1"}
                 params = {"name": tool, "arguments": {"text": "x"} if tool == "echo" else {}}
-                found.client.ask(token, "tools/call", {**params, "_meta": meta})
+                running.client.ask(token, "tools/call", {**params, "_meta": meta})
             span = collector.span("tools/call echo")
 
     assert span.trace_id.hex() == TRACE
     assert span.parent_span_id.hex() == SPAN
     assert span.trace_state == "vendor=1"
     assert attributes_of(span.attributes)["gatepost.tenant"] == "acme"
-    assert [one.name for one in collector.spans if "whoami" in one.name] == []
+    assert [span.name for span in collector.spans if "whoami" in span.name] == []
 
 
 def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
@@ -231,10 +233,10 @@ def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         collector.status = 400
-        with running_server(idp, [issuer_settings(idp)], **settings(collector)) as found:
-            token = found.token(org_id="acme")
-            assert result(found.client.call(token, "echo", {"text": "x"}))["isError"] is False
-            metrics = found.shared_metrics
+        with running_server(idp, [issuer_settings(idp)], **settings(collector)) as running:
+            token = running.token(org_id="acme")
+            assert result(running.client.call(token, "echo", {"text": "x"}))["isError"] is False
+            metrics = running.shared_metrics
             eventually(
                 lambda: page_of(metrics).value("gatepost_telemetry_dropped_total", signal="traces"),
                 within=10,
@@ -248,17 +250,17 @@ def test_what_is_not_sampled_is_not_sent(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         config = settings(collector, sample_ratio=0.0, logs=False)
-        with running_server(idp, [issuer_settings(idp)], **config) as found:
-            token = found.token(org_id="acme")
+        with running_server(idp, [issuer_settings(idp)], **config) as running:
+            token = running.token(org_id="acme")
             for _ in range(20):
-                found.client.ask(
+                running.client.ask(
                     token,
                     "tools/call",
                     {"name": "whoami", "arguments": {}, "_meta": {"traceparent": PARENT}},
                     fields=[("traceparent", PARENT)],
                 )
 
-    assert json.dumps([one.name for one in collector.spans]) == "[]"
+    assert json.dumps([span.name for span in collector.spans]) == "[]"
 
 
 PROGRAM = """

@@ -80,7 +80,9 @@ class Collector:
                 self.spans += [span for scope in group.scope_spans for span in scope.spans]
         elif path == "/v1/logs":
             for group in ExportLogsServiceRequest.FromString(body).resource_logs:
-                self.records += [one for scope in group.scope_logs for one in scope.log_records]
+                self.records += [
+                    record for scope in group.scope_logs for record in scope.log_records
+                ]
 
     @property
     def port(self) -> int:
@@ -90,21 +92,21 @@ class Collector:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def span(self, name: str, **wanted: str) -> Any:
+    def span(self, name: str, **attribute: str) -> Any:
         """The newest span of that name since then, with these attributes (`__` for dots)."""
-        exactly = {key.replace("__", "."): value for key, value in wanted.items()}
+        exactly = {key.replace("__", "."): value for key, value in attribute.items()}
 
-        def found() -> list[Any]:
+        def matching_spans() -> list[Any]:
             return [
-                one
-                for one in self.spans
-                if one.name == name
-                and one.start_time_unix_nano >= self.since_ns
-                and exactly.items() <= attributes_of(one.attributes).items()
+                span
+                for span in self.spans
+                if span.name == name
+                and span.start_time_unix_nano >= self.since_ns
+                and exactly.items() <= attributes_of(span.attributes).items()
             ]
 
-        eventually(found, within=20)
-        return found()[-1]
+        eventually(matching_spans, within=20)
+        return matching_spans()[-1]
 
     def __enter__(self) -> "Collector":
         self._thread.start()
@@ -120,8 +122,9 @@ class Collector:
 def attributes_of(attributes: Any) -> dict[str, str]:
     """Return attributes by key, with values as text."""
     return {
-        one.key: one.value.string_value or str(one.value.int_value or one.value.bool_value)
-        for one in attributes
+        attribute.key: attribute.value.string_value
+        or str(attribute.value.int_value or attribute.value.bool_value)
+        for attribute in attributes
     }
 
 
@@ -257,16 +260,16 @@ def test_the_reason_phrase_of_a_collector_is_not_logged(
 ) -> None:
     """It may repeat the credential that it was sent."""
     logger = logging.getLogger(LOGGER)
-    for one in logger.filters:
-        if isinstance(one, RareErrors):
-            monkeypatch.setattr(one, "_quiet_until", 0.0)
+    for log_filter in logger.filters:
+        if isinstance(log_filter, RareErrors):
+            monkeypatch.setattr(log_filter, "_quiet_until", 0.0)
     with Collector() as collector:
         collector.status, collector.reason = 401, f"wrong key {KEY}"
         with exporting(collector.url, {"X-Api-Key": KEY}) as exporter:
             send(exporter)
             eventually(lambda: exporter.dropped == (1, 0), within=WITHIN_S)
 
-    logged = [one.getMessage() for one in caplog.records if one.name == LOGGER]
+    logged = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert len(logged) == 1
     assert "401" in logged[0]
     assert KEY not in logged[0]

@@ -35,17 +35,19 @@ ADDRESSES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @each("case", ADDRESSES)
 def test_the_address_of_metrics_is_checked(idp: Idp, case: str) -> None:
     """An invalid address is an error, and one that other machines reach is a warning."""
-    listen, wanted = ADDRESSES[case]
-    found = check_problems([issuer_settings(idp)], listen=listen)
+    listen, expected = ADDRESSES[case]
+    reported_problems = check_problems([issuer_settings(idp)], listen=listen)
 
-    assert [one.id for one in found if one.setting == "listen.metrics"] == wanted
+    assert [
+        problem.id for problem in reported_problems if problem.setting == "listen.metrics"
+    ] == expected
 
 
 def test_production_serves_metrics_on_loopback(idp: Idp) -> None:
     """The default in production is an address of loopback."""
-    found = check_problems([issuer_settings(idp)], mode="production")
+    reported_problems = check_problems([issuer_settings(idp)], mode="production")
 
-    assert not [one for one in found if one.setting == "listen.metrics"]
+    assert not [problem for problem in reported_problems if problem.setting == "listen.metrics"]
 
 
 def test_addresses_are_parsed() -> None:
@@ -95,9 +97,11 @@ COLLECTORS: dict[str, tuple[dict[str, Any], list[str]]] = {
 @each("case", COLLECTORS)
 def test_the_collector_settings_are_checked(idp: Idp, case: str) -> None:
     """An unreachable collector, or one to which a secret would go in the clear, is an error."""
-    telemetry, wanted = COLLECTORS[case]
-    found = check_problems([issuer_settings(idp)], telemetry=telemetry)
+    telemetry, expected = COLLECTORS[case]
+    reported_problems = check_problems([issuer_settings(idp)], telemetry=telemetry)
 
-    problems = [one for one in found if (one.setting or "").startswith("telemetry.")]
-    assert [one.id for one in problems] == wanted
+    problems = [
+        problem for problem in reported_problems if (problem.setting or "").startswith("telemetry.")
+    ]
+    assert [problem.id for problem in problems] == expected
     assert "s3cret" not in str(problems)

@@ -17,7 +17,7 @@ from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 60
-UP = "gatepost_store_up"
+STORE_UP = "gatepost_store_up"
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def ready(server: Server) -> tuple[int, object]:
 
 def up(server: Server) -> float:
     """Return the metric of the database."""
-    return page_of(server.shared_metrics).value(UP, store="database")
+    return page_of(server.shared_metrics).value(STORE_UP, store="database")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])

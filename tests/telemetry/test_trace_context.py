@@ -6,24 +6,24 @@ from gatepost.telemetry.trace import TraceContext, context_in, outgoing, read_co
 from tests.support.measuring import each
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-GOOD = f"00-{TRACE}-{SPAN}-01"
+TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 
 PARENTS: dict[str, tuple[str, bool]] = {
-    "sampled": (GOOD, True),
+    "sampled": (TRACEPARENT, True),
     "a later version": (f"01-{TRACE}-{SPAN}-01", True),
     "a later version with more": (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", True),
     "a later version that runs on": (f"01-{TRACE}-{SPAN}-01x", False),
-    "version 00 with more": (f"{GOOD}-more", False),
+    "version 00 with more": (f"{TRACEPARENT}-more", False),
     "version ff": (f"ff-{TRACE}-{SPAN}-01", False),
     "no trace": (f"00-{'0' * 32}-{SPAN}-01", False),
     "no span": (f"00-{TRACE}-{'0' * 16}-01", False),
-    "capitals": (GOOD.upper(), False),
+    "capitals": (TRACEPARENT.upper(), False),
     "short": (f"00-{TRACE[1:]}-{SPAN}-01", False),
     "one flag": (f"00-{TRACE}-{SPAN}-1", False),
     "no hexadecimal": (f"00-{'g' * 32}-{SPAN}-01", False),
     "digits of another script": (f"00-{TRACE}-{SPAN}-0\u0661", False),
-    "spaces": (f" {GOOD}", False),
-    "a line more": (f"{GOOD}\n", False),
+    "spaces": (f" {TRACEPARENT}", False),
+    "a line more": (f"{TRACEPARENT}\n", False),
     "empty": ("", False),
     "long": (f"01-{TRACE}-{SPAN}-01-" + "a" * 600, False),
 }
@@ -33,9 +33,9 @@ PARENTS: dict[str, tuple[str, bool]] = {
 @each("case", PARENTS)
 def test_a_parent_is_read_strictly(case: str) -> None:
     """A malformed context is ignored (W3C Trace Context, section 3.2.2)."""
-    text, good = PARENTS[case]
+    text, is_good = PARENTS[case]
 
-    assert (read_context(text) is not None) is good
+    assert (read_context(text) is not None) is is_good
 
 
 STATES: dict[str, tuple[str, int]] = {
@@ -56,17 +56,19 @@ STATES: dict[str, tuple[str, int]] = {
 def test_a_state_that_is_not_well_formed_is_left_out(case: str) -> None:
     """The parent still counts (section 3.3)."""
     text, members = STATES[case]
-    found = read_context(GOOD, text)
+    trace = read_context(TRACEPARENT, text)
 
-    assert found is not None
-    assert len(found.state) == members
+    assert trace is not None
+    assert len(trace.state) == members
 
 
 def test_flags_say_whether_the_caller_samples() -> None:
     """Only the last bit counts; the others are reserved."""
     flags = {text: read_context(f"00-{TRACE}-{SPAN}-{text}") for text in ("00", "01", "02", "ff")}
 
-    assert {text: found.sampled for text, found in flags.items() if found} == {
+    assert {
+        text: trace_context.sampled for text, trace_context in flags.items() if trace_context
+    } == {
         "00": False,
         "01": True,
         "02": False,
@@ -76,9 +78,9 @@ def test_flags_say_whether_the_caller_samples() -> None:
 
 def test_contexts_are_read_from_headers() -> None:
     """Spaces around the value are allowed, as in HTTP; other bytes make it malformed."""
-    found = context_in({b"traceparent": f" {GOOD}\t".encode(), b"tracestate": b"a=1"})
+    trace = context_in({b"traceparent": f" {TRACEPARENT}\t".encode(), b"tracestate": b"a=1"})
 
-    assert found == TraceContext(int(TRACE, 16), int(SPAN, 16), True, (("a", "1"),))
+    assert trace == TraceContext(int(TRACE, 16), int(SPAN, 16), True, (("a", "1"),))
     assert context_in({}) is None
     assert context_in({b"traceparent": b"\xff" * 55}) is None
 

@@ -40,7 +40,7 @@ async def fetch(ctx: CallContext, url: str) -> str:
 
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+CLIENT_CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
 
 
 @contextlib.contextmanager
@@ -90,8 +90,8 @@ def gatepost_server() -> Iterator[ServerWithUpstreams]:
             "tools": {"packs": ["demo"], "load": [__name__]},
             "tenancy": {"create_on_first_use": True},
         }
-        with running_server(idp, [issuer_settings(idp)], **config) as found:
-            yield ServerWithUpstreams(found, collector, configured, other)
+        with running_server(idp, [issuer_settings(idp)], **config) as running:
+            yield ServerWithUpstreams(running, collector, configured, other)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def only_this_test(gatepost_server: ServerWithUpstreams) -> None:
     gatepost_server.collector.since_ns = time.time_ns()
 
 
-def asked(answer: dict[str, Any]) -> dict[str, Any]:
+def request_of(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of the only question in an answer."""
     assert answer["resultType"] == "input_required"
     [request] = answer["inputRequests"].values()
@@ -110,14 +110,16 @@ def asked(answer: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_caller_that_sent_a_context_gets_ours(gatepost_server: ServerWithUpstreams) -> None:
     """The question's `_meta` has the context, and the next round accepts the answer."""
-    first = gatepost_server.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
-    traceparent = asked(first)["_meta"]["traceparent"]
+    first = gatepost_server.ask("name_yourself", {}, {**CLIENT_CAPABILITIES, "traceparent": PARENT})
+    traceparent = request_of(first)["_meta"]["traceparent"]
 
     def span_contexts() -> list[str]:
         spans = [
-            one for one in gatepost_server.collector.spans if one.name == "tools/call name_yourself"
+            span
+            for span in gatepost_server.collector.spans
+            if span.name == "tools/call name_yourself"
         ]
-        return [f"00-{one.trace_id.hex()}-{one.span_id.hex()}-01" for one in spans]
+        return [f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01" for span in spans]
 
     # Others of these tests ask the same; the collector hears of each a moment later.
     eventually(lambda: traceparent in span_contexts(), within=10)
@@ -125,7 +127,7 @@ def test_a_caller_that_sent_a_context_gets_ours(gatepost_server: ServerWithUpstr
     params = {
         "name": "name_yourself",
         "arguments": {},
-        "_meta": {**CAPABLE, "traceparent": PARENT},
+        "_meta": {**CLIENT_CAPABILITIES, "traceparent": PARENT},
         "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
         "requestState": first["requestState"],
     }
@@ -137,7 +139,7 @@ def test_a_caller_that_sent_a_context_gets_ours(gatepost_server: ServerWithUpstr
 
 def test_a_caller_without_a_context_gets_none(gatepost_server: ServerWithUpstreams) -> None:
     """Its questions have no `_meta`."""
-    assert "_meta" not in asked(gatepost_server.ask("name_yourself", {}, CAPABLE))
+    assert "_meta" not in request_of(gatepost_server.ask("name_yourself", {}, CLIENT_CAPABILITIES))
 
 
 def test_only_configured_origins_get_the_context(gatepost_server: ServerWithUpstreams) -> None:
@@ -151,7 +153,7 @@ def test_only_configured_origins_get_the_context(gatepost_server: ServerWithUpst
     assert traceparent is not None
     assert traceparent.endswith("-01")
     assert traceparent.split("-")[1] in {
-        one.trace_id.hex() for one in gatepost_server.collector.spans
+        span.trace_id.hex() for span in gatepost_server.collector.spans
     }
     assert span.kind == span.SPAN_KIND_SERVER
 

@@ -17,7 +17,7 @@ from tests.support.server import (
     running_server,
 )
 
-OPEN = {"create_on_first_use": True}
+OPEN_TENANCY = {"create_on_first_use": True}
 
 
 def hashed(issuer: str, value: str) -> str:
@@ -29,7 +29,7 @@ def hashed(issuer: str, value: str) -> str:
 @pytest.fixture(scope="module")
 def open_server(idp: Idp) -> Iterator[Server]:
     """One issuer whose tokens may bring any tenant."""
-    with running_server(idp, [issuer_settings(idp)], tenancy=OPEN) as server:
+    with running_server(idp, [issuer_settings(idp)], tenancy=OPEN_TENANCY) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def open_server(idp: Idp) -> Iterator[Server]:
 def closed_server(idp: Idp) -> Iterator[Server]:
     """One issuer whose table names the only tenants there are."""
     table = {"acme": "acme", "org_AbC": "globex", "ACME": "shouting"}
-    with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN) as server:
+    with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN_TENANCY) as server:
         yield server
 
 
@@ -48,14 +48,14 @@ def test_an_organisation_within_the_grammar_is_the_tenant(open_server: Server, v
     assert open_server.tenant_of(open_server.token(org_id=value)) == value
 
 
-OUTSIDE = [
+HASHED_VALUES = [
     "Acme", "ACME", "org_AbCdEf", "-acme", "_acme", "x" * 64, "ac me", " acme", "acme ", "acmé",
     "../acme", "acme/..", "acme%2e", ".", "t-" + "a" * 26, "\uff41cme", "acme:globex",
 ]  # fmt: skip
 
 
 @pytest.mark.requirement("A6", "C29")
-@each("value", OUTSIDE)
+@each("value", HASHED_VALUES)
 def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value: str) -> None:
     """An id names a folder, so no lower-casing, cut or cleaning turns it into another's id."""
     token = open_server.token(org_id=value)
@@ -65,10 +65,10 @@ def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value
 
 def test_no_two_organisations_meet_in_one_tenant(open_server: Server) -> None:
     """Spellings that a file system or a careless comparison takes for the same stay apart."""
-    values = ["acme", *OUTSIDE]
-    found = {open_server.tenant_of(open_server.token(org_id=value)) for value in values}
+    values = ["acme", *HASHED_VALUES]
+    tenants = {open_server.tenant_of(open_server.token(org_id=value)) for value in values}
 
-    assert len(found) == len(values)
+    assert len(tenants) == len(values)
 
 
 def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
@@ -111,8 +111,8 @@ def test_a_table_is_the_whole_truth(closed_server: Server, value: str, tenant: s
 @pytest.mark.requirement("C29")
 def test_a_tenant_without_configuration_is_unknown(idp: Idp) -> None:
     """Without `create_on_first_use`, only tenants of some setting exist."""
-    known = {"create_on_first_use": False, "tenants": ["acme"]}
-    with running_server(idp, [issuer_settings(idp)], tenancy=known) as server:
+    tenancy = {"create_on_first_use": False, "tenants": ["acme"]}
+    with running_server(idp, [issuer_settings(idp)], tenancy=tenancy) as server:
         assert server.tenant_of(server.token(org_id="acme")) == "acme"
         assert server.tenant_of(server.token(org_id="globex")) is None
         assert server.tenant_of(server.token(org_id="Acme")) is None
@@ -136,7 +136,7 @@ def two_issuers(idp: Idp) -> Iterator[Server]:
             idp, "b", tenants={"globex": "globex", "acme": "acme-of-b", "both": "shared"}
         ),
     ]
-    with running_server(idp, issuers, tenancy=OPEN) as server:
+    with running_server(idp, issuers, tenancy=OPEN_TENANCY) as server:
         yield server
 
 
@@ -158,7 +158,7 @@ def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
 def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> None:
     """Issuer B claims A's tenant: refused; B's own tenants are created."""
     issuers = [issuer_settings(idp, "a", tenant={"value": "acme"}), issuer_settings(idp, "b")]
-    with running_server(idp, issuers, tenancy=OPEN) as server:
+    with running_server(idp, issuers, tenancy=OPEN_TENANCY) as server:
         assert server.tenant_of(server.token("a", org_id="anything")) == "acme"
         assert server.tenant_of(server.token("b", org_id="globex")) == "globex"
         assert server.tenant_of(server.token("b", org_id="acme")) is None
@@ -171,7 +171,7 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
         issuer_settings(idp, "a", tenant={"value": "acme"}, enabled=False),
         issuer_settings(idp, "b"),
     ]
-    with running_server(idp, issuers, tenancy=OPEN) as server:
+    with running_server(idp, issuers, tenancy=OPEN_TENANCY) as server:
         assert server.tenant_of(server.token("a")) is None
         assert server.tenant_of(server.token("b", org_id="acme")) is None
         assert server.tenant_of(server.token("b", org_id="globex")) == "globex"
@@ -181,7 +181,7 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
 def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
     """A server that skips `check` does not admit more callers by a configuration it refuses."""
     issuers = [issuer_settings(idp, "a"), issuer_settings(idp, "b")]
-    with running_server(idp, issuers, tenancy=OPEN, checked=False) as server:
+    with running_server(idp, issuers, tenancy=OPEN_TENANCY, checked=False) as server:
         assert server.tenant_of(server.token("a", org_id="acme")) is None
         assert server.tenant_of(server.token("b", org_id="acme")) is None
 
@@ -190,12 +190,12 @@ def test_check_demands_tables_where_several_issuers_map_claims(idp: Idp) -> None
     """Each issuer without a table is named; a fixed value is no mapping."""
     a, b = issuer_settings(idp, "a"), issuer_settings(idp, "b")
     table = {"tenants": {"acme": "acme"}}
-    found = [one.setting for one in check_problems([a, b]) if one.id == "authz.E019"]
+    settings = [problem.setting for problem in check_problems([a, b]) if problem.id == "authz.E019"]
 
-    assert found == ["issuers[0].tenants", "issuers[1].tenants"]
+    assert settings == ["issuers[0].tenants", "issuers[1].tenants"]
     assert check_errors([a | table, b]) == ["authz.E019"]
     assert check_errors([a | table, b | {"tenants": {"x": "globex"}}]) == []
-    assert check_errors([a | {"tenant": {"value": "acme"}}, b], tenancy=OPEN) == []
+    assert check_errors([a | {"tenant": {"value": "acme"}}, b], tenancy=OPEN_TENANCY) == []
 
 
 def test_check_refuses_a_tenant_that_a_value_and_a_table_share(idp: Idp) -> None:

@@ -17,7 +17,7 @@ from tests.support.server import (
 )
 
 TEMPLATE = "/t/{tenant}/mcp"
-HERE = ["acme", "nobody"]
+TENANT_NAMES = ["acme", "nobody"]
 """A tenant that exists, and one that does not."""
 
 
@@ -125,31 +125,31 @@ def test_a_verdict_holds_for_the_resource_it_was_made_for(server: Server) -> Non
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
 
 
-@each("place", [0, 1])
+@each("position", [0, 1])
 @each("method", METHODS)
 @each("signed_in", [False, True])
 def test_the_document_of_an_unknown_tenant_is_like_any_unknown_path(
-    server: Server, place: int, method: str, signed_in: bool
+    server: Server, position: int, method: str, signed_in: bool
 ) -> None:
     """A client that tries names learns no more than from a path that does not exist."""
     token = server.token("a", tenant="acme") if signed_in else None
-    unknown = metadata_paths("nobody")[place]
+    unknown = metadata_paths("nobody")[position]
     # The same place with no tenant that could exist, and one that no route knows.
-    others = [metadata_paths("Nobody")[place], unknown.replace("/t/", "/x/")]
+    others = [metadata_paths("Nobody")[position], unknown.replace("/t/", "/x/")]
     seen = [looks(server.client.send(method, where, token=token)) for where in (unknown, *others)]
 
     assert seen[0][0] == 401
     assert seen[0] == seen[1] == seen[2]
 
 
-ASKED = {
+TOKEN_CASES = {
     "nobody signed in": None,
     "garbage": "garbage",
     "another tenant's token": "globex",
 }
 
 
-@each("who", ASKED)
+@each("who", TOKEN_CASES)
 @each("method", ["POST", "GET", "DELETE", "PUT"])
 def test_the_endpoint_does_not_tell_which_tenants_there_are(
     server: Server, who: str, method: str
@@ -161,10 +161,10 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
     without a token), so a client that knows a tenant's name can learn that the tenant exists.
     No other answer may tell it, and no answer lists the names.
     """
-    credential = ASKED[who]
+    credential = TOKEN_CASES[who]
     token = server.token("g", tenant="globex") if credential == "globex" else credential
     seen = []
-    for tenant in HERE:
+    for tenant in TENANT_NAMES:
         # With GET and the like too: the gate comes before the verb.
         body = message("ping") if method == "POST" else b""
         answer = server.client.send(method, path(tenant), body=body, token=token)
@@ -186,14 +186,14 @@ def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
 def test_the_probe_still_says_how_many_issuers_can_be_checked(server: Server) -> None:
     """An operator sees an outage without the names."""
     server.client.whoami(server.token("a", tenant="acme"), path=path("acme"))
-    told = json.loads(server.client.send("GET", "/readyz").body)
+    report = json.loads(server.client.send("GET", "/readyz").body)
 
-    assert told["status"] == "ok"
-    assert sum(told["issuers"].values()) == 2
-    assert told["issuers"]["ready"] >= 1
+    assert report["status"] == "ok"
+    assert sum(report["issuers"].values()) == 2
+    assert report["issuers"]["ready"] >= 1
 
 
-HOSTILE = [
+HOSTILE_PATHS = [
     "/t/../mcp", "/t/./mcp", "/t//mcp", "/t/mcp", "/t/Acme/mcp", "/t/ACME/mcp", "/t/acme%2f/mcp",
     "/t/acme%2F..%2Fglobex/mcp", "/t/%2e%2e/mcp", "/t/globex/../acme/mcp", "/t/acme/mcp/",
     "/t/acme/mcp%0a", "/t/acme%0a/mcp", "/t/acme%00/mcp", "/t/acme%20/mcp", "/t/acme;x/mcp",
@@ -206,7 +206,7 @@ HOSTILE = [
 
 
 @pytest.mark.requirement("W15", "C14")
-@each("target", HOSTILE, ids=lambda target: target[:40])
+@each("target", HOSTILE_PATHS, ids=lambda target: target[:40])
 def test_no_other_spelling_of_a_path_reaches_a_tenant(server: Server, target: str) -> None:
     """With or without a good token, a path that is no tenant's resource is an unknown path."""
     with server.nothing_runs():
@@ -258,8 +258,10 @@ def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
 
     assert first == second
     assert (first[0], caller["tenant"]) == (200, "acme")
-    told = [one.id for one in check_problems([issuer_settings(idp)], TEMPLATE, tenancy=free)]
-    assert told == ["authz.W006", "config.W082"]  # W082: no person has the role to approve
+    settings = [
+        problem.id for problem in check_problems([issuer_settings(idp)], TEMPLATE, tenancy=free)
+    ]
+    assert settings == ["authz.W006", "config.W082"]  # W082: no person has the role to approve
 
 
 def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:

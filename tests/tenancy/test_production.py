@@ -181,7 +181,11 @@ def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
 @pytest.mark.requirement("O7")
 def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
     """It ended TLS and says so."""
-    assert [one.status for one in behind.answers(("X-Forwarded-Proto", "https"))] == [200, 401, 200]
+    assert [answer.status for answer in behind.answers(("X-Forwarded-Proto", "https"))] == [
+        200,
+        401,
+        200,
+    ]
 
 
 @pytest.mark.requirement("O7")
@@ -198,10 +202,10 @@ def test_without_the_proxys_header_the_connection_counts_as_plain(
     """A token that came in the clear opens nothing, and not even the metadata is answered."""
     answers = behind.answers(*fields)
 
-    assert {one.status for one in answers} == {400}
-    assert all(b"https_required" in one.body for one in answers)
-    assert all(b"X-Forwarded-Proto: https" in one.body for one in answers)
-    assert all(b"listen.trusted_proxies" in one.body for one in answers)
+    assert {answer.status for answer in answers} == {400}
+    assert all(b"https_required" in answer.body for answer in answers)
+    assert all(b"X-Forwarded-Proto: https" in answer.body for answer in answers)
+    assert all(b"listen.trusted_proxies" in answer.body for answer in answers)
     assert behind.token.rsplit(".", 1)[-1] not in behind.process.output
 
 
@@ -212,7 +216,7 @@ def test_an_untrusted_client_cannot_vouch_for_https(
     """Gatepost takes the header from the configured proxies only."""
     tree = settings(free_port(), authority, idp, out, trusted_proxies=["10.0.0.0/8"])
     with serving(tmp_path, tree, idp) as server:
-        assert {one.status for one in server.answers(("X-Forwarded-Proto", "https"))} == {400}
+        assert {answer.status for answer in server.answers(("X-Forwarded-Proto", "https"))} == {400}
 
 
 @pytest.mark.requirement("O3", "O7")

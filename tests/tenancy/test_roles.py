@@ -37,7 +37,7 @@ def server(idp: Idp) -> Iterator[Server]:
         yield server
 
 
-HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
+ROLE_CLAIMS: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
     ({"roles": ["tool-approver"]}, ["approver"]),
     ({"roles": "tool-approver"}, ["approver"]),
@@ -57,7 +57,7 @@ HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.requirement("A6", "C22")
-@each(("claims", "roles"), HOLDERS)
+@each(("claims", "roles"), ROLE_CLAIMS)
 def test_a_role_is_given_by_rule_only(
     server: Server, claims: dict[str, Any], roles: list[str]
 ) -> None:
@@ -109,7 +109,7 @@ def test_check_knows_the_roles(idp: Idp) -> None:
     assert check_errors([issuer_settings(idp, tenants=TABLE, roles=empty)]) == ["authz.E028"]
 
 
-SUSPENDED = -31001
+SUSPENDED_CODE = -31001
 
 
 @pytest.mark.requirement("A-28")
@@ -121,7 +121,7 @@ def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: s
         answer = server.client.ask(server.token(org_id="globex"), method, params)
 
     assert answer.status == 200
-    assert failure(answer)["code"] == SUSPENDED
+    assert failure(answer)["code"] == SUSPENDED_CODE
     assert json.loads(answer.body)["id"] == 1
     assert answer.field("www-authenticate") is None
 
@@ -129,12 +129,12 @@ def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: s
 @pytest.mark.requirement("A-28")
 def test_a_suspended_tenant_opens_no_session(server: Server) -> None:
     """The handshake of the older era is answered in the same way."""
-    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+    initialize_params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
     answer = server.client.send(
-        "POST", body=message("initialize", asked), token=server.token(org_id="globex")
+        "POST", body=message("initialize", initialize_params), token=server.token(org_id="globex")
     )
 
-    assert (answer.status, failure(answer)["code"]) == (200, SUSPENDED)
+    assert (answer.status, failure(answer)["code"]) == (200, SUSPENDED_CODE)
     assert answer.field("mcp-session-id") is None
 
 
@@ -158,7 +158,9 @@ def test_an_unknown_caller_does_not_learn_who_is_suspended(server: Server) -> No
 
 def test_check_warns_of_an_unknown_suspended_tenant(idp: Idp) -> None:
     """A misspelt id suspends no tenant."""
-    one = issuer_settings(idp, tenants=TABLE)
+    issuer_table = issuer_settings(idp, tenants=TABLE)
     tenancy = {"create_on_first_use": False, "suspended": ["globx"]}
 
-    assert "config.W001" in {problem.id for problem in check_problems([one], tenancy=tenancy)}
+    assert "config.W001" in {
+        problem.id for problem in check_problems([issuer_table], tenancy=tenancy)
+    }

@@ -42,11 +42,17 @@ def test_a_session_outlives_rotations_until_its_key_is_removed(server: ServerPro
     new = server.client.open(token)
 
     assert old.partition(".")[0] != new.partition(".")[0]
-    assert [server.client.within(token, one).status for one in (old, new)] == [200, 200]
+    assert [server.client.within(token, session_id).status for session_id in (old, new)] == [
+        200,
+        200,
+    ]
 
     keyring(server.folder, "rotate", "--keep", "1")
     server.hang_up()
-    assert [server.client.within(token, one).status for one in (old, new)] == [404, 200]
+    assert [server.client.within(token, session_id).status for session_id in (old, new)] == [
+        404,
+        200,
+    ]
 
 
 @pytest.mark.requirement("S-16")
@@ -57,7 +63,10 @@ def test_an_id_of_another_ring_is_like_one_that_never_was(server: ServerProcess)
     (server.folder / "keyring.json").unlink()
     keyring(server.folder, "new")
     server.hang_up()
-    answers = [server.client.within(token, one) for one in (session, "garbage", session + "x")]
+    answers = [
+        server.client.within(token, session_id)
+        for session_id in (session, "garbage", session + "x")
+    ]
 
     assert {answer.status for answer in answers} == {404}
     assert len({str(failure(answer)) for answer in answers}) == 1

@@ -16,7 +16,7 @@ from tests.support.issuers import Idp
 from tests.support.server import CALLS, Server, issuer_settings, running_server
 
 TOOLS = {"packs": [], "load": [__name__]}
-IMPLIED = {"c": ["a"]}
+IMPLIED_SCOPES = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
 Open = Callable[[frozenset[str] | None], Server]
 
@@ -24,7 +24,7 @@ Open = Callable[[frozenset[str] | None], Server]
 pack = Pack("scoped")
 
 
-NEEDS: dict[str, frozenset[str]] = {
+NEEDED_SCOPES: dict[str, frozenset[str]] = {
     "open": frozenset(),
     "needs_a": frozenset({"a"}),
     "needs_b": frozenset({"b"}),
@@ -84,7 +84,7 @@ def opened(idp: Idp) -> Iterator[Open]:
 
         def open_(obtainable: frozenset[str] | None) -> Server:
             if obtainable not in running:
-                scopes: dict[str, Any] = {"implied": IMPLIED}
+                scopes: dict[str, Any] = {"implied": IMPLIED_SCOPES}
                 if obtainable is not None:
                     scopes["obtainable"] = sorted(obtainable)
                 issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
@@ -108,20 +108,20 @@ def test_a_list_and_a_call_never_disagree(
     """
     server = opened(obtainable)
     token = server.token(scope=" ".join(sorted(granted)))
-    held = granted | {"a"} if "c" in granted else granted
-    reachable = NEEDS.keys() if obtainable is None else within(held | obtainable)
+    held_scopes = granted | {"a"} if "c" in granted else granted
+    reachable = NEEDED_SCOPES.keys() if obtainable is None else within(held_scopes | obtainable)
 
     assert server.client.listed(token) == sorted(reachable)
-    for name, needed in NEEDS.items():
+    for name, needed in NEEDED_SCOPES.items():
         answer = server.client.call(token, name)
         if name not in reachable:
             nothing = "x" * len(name)
             assert looks(answer, name=name) == looks(
                 server.client.call(token, nothing), name=nothing
             )
-        elif needed <= held and name != "needs_abc":
+        elif needed <= held_scopes and name != "needs_abc":
             assert answer.status == 200
-        elif needed <= held:
+        elif needed <= held_scopes:
             assert (answer.status, "acr_values" in challenge_of(answer)) == (401, True)
         else:
             assert answer.status == 403
@@ -129,7 +129,7 @@ def test_a_list_and_a_call_never_disagree(
 
 
 def within(scopes: frozenset[str]) -> list[str]:
-    return [name for name, needed in NEEDS.items() if needed <= scopes]
+    return [name for name, needed in NEEDED_SCOPES.items() if needed <= scopes]
 
 
 @pytest.mark.requirement("TL-11", "A-12")
@@ -228,11 +228,17 @@ def signed_in(acr: str, seconds_ago: int) -> dict[str, Any]:
     return {"acr": acr, "auth_time": int(time.time()) - seconds_ago}
 
 
-WEAK = [{}, {"acr": "phr"}, signed_in("pwd", 0), signed_in("phr", 400), signed_in("PHR", 0)]
+WEAK_SIGN_INS = [
+    {},
+    {"acr": "phr"},
+    signed_in("pwd", 0),
+    signed_in("phr", 400),
+    signed_in("PHR", 0),
+]
 
 
 @pytest.mark.requirement("A-12", "A-15")
-@pytest.mark.parametrize("claims", WEAK)
+@pytest.mark.parametrize("claims", WEAK_SIGN_INS)
 def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
     server: Server, claims: dict[str, Any]
 ) -> None:

@@ -33,7 +33,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 OWNER: dict[str, Any] = {"org_id": "both", "sub": "alice", "client_id": "client-1"}
-OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+OTHER_CALLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "same tenant, other subject": ("main", {"sub": "bob"}),
     "other tenant": ("main", {"org_id": "globex"}),
     "same subject at another issuer": ("twin", {}),
@@ -44,11 +44,11 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.requirement("W24", "S-20", "DE-06")
-@each("who", OTHERS)
+@each("who", OTHER_CALLERS)
 @each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
 def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str) -> None:
     """404 as for an id that never was, nothing runs, and the owner goes on."""
-    name, changes = OTHERS[who]
+    name, changes = OTHER_CALLERS[who]
     session = server.client.open(server.token(**OWNER), version)
     foreign = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
@@ -107,8 +107,8 @@ def impatient(services: Services) -> None:
 @pytest.fixture(scope="module")
 def short(idp: Idp) -> Iterator[Server]:
     """Calls may outlive their token by a second instead of the usual time, and nothing is late."""
-    one = issuer_settings(idp, tenants=TABLE, leeway_s=0)
-    with running_server(idp, [one], prepare=impatient) as server:
+    issuer_table = issuer_settings(idp, tenants=TABLE, leeway_s=0)
+    with running_server(idp, [issuer_table], prepare=impatient) as server:
         yield server
 
 
@@ -168,7 +168,7 @@ def test_a_tools_own_time_limit_still_comes_first(idp: Idp) -> None:
     """A token that lasts changes nothing about a tool that takes too long."""
     tools = {"packs": [], "load": ["slow_tool.py"]}
     with open("slow_tool.py", "w", encoding="utf-8") as file:
-        file.write(SLOW)
+        file.write(SLOW_PACK)
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], tools=tools) as server:
         outcome = result(server.client.call(server.token(), "never"))
 
@@ -176,7 +176,7 @@ def test_a_tools_own_time_limit_still_comes_first(idp: Idp) -> None:
     assert "within 0.2 seconds" in outcome["content"][0]["text"]
 
 
-SLOW = '''
+SLOW_PACK = '''
 import asyncio
 from gatepost import CallContext, Pack
 
@@ -196,17 +196,17 @@ def strings_held_by(root: object) -> Iterator[str | bytes]:
     seen: set[int] = set()
     waiting: list[object] = [root]
     while waiting:
-        held = waiting.pop()
-        if id(held) in seen or isinstance(held, type):
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, type):
             continue
-        seen.add(id(held))
-        if isinstance(held, str | bytes):
-            yield held
+        seen.add(id(value))
+        if isinstance(value, str | bytes):
+            yield value
         elif len(seen) < 200_000:
-            waiting += gc.get_referents(held)
+            waiting += gc.get_referents(value)
             # Frozen structs may be left out of the collector's sight.
             waiting += [
-                getattr(held, name, None) for name in getattr(type(held), "__struct_fields__", ())
+                getattr(value, name, None) for name in getattr(type(value), "__struct_fields__", ())
             ]
 
 
@@ -224,16 +224,16 @@ def test_a_token_is_kept_nowhere(server: Server) -> None:
     }
     texts = [str(server.client.call(token, "record_write")) for token in tokens.values()]
     texts += [str(server.client.call(token, "record_write")) for token in tokens.values()]
-    held = list(strings_held_by(server.services.decisions))
-    held += strings_held_by(server.services.verifier)
+    strings = list(strings_held_by(server.services.decisions))
+    strings += strings_held_by(server.services.verifier)
 
-    assert "acme" in held, "the search does not see into the cache"
+    assert "acme" in strings, "the search does not see into the cache"
     for who, token in tokens.items():
         secret = token.rsplit(".", 1)[-1][-40:]
         assert not [text for text in texts if secret in text], who
         assert secret not in server.log(), who
-        assert not [one for one in held if (secret in one if isinstance(one, str)
-                                            else secret.encode() in one)], who  # fmt: skip
+        assert not [string for string in strings if (secret in string if isinstance(string, str)
+                                            else secret.encode() in string)], who  # fmt: skip
 
 
 @pytest.mark.requirement("A-17")

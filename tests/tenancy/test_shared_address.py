@@ -13,14 +13,14 @@ from tests.support.server import Server, issuer_settings, running_server
 pytestmark = pytest.mark.requirement("W23")
 
 RESOURCE = "https://mcp.example.com/mcp"
-ONE = {"failures_per_second": 0.001, "requests_per_second": 0, "cached_tokens": 1}
+ONE_FAILURE = {"failures_per_second": 0.001, "requests_per_second": 0, "cached_tokens": 1}
 """One failure, and the next in a quarter of an hour."""
 
 
 @pytest.fixture
 def home(idp: Idp) -> Iterator[Server]:
     with running_server(
-        idp, [issuer_settings(idp, tenants={"acme": "acme"}, leeway_s=0)], limits=ONE
+        idp, [issuer_settings(idp, tenants={"acme": "acme"}, leeway_s=0)], limits=ONE_FAILURE
     ) as home:
         yield home
 
@@ -39,33 +39,35 @@ def forged(home: Server, **claims: object) -> str:
 
 def test_a_token_that_was_good_passes_whatever_comes_from_its_address(home: Server) -> None:
     """Once, 39 bad tokens a second made Gatepost refuse 28 of 40 calls with good tokens."""
-    known, unseen = home.token(sub="known"), home.token(sub="unseen")
-    assert status(home, known) == 200
+    known_token, unseen = home.token(sub="known"), home.token(sub="unseen")
+    assert status(home, known_token) == 200
     assert [status(home, forged(home)) for _ in range(3)] == [401, 429, 429]
 
-    assert [status(home, known) for _ in range(20)] == [200] * 20
+    assert [status(home, known_token) for _ in range(20)] == [200] * 20
     assert status(home, unseen) == 429
 
 
 def test_it_passes_also_when_its_verdict_has_lapsed(home: Server) -> None:
     """A verdict lasts a minute at most; the memory of accepted tokens is longer."""
-    known = home.token()
-    assert status(home, known) == 200
+    known_token = home.token()
+    assert status(home, known_token) == 200
     assert status(home, home.token()) == 200
     assert len(home.services.decisions) == 1
     assert [status(home, forged(home)) for _ in range(2)] == [401, 429]
 
-    assert status(home, known) == 200
+    assert status(home, known_token) == 200
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_token_that_resembles_a_good_one_counts_as_forged(home: Server, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_token_that_resembles_a_good_one_counts_as_forged(home: Server, position: int) -> None:
     """The whole token is what is known: neither header nor claims nor signature alone."""
-    known = home.token()
-    assert status(home, known) == 200
+    known_token = home.token()
+    assert status(home, known_token) == 200
     other = home.token(sub="other").split(".")
-    parts = known.split(".")
-    parts[place] = other[place] if place else home.tokens().token(header={"a": 1}).split(".")[0]
+    parts = known_token.split(".")
+    parts[position] = (
+        other[position] if position else home.tokens().token(header={"a": 1}).split(".")[0]
+    )
     assert [status(home, ".".join(parts)) for _ in range(3)] == [401, 429, 429]
 
 
@@ -84,13 +86,13 @@ def test_genuine_tokens_that_are_too_old_or_too_weak_are_no_attack(home: Server)
 
 def test_a_token_that_is_refused_is_known_no_more(home: Server) -> None:
     """Its signature would be checked as often as it comes."""
-    known = home.token()
-    assert status(home, known) == 200
+    known_token = home.token()
+    assert status(home, known_token) == 200
     services = home.services
     services.decisions.forget(lambda caller: True)
     services.keys.retain([])
     home.idp.issuer("main", [jwk(rsa_key("stranger"))])
-    assert [status(home, known) for _ in range(3)] == [401, 429, 429]
+    assert [status(home, known_token) for _ in range(3)] == [401, 429, 429]
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -99,5 +101,5 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in (*range(MIN_ACCEPTED), 0, MIN_ACCEPTED):
         seen.add(b"%d" % number, RESOURCE)
 
-    known = [number for number in range(4) if seen.has(b"%d" % number, RESOURCE)]
-    assert (len(seen), known) == (MIN_ACCEPTED, [0, 2, 3])
+    numbers = [number for number in range(4) if seen.has(b"%d" % number, RESOURCE)]
+    assert (len(seen), numbers) == (MIN_ACCEPTED, [0, 2, 3])

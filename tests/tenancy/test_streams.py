@@ -18,7 +18,7 @@ from tests.support.server import issuer_settings
 
 ATTEMPTS = 400
 """Streams after which two processes that share a socket must both have one."""
-WANTED = {"notifications": {"toolsListChanged": True}}
+TOOLS_FILTER = {"notifications": {"toolsListChanged": True}}
 
 
 class Stream:
@@ -42,7 +42,7 @@ class Stream:
 @contextlib.contextmanager
 def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
-    fields, body = modern("subscriptions/listen", WANTED)
+    fields, body = modern("subscriptions/listen", TOOLS_FILTER)
     headers = dict(fields) | {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
@@ -84,19 +84,19 @@ def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
 def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
     """A stream at each of the two workers."""
     with contextlib.ExitStack() as stack:
-        found: dict[str, Stream] = {}
+        opened_streams: dict[str, Stream] = {}
         for _ in range(ATTEMPTS):
             opening = contextlib.ExitStack()
             stream = opening.enter_context(listening(crew.client, token))
-            if stream.worker in found:
+            if stream.worker in opened_streams:
                 opening.close()
                 continue
             stack.enter_context(opening)
-            found[stream.worker] = stream
-            if len(found) == 2:
+            opened_streams[stream.worker] = stream
+            if len(opened_streams) == 2:
                 break
-        assert len(found) == 2
-        yield [*found.values()]
+        assert len(opened_streams) == 2
+        yield [*opened_streams.values()]
 
 
 @pytest.mark.requirement("SU-07", "N23")
@@ -135,13 +135,13 @@ def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
 ) -> None:
     """Suspended, no longer trusted, or without a scope that is needed now; the others go on."""
     lost = server.token("second", org_id="b", scope="")
-    kept = server.token(scope="files:write")
+    token = server.token(scope="files:write")
     changes: dict[str, Any] = {
         "tenant": {"tenancy": {"create_on_first_use": False, "suspended": ["b"]}},
         "issuer": {"issuers": issuers(idp)[:1]},
         "baseline": {"scopes": {"baseline": ["files:write"]}},
     }[what]
-    with listening(server.client, lost) as theirs, listening(server.client, kept) as ours:
+    with listening(server.client, lost) as theirs, listening(server.client, token) as ours:
         server.reload(**changes)
         assert theirs.next()["result"]["resultType"] == "complete"
         assert theirs.next() is None

@@ -14,24 +14,24 @@ from tests.support.issuers import ABSENT, Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.server import Server, check_problems, running_server
 
-ONE = "11111111-aaaa-4bbb-8ccc-000000000001"
-TWO = "22222222-aaaa-4bbb-8ccc-000000000002"
-UNKNOWN = "99999999-aaaa-4bbb-8ccc-000000000009"
+FIRST_TENANT = "11111111-aaaa-4bbb-8ccc-000000000001"
+SECOND_TENANT = "22222222-aaaa-4bbb-8ccc-000000000002"
+UNKNOWN_TENANT = "99999999-aaaa-4bbb-8ccc-000000000009"
 OTHER_KEY = signer(rsa_key("other"), "RS256")
 AUDIENCE = "api://gatepost"
 
 
 def entra(idp: Idp, **settings: Any) -> dict[str, Any]:
     """A multi-tenant application: any organisation's issuer fits, two are customers."""
-    for tid in (ONE, UNKNOWN):
+    for tid in (FIRST_TENANT, UNKNOWN_TENANT):
         idp.issuer(f"{tid}/v2.0", [f.jwk(rsa_key())])
-    idp.issuer(f"{TWO}/v2.0", [f.jwk(rsa_key("other"))])
+    idp.issuer(f"{SECOND_TENANT}/v2.0", [f.jwk(rsa_key("other"))])
     return {
         "issuer": f"{idp.base}/{{tid}}/v2.0",
         "preset": "entra-v2",
         "audiences": [AUDIENCE],
         "tenant": {"issuer": True},
-        "tenants": {ONE: "acme", TWO: "globex"},
+        "tenants": {FIRST_TENANT: "acme", SECOND_TENANT: "globex"},
     } | settings
 
 
@@ -41,7 +41,7 @@ def server(idp: Idp) -> Iterator[Server]:
         yield server
 
 
-def token(server: Server, org: str = ONE, **claims: Any) -> str:
+def token(server: Server, org: str = FIRST_TENANT, **claims: Any) -> str:
     """An access token as Entra's v2 endpoint makes it for an organisation."""
     usual = {
         "iss": server.idp.issuer(f"{org}/v2.0"),
@@ -56,14 +56,14 @@ def token(server: Server, org: str = ONE, **claims: Any) -> str:
         "client_id": ABSENT,
         "org_id": ABSENT,
     }
-    sign = claims.pop("sign", OTHER_KEY if org == TWO else None)
+    sign = claims.pop("sign", OTHER_KEY if org == SECOND_TENANT else None)
     return TokenFactory(server.idp.base, AUDIENCE).token(
         header={"typ": "JWT"}, sign=sign, **usual | claims
     )
 
 
 @pytest.mark.requirement("C12", "A6")
-@pytest.mark.parametrize(("tid", "tenant"), [(ONE, "acme"), (TWO, "globex")])
+@pytest.mark.parametrize(("tid", "tenant"), [(FIRST_TENANT, "acme"), (SECOND_TENANT, "globex")])
 def test_each_organisation_of_the_table_is_its_tenant(
     server: Server, tid: str, tenant: str
 ) -> None:
@@ -74,11 +74,23 @@ def test_each_organisation_of_the_table_is_its_tenant(
 @pytest.mark.requirement("C12", "C29")
 def test_an_organisation_that_is_no_customer_is_refused(server: Server) -> None:
     """Any person can have an organisation at the provider, with a real issuer and real keys."""
-    assert server.tenant_of(token(server, UNKNOWN)) is None
+    assert server.tenant_of(token(server, UNKNOWN_TENANT)) is None
 
 
 @pytest.mark.requirement("C29", "C12")
-@pytest.mark.parametrize("tid", [TWO, UNKNOWN, "", ONE.upper(), None, [ONE], ABSENT, f"{ONE}\n"])
+@pytest.mark.parametrize(
+    "tid",
+    [
+        SECOND_TENANT,
+        UNKNOWN_TENANT,
+        "",
+        FIRST_TENANT.upper(),
+        None,
+        [FIRST_TENANT],
+        ABSENT,
+        f"{FIRST_TENANT}\n",
+    ],
+)
 def test_the_issuer_and_the_claim_say_the_same(server: Server, tid: Any) -> None:
     """A provider that signs for all with shared keys repeats the organisation in a claim."""
     assert server.tenant_of(token(server, tid=tid)) is None
@@ -99,7 +111,7 @@ NOT_ISSUERS = [
 @each("issuer", NOT_ISSUERS, ids=ascii)
 def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issuer: str) -> None:
     """Gatepost asks no server about an issuer that only resembles the template."""
-    named = issuer.replace("{base}", server.idp.base).replace("{ONE}", ONE)
+    named = issuer.replace("{base}", server.idp.base).replace("{ONE}", FIRST_TENANT)
     before = server.idp.hits.total()
 
     assert server.tenant_of(token(server, iss=named)) is None
@@ -109,10 +121,10 @@ def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issu
 @pytest.mark.requirement("N16", "C11")
 def test_each_concrete_issuer_has_its_own_keys(server: Server) -> None:
     """Under one key id: what organisation two signed does not open organisation one."""
-    assert server.tenant_of(token(server, ONE)) == "acme"
-    assert server.tenant_of(token(server, TWO)) == "globex"
-    assert server.tenant_of(token(server, ONE, sign=OTHER_KEY)) is None
-    assert server.tenant_of(token(server, TWO, sign=signer(rsa_key(), "RS256"))) is None
+    assert server.tenant_of(token(server, FIRST_TENANT)) == "acme"
+    assert server.tenant_of(token(server, SECOND_TENANT)) == "globex"
+    assert server.tenant_of(token(server, FIRST_TENANT, sign=OTHER_KEY)) is None
+    assert server.tenant_of(token(server, SECOND_TENANT, sign=signer(rsa_key(), "RS256"))) is None
 
 
 REALMS = "/t/{tenant}/mcp"
@@ -199,19 +211,29 @@ def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, 
         document = json.loads(server.client.send("GET", f"/mcp{WELL_KNOWN}").body)
         assert server.tenant_of(token(server)) == "acme"
 
-    assert document["authorization_servers"] == [idp.issuer(f"{tid}/v2.0") for tid in (ONE, TWO)]
+    assert document["authorization_servers"] == [
+        idp.issuer(f"{tid}/v2.0") for tid in (FIRST_TENANT, SECOND_TENANT)
+    ]
 
 
 def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
     """A template that nothing fills leaves a document with nothing to list."""
     open_ = {"create_on_first_use": True}
-    lost = [one for one in check_problems([realms(idp)], tenancy=open_) if one.id == "authz.W007"]
+    lost = [
+        problem
+        for problem in check_problems([realms(idp)], tenancy=open_)
+        if problem.id == "authz.W007"
+    ]
     by_claim = realms(idp, tenant={"claim": "org_id"}, tenants={"acme": "acme"})
 
-    assert [(one.setting, one.level) for one in lost] == [("issuers[0].issuer", "warning")]
-    assert "authz.W007" in {one.id for one in check_problems([by_claim], REALMS)}
-    assert "authz.W007" not in {one.id for one in check_problems([entra(idp, tenant={})], REALMS)}
-    assert "authz.W003" in {one.id for one in check_problems([entra(idp)])}
+    assert [(problem.setting, problem.level) for problem in lost] == [
+        ("issuers[0].issuer", "warning")
+    ]
+    assert "authz.W007" in {problem.id for problem in check_problems([by_claim], REALMS)}
+    assert "authz.W007" not in {
+        problem.id for problem in check_problems([entra(idp, tenant={})], REALMS)
+    }
+    assert "authz.W003" in {problem.id for problem in check_problems([entra(idp)])}
 
 
 def test_issuers_that_an_attacker_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
@@ -223,17 +245,17 @@ def test_issuers_that_an_attacker_makes_up_keep_no_new_tenant_waiting(idp: Idp) 
     members = [f"33333333-aaaa-4bbb-8ccc-{number:012}" for number in range(10)]
     with running_server(idp, [entra(idp, tenants={})], **settings) as server:
 
-        def asked(org: str, peer: str) -> int:
+        def status_of(org: str, peer: str) -> int:
             fields = [("X-Forwarded-For", peer), ("X-Forwarded-Proto", "https")]
             return server.client.call(token(server, org), fields=fields).status
 
         made_up = [
-            asked(f"44444444-aaaa-4bbb-8ccc-{number:012}", "192.0.2.66")
+            status_of(f"44444444-aaaa-4bbb-8ccc-{number:012}", "192.0.2.66")
             for number in range(UNPROVEN + 1)
         ]
         for member in members:
             idp.issuer(f"{member}/v2.0", [f.jwk(rsa_key())])
-        welcomed = [asked(org, f"198.51.100.{at}") for at, org in enumerate(members, start=1)]
+        welcomed = [status_of(org, f"198.51.100.{at}") for at, org in enumerate(members, start=1)]
 
     assert set(made_up) == {503}
     assert welcomed == [200] * len(members)

@@ -28,13 +28,13 @@ async def move(ctx: CallContext, to: str) -> str:
 @pack.tool
 async def ask_around(ctx: CallContext) -> str:
     """Ask one thing after the other."""
-    name = await ctx.ask("Name?", NAMED)
+    name = await ctx.ask("Name?", NAME_SCHEMA)
     page = await ctx.ask_url("Pay.", "https://pay.example.com/")
-    told = await ctx.sample("Say hi.", max_tokens=5)
-    return f"{name.action} {name.content} {page.action} {told.content}"
+    sampled = await ctx.sample("Say hi.", max_tokens=5)
+    return f"{name.action} {name.content} {page.action} {sampled.content}"
 
 
-NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+NAME_SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 @pack.tool
@@ -56,7 +56,7 @@ async def wait_for_ever(ctx: CallContext) -> None:
 async def survey(ctx: CallContext) -> Image:
     """Survey the office."""
     await ctx.progress(1, message="measuring")
-    if not (await ctx.ask("Go on?", NAMED)).content:
+    if not (await ctx.ask("Go on?", NAME_SCHEMA)).content:
         raise ToolFailure("denied", "Then not.")
     return Image(PIXEL)
 
@@ -89,12 +89,16 @@ async def test_each_client_is_the_caller_that_its_token_proves() -> None:
     """Tenant, subject, scopes and roles come through the gate, and tenants see their own."""
     async with serving(pack, "demo") as server:
         bob = server.client("globex", subject="bob", scopes={"a", "b"}, roles={"admin"})
-        told = (await bob.call("whoami")).structured
+        structured = (await bob.call("whoami")).structured
         robot = (await server.client(machine=True, subject="bot").call("whoami")).structured
-        read = [await one.read("office://bern") for one in (bob, server.client())]
+        read = [await answer.read("office://bern") for answer in (bob, server.client())]
 
-    assert (told["tenant"], told["subject"], told["roles"]) == ("globex", "bob", ["admin"])
-    assert set(told["scopes"]) == {"a", "b"}
+    assert (structured["tenant"], structured["subject"], structured["roles"]) == (
+        "globex",
+        "bob",
+        ["admin"],
+    )
+    assert set(structured["scopes"]) == {"a", "b"}
     assert (robot["tenant"], robot["subject_kind"]) == ("acme", "client")
     assert read == [["bern of globex"], ["bern of acme"]]
 
@@ -165,7 +169,7 @@ async def test_the_clock_ends_what_is_due() -> None:
 
 async def test_a_client_answers_what_it_is_asked() -> None:
     """Forms, pages and sampling; a client without answers cannot be asked."""
-    asked: list[Any] = []
+    requests: list[Any] = []
     sampled = {
         "role": "assistant",
         "content": {"type": "text", "text": "hi"},
@@ -174,7 +178,7 @@ async def test_a_client_answers_what_it_is_asked() -> None:
     }
 
     def answer(request: Mapping[str, Any]) -> Any:
-        asked.append((request["method"], request.get("message")))
+        requests.append((request["method"], request.get("message")))
         if request["method"] == "sampling/createMessage":
             return sampled
         return True if request.get("mode") == "url" else {"name": "Ann"}
@@ -183,13 +187,13 @@ async def test_a_client_answers_what_it_is_asked() -> None:
         return sampled if request["method"] == "sampling/createMessage" else None
 
     async with serving(pack) as server:
-        told = await server.client(answer=answer).call("ask_around")
+        structured = await server.client(answer=answer).call("ask_around")
         declined = await server.client(answer=decline).call("ask_around")
         with pytest.raises(CallRefused) as unable:
             await server.client().call("ask_around")
 
-    assert "accept {'name': 'Ann'} accept" in told.text
-    assert asked == [
+    assert "accept {'name': 'Ann'} accept" in structured.text
+    assert requests == [
         ("elicitation/create", "Name?"),
         ("elicitation/create", "Pay."),
         ("sampling/createMessage", None),
@@ -202,12 +206,12 @@ async def test_files_secrets_progress_and_logs_are_the_real_ones() -> None:
     """A tenant's secret is used and redacted; another tenant has none."""
     async with serving(pack) as server:
         await server.secret("acme", "API_KEY", "s3cret-value-1")
-        kept = await server.client().call("keep", key="secret:API_KEY")
+        answer = await server.client().call("keep", key="secret:API_KEY")
         other = await server.client("globex").call("keep", key="secret:API_KEY")
 
-    assert kept.text == "[REDACTED:API_KEY]"
-    assert kept.progress == ({"progress": 1, "total": 2, "message": "half"},)
-    assert kept.logs == ({"kept": True},)
+    assert answer.text == "[REDACTED:API_KEY]"
+    assert answer.progress == ({"progress": 1, "total": 2, "message": "half"},)
+    assert answer.logs == ({"kept": True},)
     assert other.is_error
 
 

@@ -53,12 +53,12 @@ async def test_the_server_with_a_page_is_meant() -> None:
 
 async def test_of_two_servers_with_pages_neither_is_meant() -> None:
     """If the caller can see only one of them, that one is meant."""
-    one, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
-    theirs, pages = two.tool("now"), (page(one), page(two, "ui://two/page.html"))
+    first, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
+    theirs, pages = two.tool("now"), (page(first), page(two, "ui://two/page.html"))
 
-    assert await meant("now", one.tool("now"), theirs, *pages) == "now"
+    assert await meant("now", first.tool("now"), theirs, *pages) == "now"
     hidden = replace(theirs, scopes=frozenset({"secret"}))
-    assert await meant("now", one.tool("now"), hidden, *pages) == "mcp_one__now"
+    assert await meant("now", first.tool("now"), hidden, *pages) == "mcp_one__now"
 
 
 async def test_a_tool_of_that_name_comes_first() -> None:

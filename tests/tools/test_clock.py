@@ -15,12 +15,12 @@ async def beyond_the_limit() -> None:
         await asyncio.wait_for(asyncio.Event().wait(), 3 * LIMIT_S)
 
 
-async def run(tool_waits_after: bool, *, allowed_s: float = 60, held: bool = True) -> str:
+async def run(tool_waits_after: bool, *, allowed_s: float = 60, is_held: bool = True) -> str:
     """A tool that asks its client, is answered late, and then maybe works for too long."""
     patient: list[ToolDeadline[str]] = []
 
     async def work() -> str:
-        if held:
+        if is_held:
             with patient[0].paused(), patient[0].paused():
                 await beyond_the_limit()
         if tool_waits_after:
@@ -47,8 +47,8 @@ async def test_the_clock_goes_on_after_the_answer() -> None:
     assert raised.type is DeadlinePassed
 
 
-@pytest.mark.parametrize("held", [True, False])
-async def test_what_is_allowed_altogether_passes_all_the_while(held: bool) -> None:
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_what_is_allowed_altogether_passes_all_the_while(is_held: bool) -> None:
     """A caller's token runs out also while a person decides."""
     with pytest.raises(TokenExpired):
-        await run(tool_waits_after=True, allowed_s=LIMIT_S / 2, held=held)
+        await run(tool_waits_after=True, allowed_s=LIMIT_S / 2, is_held=is_held)

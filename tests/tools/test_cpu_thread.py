@@ -15,7 +15,7 @@ from gatepost.tools.cpu_thread import (
 )
 from tests.support.endpoint import a_caller
 
-SOON = 10.0
+SOON_S = 10.0
 ALICE, ANN = a_caller(), a_caller(subject="ann")
 BOB = a_caller(tenant_id="globex", subject="bob")
 
@@ -34,10 +34,10 @@ async def _started(gate: threading.Event) -> asyncio.Task[bool]:
 
     def keep() -> bool:
         begun.set()
-        return gate.wait(SOON)
+        return gate.wait(SOON_S)
 
     task = asyncio.create_task(in_cpu_thread(a_caller(tenant_id="other"), keep))
-    assert await asyncio.to_thread(begun.wait, SOON)
+    assert await asyncio.to_thread(begun.wait, SOON_S)
     return task
 
 
@@ -45,7 +45,7 @@ async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
     """However many computations one caller has, the next turn is another caller's."""
     loop, queue = asyncio.get_running_loop(), ThreadQueue()
     names: dict[Admission, str] = {}
-    alice, ann, bob = (one.principal_key for one in (ALICE, ANN, BOB))
+    alice, ann, bob = (principal.principal_key for principal in (ALICE, ANN, BOB))
     for name, who in [("a1", alice), ("a2", alice), ("a3", alice), ("n1", ann), ("b1", bob)]:
         turn: Admission = loop.create_future()
         names[turn] = name
@@ -68,7 +68,7 @@ async def test_a_caller_waits_for_at_most_one_computation_of_each_other_tenant(
     computations.append(asyncio.create_task(in_cpu_thread(BOB, order.append, "bob")))
     await asyncio.sleep(0)
     gate.set()
-    await asyncio.wait_for(asyncio.gather(running, *computations), SOON)
+    await asyncio.wait_for(asyncio.gather(running, *computations), SOON_S)
     assert order.index("bob") <= 1
     assert len(order) == 21
 
@@ -93,7 +93,7 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
     )
     await asyncio.sleep(0)
     gate.set()
-    await asyncio.wait_for(asyncio.gather(running, *computations), SOON)
+    await asyncio.wait_for(asyncio.gather(running, *computations), SOON_S)
     assert sorted(set(done)) == ["answer", "kept", "other"]
     assert len(done) == MAX_WAITING + 3
 
@@ -106,13 +106,13 @@ async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threadin
         asyncio.create_task(in_cpu_thread(ALICE, done.append, "gone")) for _ in range(MAX_WAITING)
     ]
     await asyncio.sleep(0)
-    for one in gone:
-        one.cancel()
+    for task in gone:
+        task.cancel()
     await asyncio.gather(*gone, return_exceptions=True)
-    kept = asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept"))
+    kept_task = asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept"))
     await asyncio.sleep(0)
     gate.set()
-    await asyncio.wait_for(asyncio.gather(running, kept), SOON)
+    await asyncio.wait_for(asyncio.gather(running, kept_task), SOON_S)
     assert done == ["kept"]
 
 
@@ -127,7 +127,7 @@ async def test_a_caller_that_leaves_while_its_computation_runs_starts_no_second_
     with pytest.raises(asyncio.CancelledError):
         await running
     gate.set()
-    assert await asyncio.wait_for(waiting, SOON)
+    assert await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threading.Event) -> None:
@@ -138,8 +138,8 @@ async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threadi
     running.add_done_callback(lambda _: asyncio.get_running_loop().call_soon(first.cancel))
     await asyncio.sleep(0)
     gate.set()
-    assert await asyncio.wait_for(second, SOON) == 0
-    assert await asyncio.wait_for(in_cpu_thread(BOB, int), SOON) == 0
+    assert await asyncio.wait_for(second, SOON_S) == 0
+    assert await asyncio.wait_for(in_cpu_thread(BOB, int), SOON_S) == 0
     await asyncio.gather(first, return_exceptions=True)
 
 
@@ -147,4 +147,4 @@ async def test_an_error_of_a_computation_is_raised_and_the_next_one_runs() -> No
     """A failure keeps nothing busy."""
     with pytest.raises(ZeroDivisionError):
         await in_cpu_thread(ALICE, divmod, 1, 0)
-    assert await asyncio.wait_for(in_cpu_thread(ALICE, divmod, 3, 2), SOON) == (1, 1)
+    assert await asyncio.wait_for(in_cpu_thread(ALICE, divmod, 3, 2), SOON_S) == (1, 1)

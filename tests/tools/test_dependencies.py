@@ -122,7 +122,9 @@ async def test_dependencies_are_made_for_each_call_and_hidden() -> None:
     assert "rollback" in database.events
     assert read == ["7 tea"]
     assert advice[0]["content"]["text"] == "alice: tea"
-    assert [one["name"] for one in prompts["advise"]["arguments"]] == ["item"]
+    assert [prompt_argument["name"] for prompt_argument in prompts["advise"]["arguments"]] == [
+        "item"
+    ]
     assert database.events[-1] == "closed"
 
 
@@ -152,7 +154,7 @@ async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
 async def test_what_cannot_start_names_its_pack() -> None:
     """Lifespans that had started before it stop again."""
     database = ShopDatabase()
-    good, bad, silent = shop(database), Pack("bad"), Pack("silent")
+    working, bad, silent = shop(database), Pack("bad"), Pack("silent")
 
     @bad.lifespan
     async def broken() -> AsyncIterator[None]:
@@ -166,13 +168,13 @@ async def test_what_cannot_start_names_its_pack() -> None:
 
     lifespans = PackLifespans()
     with pytest.raises(LifespanFailed, match="pack bad, lifespan broken failed: OSError: no such"):
-        await lifespans.start([good, bad])
+        await lifespans.start([working, bad])
     assert database.events == ["open", "closed"]
     with pytest.raises(LifespanFailed, match="pack silent, lifespan unyielding failed"):
         async with serving(silent):
             pass
     with pytest.raises(RuntimeError, match="the server is not running"):
-        _ = good.lifespans[0].value
+        _ = working.lifespans[0].value
 
 
 @pytest.mark.parametrize(
@@ -300,17 +302,17 @@ def test_a_running_server_starts_reloads_and_stops_it(tmp_path: Path) -> None:
     with commands.dev(tmp_path, "--tools", "notes.py", "--reload") as running:
         token = commands.token(tmp_path, "--tenant", "acme")
 
-        def told() -> str:
+        def printed_lines() -> str:
             return str(
                 result(ResourceClient(running.url).call(token, "note"))["content"][0]["text"]
             )
 
-        assert (told(), events()) == ("one", ["open one"])
+        assert (printed_lines(), events()) == ("one", ["open one"])
         write("three", fails="raise OSError('no disk')")
         running.wait_for("pack notes, lifespan notes failed: OSError: no disk")
-        assert told() == "one"
+        assert printed_lines() == "one"
         write("two again")
-        eventually(lambda: told() == "two again", within=20)
+        eventually(lambda: printed_lines() == "two again", within=20)
         eventually(lambda: "closed one" in events(), within=10)
     assert events() == [
         "open one",

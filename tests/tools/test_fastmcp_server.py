@@ -106,10 +106,10 @@ async def test_all_that_it_offers_is_behind_the_gate() -> None:
         who = await client.call("reader")
         folders = await client.call("folders")
         rules = await client.read("library://rules")
-        place = await client.read("library://shelves/a/b")
+        contents = await client.read("library://shelves/a/b")
         prompt = await client.prompt("recommend", topic="tea")
         refusals = []
-        for asked in (
+        for reading in (
             client.read("library://shelves/a/none"),
             client.read("library://other"),
             client.prompt("recommend", mood="sad"),
@@ -119,7 +119,7 @@ async def test_all_that_it_offers_is_behind_the_gate() -> None:
             server.client().prompt("recommend", topic="tea"),
         ):
             with pytest.raises(CallRefused) as refused:
-                await asked
+                await reading
             refusals.append(refused.value)
     assert EVENTS == ["open", "closed"]
 
@@ -127,17 +127,17 @@ async def test_all_that_it_offers_is_behind_the_gate() -> None:
     assert listed["count"]["annotations"]["readOnlyHint"] is True
     assert counted.structured == {"result": 3}
     assert counted.progress == ({"progress": 1.0, "total": 3.0, "message": "one"},)
-    assert [one["msg"] for one in counted.logs] == ["half way"]
+    assert [event["msg"] for event in counted.logs] == ["half way"]
     assert wrong.is_error
     assert drawn.images == [PIXEL]
     assert (failed.is_error, failed.text) == (True, "out of paper")
     assert who.structured == {"subject": "bob", "tenant": "globex", "token": ""}
     assert folders.is_error
-    assert (rules, place) == (["# Quiet"], ["at a/b"])
+    assert (rules, contents) == (["# Quiet"], ["at a/b"])
     assert prompt == [
         {"role": "user", "content": {"type": "text", "text": "A any book on tea?"}},
     ]
-    assert [one.scopes for one in refusals] == [frozenset()] * 4 + [{"library:read"}] * 3
+    assert [refusal.scopes for refusal in refusals] == [frozenset()] * 4 + [{"library:read"}] * 3
     assert "`topic` is required" in str(refusals[2])
     assert "`size` is no argument" in str(refusals[3])
 
@@ -145,11 +145,11 @@ async def test_all_that_it_offers_is_behind_the_gate() -> None:
 async def test_what_a_tool_asks_reaches_the_person() -> None:
     """The call ends with the question, and runs again with the answer, as Gatepost's tools do."""
     EVENTS.clear()
-    asked: list[Mapping[str, Any]] = []
+    requests: list[Mapping[str, Any]] = []
 
     def answer(request: Mapping[str, Any]) -> Any:
-        asked.append(request)
-        return {"value": 14} if len(asked) == 1 else None
+        requests.append(request)
+        return {"value": 14} if len(requests) == 1 else None
 
     async with serving(Pack.from_fastmcp(library())) as server:
         client = server.client(answer=answer)
@@ -160,7 +160,7 @@ async def test_what_a_tool_asks_reaches_the_person() -> None:
 
     assert lent.text == "Emma for 14 days"
     assert declined.text == "decline"
-    assert asked[0]["message"] == "How long for Emma?"
+    assert requests[0]["message"] == "How long for Emma?"
     assert EVENTS.count("asking") == 5
     assert mute.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
@@ -225,8 +225,8 @@ async def test_its_log_is_redacted(
     async with serving(Pack.from_fastmcp(books)) as server:
         await server.secret("acme", "API_KEY", secret)
         failed = await server.client("acme").call("fail")
-        records = [one for one in caplog.records if one.name.startswith("fastmcp")]
-        lines = [JsonFormatter().format(one) for one in records]
+        records = [record for record in caplog.records if record.name.startswith("fastmcp")]
+        lines = [JsonFormatter().format(record) for record in records]
 
     assert failed.is_error
     assert logging.getLogger("fastmcp").handlers == []

@@ -201,18 +201,18 @@ class Impatient(ToolDeadline[str]):
         type(self).left += 1
 
 
-@pytest.mark.parametrize(("times", "left"), [(1, 0), (2, 0), (3, 1), (100, 1)])
-async def test_work_that_ignores_its_end_is_abandoned(times: int, left: int) -> None:
+@pytest.mark.parametrize(("times", "remaining_count"), [(1, 0), (2, 0), (3, 1), (100, 1)])
+async def test_work_that_ignores_its_end_is_abandoned(times: int, remaining_count: int) -> None:
     """It is cancelled again after a while, then left; the awaiting task is as good as before."""
     stopped: list[str] = []
     before = Impatient.left
 
-    if left:
+    if remaining_count:
         with pytest.raises(DeadlinePassed):
             await Impatient(0.01, 60, goes_on(stopped, times))
     else:
         assert await Impatient(0.01, 60, goes_on(stopped, times)) == "done"
 
-    assert Impatient.left - before == left
+    assert Impatient.left - before == remaining_count
     assert stopped[:2] == ["CancelledError"] * min(times, 2)
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]

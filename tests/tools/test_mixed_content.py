@@ -54,7 +54,7 @@ def resource(uri: str, mime_type: str, **body: str) -> dict[str, Any]:
 
 
 BINARY = resource("attachment:result.bin", "application/octet-stream", blob=blob(b"\0\xff"))
-CASES = [
+CONTENT_CASES = [
     # annotation, what it returns, what the client gets
     (Image, Image(PNG), [image(PNG, "image/png")]),
     (Image | None, None, []),
@@ -108,7 +108,7 @@ def answering(hint: Any, value: Any) -> Pack:
 
 
 @pytest.mark.requirement("TL-08")
-@each(("hint", "value", "sent"), CASES)
+@each(("hint", "value", "sent"), CONTENT_CASES)
 async def test_what_is_returned_is_what_arrives(hint: Any, value: Any, sent: Any) -> None:
     """Content arrives in its order, and promises no structured value."""
     client = EndpointClient(answering(hint, value).offers)

@@ -71,7 +71,7 @@ def at_one_uri() -> None:
     pack.resource("a:b", name="other")(nothing)
 
 
-REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
+REFUSED_OFFERS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (resource("no uri"), ValueError, "not a URI"),
     (resource("a:b", silent), TypeError, "needs a docstring"),
     (resource("a:{x}"), TypeError, "differ"),
@@ -106,7 +106,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@each(("attempt", "kind", "says"), REFUSED)
+@each(("attempt", "kind", "says"), REFUSED_OFFERS)
 def test_what_cannot_be_offered_is_refused_with_a_sentence(
     attempt: Callable[[], object], kind: type[Exception], says: str
 ) -> None:
@@ -118,12 +118,12 @@ def test_what_cannot_be_offered_is_refused_with_a_sentence(
 async def test_a_decorated_function_can_still_be_called() -> None:
     """Authors can test it, and build one function on another."""
     pack = Pack("p")
-    one, asked = pack.resource("a:{x}")(of_one), pack.prompt(name="asked")(of_one)
+    first_offer, prompt_function = pack.resource("a:{x}")(of_one), pack.prompt(name="asked")(of_one)
 
-    assert await one(None, "v") == "v"  # type: ignore[arg-type]
-    assert await asked(None, "v") == "v"  # type: ignore[arg-type]
-    assert one.complete("x")(suggest) is suggest
-    assert one.__doc__ == asked.__doc__ == of_one.__doc__
+    assert await first_offer(None, "v") == "v"  # type: ignore[arg-type]
+    assert await prompt_function(None, "v") == "v"  # type: ignore[arg-type]
+    assert first_offer.complete("x")(suggest) is suggest
+    assert first_offer.__doc__ == prompt_function.__doc__ == of_one.__doc__
 
 
 async def test_plain_functions_run_beside_the_loop() -> None:
@@ -201,7 +201,7 @@ async def test_the_most_literal_template_answers() -> None:
     }
 
 
-COLLIDING = """
+COLLIDING_PACKS = """
 from gatepost import CallContext, Pack
 
 one, two = Pack("one"), Pack("two")
@@ -224,10 +224,10 @@ for pack in (one, two):
 def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
     """Each with the packs that hold it."""
     source = tmp_path / "colliding.py"
-    source.write_text(COLLIDING)
+    source.write_text(COLLIDING_PACKS)
     toolbox = load(ToolsSettings(load=(str(source),)))
 
-    assert [(one.id, one.message) for one in toolbox.problems] == [
+    assert [(offer_problem.id, offer_problem.message) for offer_problem in toolbox.problems] == [
         ("config.E012", "several resources are at 'shelf://{book}' (packs one, two)"),
         ("config.E012", "several prompts are named 'ask' (packs one, two)"),
     ]
@@ -290,7 +290,7 @@ async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
     add_failing_listers(pack)
     response = await EndpointClient(pack.offers).ask("resources/list")
 
-    listed = [one["uri"] for one in response.json["result"]["resources"]]
+    listed = [resource["uri"] for resource in response.json["result"]["resources"]]
     assert listed == ["fixed:one", "good:1"]
     assert b"hunter2" not in response.body
 
@@ -318,4 +318,4 @@ async def test_what_a_lister_names_is_bounded() -> None:
     listed = (await client.ask("resources/list")).json["result"]["resources"]
 
     assert len(listed) == MAX_ENTRIES
-    assert [one.get("title") for one in listed if one["uri"] == "n:7"] == ["Seven"]
+    assert [resource.get("title") for resource in listed if resource["uri"] == "n:7"] == ["Seven"]

@@ -45,7 +45,7 @@ class RefusedOption(NamedTuple):
     more: str = ""
 
 
-UNKNOWN = [
+UNKNOWN_OPTIONS = [
     RefusedOption('@pack.tool(scope={"files:write"})', "'scope'; did you mean 'scopes'?"),
     RefusedOption("@pack.tool(aproval=True)", "'aproval'; did you mean 'approval'?"),
     RefusedOption("@pack.tool(destructve=True)", "'destructve'; did you mean 'destructive'?"),
@@ -63,7 +63,7 @@ UNKNOWN = [
     RefusedOption('@pack.prompt(scope={"x"})', "'scope'; did you mean 'scopes'?"),
     RefusedOption("@pack.prompt(approval=True)", "'approval'"),
 ]
-WRONG = [
+WRONG_OPTIONS = [
     RefusedOption('@pack.tool(scopes="files:write")', "scopes must be a collection of texts"),
     RefusedOption("@pack.tool(scopes=None)", "scopes must be a collection of texts"),
     RefusedOption("@pack.tool(scopes={1})", "scopes must be a collection of texts"),
@@ -95,17 +95,17 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("case", UNKNOWN + WRONG, ids=lambda case: case.decorator)
+@pytest.mark.parametrize("case", UNKNOWN_OPTIONS + WRONG_OPTIONS, ids=lambda case: case.decorator)
 def test_an_option_that_is_not_understood_keeps_the_pack_out(
     tmp_path: Path, case: RefusedOption
 ) -> None:
     """A misspelt option would leave a tool open; the refusal names the option and where it is."""
-    told = refusal(tmp_path, TOOL.format(decorator=case.decorator, more=case.more))
+    refusal_text = refusal(tmp_path, TOOL.format(decorator=case.decorator, more=case.more))
 
-    assert case.says in told
-    assert "pack invoices" in told
-    assert " save " in told
-    assert f"{tmp_path / 'author.py'}:4" in told
+    assert case.says in refusal_text
+    assert "pack invoices" in refusal_text
+    assert " save " in refusal_text
+    assert f"{tmp_path / 'author.py'}:4" in refusal_text
 
 
 @pytest.mark.parametrize(

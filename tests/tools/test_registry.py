@@ -50,7 +50,7 @@ def test_a_tool_is_listed_when_the_caller_can_obtain_every_missing_scope(
                 registry.find(caller, name)
 
 
-KINDS = {
+METHODS_BY_KIND = {
     "tool": ("tools/list", "tools", "name", "tools/call"),
     "prompt": ("prompts/list", "prompts", "name", "prompts/get"),
     "resource": ("resources/list", "resources", "uri", "resources/read"),
@@ -99,7 +99,7 @@ def offers_needing(*needed: frozenset[str]) -> list[Offer]:
     granted=SCOPES,
     obtainable=st.none() | SCOPES,
     revision=st.sampled_from(REVISIONS),
-    kind=st.sampled_from(sorted(KINDS)),
+    kind=st.sampled_from(sorted(METHODS_BY_KIND)),
 )
 def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
     needed: list[frozenset[str]],
@@ -122,9 +122,9 @@ async def agree(
     revision: str,
     kind: str,
 ) -> None:
-    method, member, key, use = KINDS[kind]
+    method, member, key, use = METHODS_BY_KIND[kind]
     granted = client.caller.scopes
-    listed = {one[key] for one in (await result_of(client, revision, method))[member]}
+    listed = {offer[key] for offer in (await result_of(client, revision, method))[member]}
     for number, scopes in enumerate(needed):
         name = f"{kind}_{number}" if key == "name" else f"{kind}:{number}"
         name += "/x" if kind == "template" else ""
@@ -160,8 +160,8 @@ def test_what_is_remembered_is_bounded() -> None:
     names = [f"s{number}" for number in range(12)]
     registry = Registry(tools_needing(*(frozenset({n}) for n in names)), obtainable=frozenset())
     for number in range(REMEMBERED_SETS + 50):
-        held = frozenset(name for bit, name in enumerate(names) if number >> bit & 1)
-        registry.visible(a_caller(scopes=held))
+        held_names = frozenset(name for bit, name in enumerate(names) if number >> bit & 1)
+        registry.visible(a_caller(scopes=held_names))
 
     assert len(registry._visible) == REMEMBERED_SETS
 
@@ -169,10 +169,10 @@ def test_what_is_remembered_is_bounded() -> None:
 @pytest.mark.requirement("O11")
 def test_doubled_and_bad_names_are_named() -> None:
     """The operator reads which tools collide."""
-    one, two = tools_needing(frozenset()), tools_needing(frozenset())
+    first, two = tools_needing(frozenset()), tools_needing(frozenset())
 
     with pytest.raises(ValueError, match="tool_0"):
-        Registry([*one, *two])
+        Registry([*first, *two])
     for name in ("", "Upper", "a-b", "a b", "ü", "x" * 65):
         with pytest.raises(ValueError, match="tool name"):
             Pack("p").add(name, description="…", input_schema={"type": "object"}, invoke=None)  # type: ignore[arg-type]

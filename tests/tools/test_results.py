@@ -45,7 +45,7 @@ def numbers(ctx: CallContext) -> list[int]: ...
 def outcome(ctx: CallContext) -> Outcome: ...
 
 
-STRUCTURED = [
+STRUCTURED_TOOLS = [
     (model, Model(rows=2)),
     (typed, {"rows": 2}),
     (data, Data(2)),
@@ -55,7 +55,7 @@ STRUCTURED = [
 
 
 @pytest.mark.requirement("TL-08")
-@pytest.mark.parametrize(("function", "value"), STRUCTURED)
+@pytest.mark.parametrize(("function", "value"), STRUCTURED_TOOLS)
 def test_an_object_is_structured_and_repeated_as_text(function: Any, value: Any) -> None:
     """Its schema has an object at the root, and the value satisfies it."""
     returned = returned_by(function)
@@ -99,7 +99,7 @@ def pair(ctx: CallContext) -> tuple[int, str]: ...
 def day(ctx: CallContext) -> date: ...
 
 
-TYPED = [
+TYPED_TOOLS = [
     # function, what it returns                what is sent
     (count, 5, 5),
     (share, 0.5, 0.5),
@@ -116,7 +116,7 @@ TYPED = [
 
 
 @pytest.mark.requirement("TL-08", "O2")
-@each(("function", "value", "sent"), TYPED)
+@each(("function", "value", "sent"), TYPED_TOOLS)
 def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) -> None:
     """It is the one member of an object, as the schema says; the text is the value's own JSON."""
     returned = returned_by(function)
@@ -124,10 +124,10 @@ def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) 
 
     assert returned.schema is not None
     assert returned.schema["type"] == "object"
-    shown = json.loads(bytes(answered.structured))
-    jsonschema_rs.Draft202012Validator(returned.schema).validate(shown)
-    assert shown == {"result": sent}
-    assert type(shown["result"]) is type(sent)
+    shown_value = json.loads(bytes(answered.structured))
+    jsonschema_rs.Draft202012Validator(returned.schema).validate(shown_value)
+    assert shown_value == {"result": sent}
+    assert type(shown_value["result"]) is type(sent)
     assert json.loads(answered.content[0]["text"]) == sent
     with pytest.raises(TypeError):
         returned.answer(object())
@@ -147,9 +147,9 @@ def test_anything_else_is_text(function: Any, value: Any, texts: list[str]) -> N
 
 def test_an_outcome_passes_as_it_is() -> None:
     """Tools that make their own blocks say so by their annotation."""
-    made = Outcome(({"type": "image", "data": "", "mimeType": "image/png"},))
+    original = Outcome(({"type": "image", "data": "", "mimeType": "image/png"},))
 
-    assert returned_by(outcome).answer(made) is made
+    assert returned_by(outcome).answer(original) is original
 
 
 @pytest.mark.requirement("TL-08")

@@ -29,13 +29,13 @@ from tests.support.endpoint import a_caller
 from tests.support.measuring import capture_logs
 
 pack = Pack("steps")
-SEEN: list[str] = []
+SEEN_CALLS: list[str] = []
 
 
 @pack.tool(scopes={"files:write", "files:read"})
 async def guarded(ctx: CallContext, n: int) -> str:
     """Need scopes and a number."""
-    SEEN.append("ran")
+    SEEN_CALLS.append("ran")
     return str(n)
 
 
@@ -84,7 +84,7 @@ def threaded(ctx: CallContext) -> str:
 
 
 def runner_of(*stages: Any, **options: Any) -> Runner:
-    SEEN.clear()
+    SEEN_CALLS.clear()
 
     def context_for(call: Call) -> CallContext:
         space = TenantWorkspace(-1, call.caller.tenant_id)
@@ -110,7 +110,7 @@ async def test_scopes_come_before_arguments() -> None:
         await runner_of().run(call_of("guarded", b'{"wrong":1}', scopes=frozenset()))
 
     assert raised.value.scopes == ("files:read", "files:write")
-    assert SEEN == []
+    assert SEEN_CALLS == []
 
 
 async def test_a_stage_sees_the_offers_that_concern_it() -> None:
@@ -197,31 +197,31 @@ async def test_stages_stand_around_the_tool_in_their_order() -> None:
 
     def stage(name: str, *, answers: bool = False) -> Any:
         async def take_part(call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
-            SEEN.append(name)
+            SEEN_CALLS.append(name)
             if answers:
                 raise ToolFailure("denied", "Not today.")
             outcome = await proceed(call, tool, arguments)
-            SEEN.append(f"after {name}")
+            SEEN_CALLS.append(f"after {name}")
             return outcome
 
         return take_part
 
     runner = runner_of(stage("outer"), stage("inner"))
     await runner.run(call_of("guarded", b'{"n":1}'))
-    assert SEEN == ["outer", "inner", "ran", "after inner", "after outer"]
+    assert SEEN_CALLS == ["outer", "inner", "ran", "after inner", "after outer"]
 
     runner = runner_of(stage("outer"), stage("denying", answers=True))
     outcome = await runner.run(call_of("guarded", b'{"n":1}'))
-    assert SEEN == ["outer", "denying"]
+    assert SEEN_CALLS == ["outer", "denying"]
     assert outcome.failure is not None
 
     runner = runner_of(stage("outer"))
     await runner.run(call_of("guarded", b'{"n":"x"}'))
-    assert SEEN == []
+    assert SEEN_CALLS == []
 
 
 TOOL = pack.tools["guarded"]
-TYPED = pack.tools["lying"]
+LYING_TOOL = pack.tools["lying"]
 
 
 def text(value: str) -> Outcome:
@@ -258,7 +258,7 @@ def test_an_answer_too_large_is_cut_and_says_so(outcome: Outcome) -> None:
 def test_a_structured_answer_too_large_becomes_a_failure() -> None:
     """Half an object would not satisfy the schema that clients check it against."""
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
-    fitted = fit(outcome, TYPED, 1000)
+    fitted = fit(outcome, LYING_TOOL, 1000)
 
     assert fitted.failure is not None
     assert fitted.failure.kind == "internal"
@@ -270,7 +270,7 @@ def test_a_structured_answer_loses_its_text_first() -> None:
     """The value that clients check is whole; its copy for other clients is cut, and says so."""
     value = b'{"a":"%b"}' % (b"x" * 500)
     outcome = Outcome(({"type": "text", "text": value.decode()},), msgspec.Raw(value))
-    fitted = fit(outcome, TYPED, 1030)
+    fitted = fit(outcome, LYING_TOOL, 1030)
 
     assert fitted.failure is None
     assert bytes(fitted.structured) == value
@@ -280,7 +280,7 @@ def test_a_structured_answer_loses_its_text_first() -> None:
 
 def test_of_what_only_reads_less_can_be_asked_for() -> None:
     """Nothing was done that could be done twice."""
-    reads = replace(TYPED, effects=Effects(read_only=True))
+    reads = replace(LYING_TOOL, effects=Effects(read_only=True))
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
     failure = fit(outcome, reads, 1000).failure
 
@@ -291,7 +291,7 @@ def test_of_what_only_reads_less_can_be_asked_for() -> None:
 
 def test_a_hint_does_not_say_that_a_call_changed_nothing() -> None:
     """Published hints may copy another product's; what the tool does decides the advice."""
-    hinted = replace(TYPED, annotations=Annotations(read_only_hint=True), effects=Effects())
+    hinted = replace(LYING_TOOL, annotations=Annotations(read_only_hint=True), effects=Effects())
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
     failure = fit(outcome, hinted, 1000).failure
 

@@ -109,7 +109,7 @@ def test_checked_arguments_are_what_the_function_takes() -> None:
     assert checked == {"filename": "a", "lines": [SchemaLine(amount=1.0)], "colour": Colour.BLUE}
 
 
-MISTAKES = [
+INVALID_ARGUMENTS = [
     # arguments                               field             says
     ({}, "filename", ["`filename` is required.", "`lines` is required."]),
     ({"filename": 5, "lines": []}, "filename", ["`filename` should be a valid string (got 5)"]),
@@ -125,7 +125,7 @@ MISTAKES = [
 ]
 
 
-@each(("arguments", "field", "says"), MISTAKES)
+@each(("arguments", "field", "says"), INVALID_ARGUMENTS)
 def test_an_error_is_explained_to_the_model(
     arguments: Any, field: str | None, says: list[str]
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_context_may_be_written_in_several_ways(function: Any) -> None:
     assert list(arguments_of(function).schema["properties"]) == ["text"]
 
 
-RAW = {
+RAW_SCHEMA = {
     "type": "object",
     "properties": {"size": {"enum": ["s", "m"]}, "n": {"type": "integer", "minimum": 1}},
     "required": ["size"],
@@ -197,7 +197,7 @@ RAW = {
 
 def test_a_schema_of_ones_own_is_checked_as_written() -> None:
     """The failure names the place and what is allowed there."""
-    check = checker(RAW)
+    check = checker(RAW_SCHEMA)
 
     assert check(b'{"size":"s","more":[1]}') == {"size": "s", "more": [1]}
     with pytest.raises(ToolFailure) as raised:

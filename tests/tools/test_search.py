@@ -19,7 +19,7 @@ from tests.support.tools import MemorySource, ToolUpstream
 
 PASSWORD = "correct-horse-battery-staple"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
-READS = Effects(read_only=True)
+READ_ONLY_EFFECTS = Effects(read_only=True)
 
 
 def a_tool(name: str, description: str, **options: Any) -> Tool:
@@ -57,16 +57,16 @@ TOOLS = (
 )
 def test_the_best_match_comes_first(query: str, expected: list[str]) -> None:
     """Names count most; rare words count more than frequent ones."""
-    found, total = ToolIndex(TOOLS).best(query, 10)
+    tools_found, total = ToolIndex(TOOLS).best(query, 10)
 
-    assert [tool.name for tool in found][: len(expected)] == expected
+    assert [tool.name for tool in tools_found][: len(expected)] == expected
     assert total >= len(expected)
-    assert bool(found) is bool(expected)
+    assert bool(tools_found) is bool(expected)
 
 
 def test_a_limit_cuts_and_the_total_tells() -> None:
-    found, total = ToolIndex(TOOLS).best("", 2)
-    assert (len(found), total) == (2, len(TOOLS))
+    tools_found, total = ToolIndex(TOOLS).best("", 2)
+    assert (len(tools_found), total) == (2, len(TOOLS))
 
 
 source, crm = MemorySource(), ToolUpstream()
@@ -115,7 +115,7 @@ def server(idp: Idp) -> Iterator[Server]:
         crm.tool("refuse", invoke=refuse),
         crm.tool("login", schema=SECRET, invoke=echoes),
         crm.tool("hidden", scopes=frozenset({"crm:admin"})),
-        crm.tool("read", effects=READS),
+        crm.tool("read", effects=READ_ONLY_EFFECTS),
         crm.tool("careful"),
         agents=agents,
     )
@@ -144,8 +144,8 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
     """Over MCP and REST; only what it may reach."""
     assert server.client.listed(token) == ["call_tool", "find_tools"]
     assert RestClient(server, token).names() == ["call_tool", "find_tools"]
-    found = result(server.client.call(token, "find_tools", {"query": "person"}))
-    assert found["structuredContent"] == {
+    answered = result(server.client.call(token, "find_tools", {"query": "person"}))
+    assert answered["structuredContent"] == {
         "tools": [
             {
                 "name": "mcp_crm__find",
@@ -155,7 +155,7 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
         ],
         "total": 1,
     }
-    assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
+    assert json.loads(answered["content"][0]["text"]) == answered["structuredContent"]
     everything = result(server.client.call(token, "find_tools", {"query": "", "limit": 3}))
     assert everything["structuredContent"]["total"] == 9
     assert len(everything["structuredContent"]["tools"]) == 3
@@ -184,9 +184,9 @@ def test_the_outcome_of_the_tool_passes_through(server: Server, token: str) -> N
     assert result(through(server, token, "mcp_crm__find", {"id": 1}))["content"] == [
         {"type": "text", "text": "crm find"}
     ]
-    shown = result(through(server, token, "mcp_crm__picture", {}))
-    assert shown["content"] == [IMAGE]
-    assert shown["structuredContent"] == {"kind": "picture"}
+    answered = result(through(server, token, "mcp_crm__picture", {}))
+    assert answered["content"] == [IMAGE]
+    assert answered["structuredContent"] == {"kind": "picture"}
     failed = result(through(server, token, "mcp_crm__fail", {}))
     assert failed["isError"]
     assert failed["content"][0]["text"] == "Not today."
@@ -221,13 +221,13 @@ def test_the_tool_can_ask(server: Server, token: str) -> None:
     """The question goes to the agent's client, and the answer comes back with the next call."""
     meta = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}
     call = {"name": "call_tool", "arguments": {"name": "mcp_crm__ask"}, **meta}
-    asked = result(server.client.ask(token, "tools/call", call))
-    assert list(asked["inputRequests"]) == ["sure"]
+    first_answer = result(server.client.ask(token, "tools/call", call))
+    assert list(first_answer["inputRequests"]) == ["sure"]
     answers = {"sure": {"action": "accept", "content": {"ok": True}}}
-    again = {**call, "inputResponses": answers, "requestState": asked["requestState"]}
-    told = result(server.client.ask(token, "tools/call", again))
+    again = {**call, "inputResponses": answers, "requestState": first_answer["requestState"]}
+    second_answer = result(server.client.ask(token, "tools/call", again))
 
-    assert told["content"][0]["text"] == "accept"
+    assert second_answer["content"][0]["text"] == "accept"
 
 
 def test_the_tool_waits_for_its_approval(server: Server, token: str) -> None:
@@ -253,8 +253,8 @@ def test_an_approval_of_the_tool_becomes_a_task(server: Server, token: str) -> N
         call = {"name": name, "arguments": {**inner, "arguments": {"n": number}}, **meta}
         results.append(result(server.client.ask(token, "tools/call", call)))
 
-    assert [one["resultType"] for one in results] == ["task", "task"]
-    assert {one["status"] for one in results} <= {"working", "input_required"}
+    assert [result["resultType"] for result in results] == ["task", "task"]
+    assert {result["status"] for result in results} <= {"working", "input_required"}
 
 
 def test_a_retry_runs_the_tool_once_and_reads_anew(server: Server, token: str) -> None:

@@ -16,9 +16,9 @@ from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
 from tests.support.endpoint import a_caller
 from tests.support.measuring import each
 
-VALUE = "glpat-hunter2"
+SECRET_VALUE = "glpat-hunter2"
 MARK = {"type": "string", KEYWORD: True}
-ANY = None
+ANY_KEY = None
 
 
 def refuse(value: str) -> str:
@@ -47,12 +47,12 @@ async def unlock(
     return token
 
 
-UNLOCK = pack.tools["unlock"]
+UNLOCK_TOOL = pack.tools["unlock"]
 
 
 def test_a_signature_marks_its_secrets() -> None:
     """Clients and whatever redacts find them; the model reads that it may name one."""
-    properties = UNLOCK.input_schema["properties"]
+    properties = UNLOCK_TOOL.input_schema["properties"]
 
     assert properties["token"] == {
         "type": "string",
@@ -60,11 +60,11 @@ def test_a_signature_marks_its_secrets() -> None:
         "description": f"A token of the door. {HINT}",
     }
     assert properties["logins"]["items"]["properties"]["password"] == MARK | {"description": HINT}
-    assert UNLOCK.secret_arguments == (
+    assert UNLOCK_TOOL.secret_arguments == (
         ("token",),
         ("pin",),
-        ("headers", ANY),
-        ("logins", ANY, "password"),
+        ("headers", ANY_KEY),
+        ("logins", ANY_KEY, "password"),
         ("checked",),
     )
 
@@ -76,9 +76,9 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[tuple[str | None, ...]]]] = {
     "an example of one": ({"properties": {"a": {"examples": [MARK], "default": MARK}}}, []),
     "nested": ({"properties": {"a": {"properties": {"b": MARK}}}}, [("a", "b")]),
     "any of": ({"properties": {"a": {"anyOf": [MARK, {"type": "null"}]}}}, [("a",)]),
-    "any name": ({"properties": {"a": {"additionalProperties": MARK}}}, [("a", ANY)]),
-    "names by pattern": ({"patternProperties": {"^x-": MARK}}, [(ANY,)]),
-    "a tuple": ({"properties": {"a": {"prefixItems": [{}, MARK]}}}, [("a", ANY)]),
+    "any name": ({"properties": {"a": {"additionalProperties": MARK}}}, [("a", ANY_KEY)]),
+    "names by pattern": ({"patternProperties": {"^x-": MARK}}, [(ANY_KEY,)]),
+    "a tuple": ({"properties": {"a": {"prefixItems": [{}, MARK]}}}, [("a", ANY_KEY)]),
     "conditional": ({"if": {}, "then": {"properties": {"a": MARK}}}, [("a",)]),
     "referred to": (
         {"properties": {"a": {"$ref": "#/$defs/t~1k"}}, "$defs": {"t/k": MARK}},
@@ -106,7 +106,7 @@ async def answer(ctx: CallContext, arguments: Any) -> Outcome:
     return Outcome()
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+REFUSED_SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a task": ({"properties": {"a": MARK}}, {"task_support": "optional"}, "cannot become a task"),
     "not true": ({"properties": {"a": {KEYWORD: "yes"}}}, {}, "the only value is true"),
     "the whole": ({KEYWORD: True}, {}, "as a whole"),
@@ -124,7 +124,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("schema", "options", "says"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("schema", "options", "says"), REFUSED_SCHEMAS.values(), ids=REFUSED_SCHEMAS
+)
 def test_what_could_not_keep_a_secret_is_no_tool(
     schema: dict[str, Any], options: dict[str, Any], says: str
 ) -> None:
@@ -149,33 +151,39 @@ def test_prompts_and_resources_take_no_secrets() -> None:
         texts_of(ask)
 
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "another type": ({"token": [VALUE]}, "`token` should be a valid string."),
+WRONG_ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "another type": ({"token": [SECRET_VALUE]}, "`token` should be a valid string."),
     "a number": ({"token": 4711}, "`token` should be a valid string."),
-    "too long": ({"token": "x", "pin": VALUE}, "`pin` should have at most 4 characters."),
-    "not where it belongs": ({"token": "x", "headers": VALUE}, "`headers` should be an object."),
+    "too long": ({"token": "x", "pin": SECRET_VALUE}, "`pin` should have at most 4 characters."),
+    "not where it belongs": (
+        {"token": "x", "headers": SECRET_VALUE},
+        "`headers` should be an object.",
+    ),
     "deep inside": (
-        {"token": "x", "logins": [{"user": VALUE, "password": 4711}]},
+        {"token": "x", "logins": [{"user": SECRET_VALUE, "password": 4711}]},
         "`logins[0].password` should be a valid string.",
     ),
-    "an author's own words": ({"token": "x", "checked": VALUE}, "`checked`: the value is not val"),
-    "no arguments at all": (VALUE, "The arguments should be"),
+    "an author's own words": (
+        {"token": "x", "checked": SECRET_VALUE},
+        "`checked`: the value is not val",
+    ),
+    "no arguments at all": (SECRET_VALUE, "The arguments should be"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "says"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("arguments", "says"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
 def test_an_error_does_not_quote_a_secret(arguments: Any, says: str) -> None:
     """The message says what would be right, not what it got."""
     with pytest.raises(ToolFailure) as raised:
-        UNLOCK.check(json.dumps(arguments).encode())
+        UNLOCK_TOOL.check(json.dumps(arguments).encode())
 
     assert says in raised.value.failure.message
-    assert VALUE not in raised.value.failure.message
+    assert SECRET_VALUE not in raised.value.failure.message
     assert "4711" not in raised.value.failure.message
 
 
 shapes = st.recursive(
-    st.just(VALUE) | st.integers() | st.none(),
+    st.just(SECRET_VALUE) | st.integers() | st.none(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("user"), inner),
     max_leaves=4,
 )
@@ -187,21 +195,21 @@ def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> No
     arguments = json.dumps({"token": "secret:DOOR", argument: shape}).encode()
     message = ""
     try:
-        UNLOCK.check(arguments)
+        UNLOCK_TOOL.check(arguments)
     except ToolFailure as refused:
         message = refused.failure.message
-    assert VALUE not in message
-    told = literals([(argument,)], arguments)
-    assert (VALUE in told) == (VALUE in json.dumps(shape))
+    assert SECRET_VALUE not in message
+    error_text = literals([(argument,)], arguments)
+    assert (SECRET_VALUE in error_text) == (SECRET_VALUE in json.dumps(shape))
 
 
 def test_what_is_no_secret_is_still_quoted() -> None:
     """That helps a model most."""
     with pytest.raises(ToolFailure, match=r"`other` should be a valid integer \(got \"many\"\)"):
-        UNLOCK.check(b'{"token":"x","other":"many"}')
+        UNLOCK_TOOL.check(b'{"token":"x","other":"many"}')
 
 
-RAW = {
+RAW_SCHEMA = {
     "type": "object",
     "properties": {
         "token": MARK | {"minLength": 20, "enum": ["secret:A", "secret:B"]},
@@ -211,50 +219,53 @@ RAW = {
     "not": {"required": ["both", "ways"]},
 }
 RAW_WRONG: dict[str, Any] = {
-    "a value": {"token": VALUE},
+    "a value": {"token": SECRET_VALUE},
     "a type": {"token": 4711},
-    "around it": {"auth": {"key": VALUE}},
-    "in its place": {"auth": VALUE},
-    "the whole": {"token": VALUE, "both": 1, "ways": 1},
+    "around it": {"auth": {"key": SECRET_VALUE}},
+    "in its place": {"auth": SECRET_VALUE},
+    "the whole": {"token": SECRET_VALUE, "both": 1, "ways": 1},
 }
 
 
 @pytest.mark.parametrize("arguments", RAW_WRONG.values(), ids=RAW_WRONG)
 def test_an_error_of_a_raw_schema_does_not_quote_a_secret(arguments: dict[str, Any]) -> None:
     """The validator's own words hold the value; they are not used."""
-    tool = Pack("x").add("x", description="X.", input_schema=RAW, invoke=answer)
+    tool = Pack("x").add("x", description="X.", input_schema=RAW_SCHEMA, invoke=answer)
     with pytest.raises(ToolFailure) as raised:
         tool.check(json.dumps(arguments).encode())
 
     assert "should" in raised.value.failure.message or "satisfy" in raised.value.failure.message
-    assert VALUE not in raised.value.failure.message
+    assert SECRET_VALUE not in raised.value.failure.message
     assert "4711" not in raised.value.failure.message
     with pytest.raises(ToolFailure, match="abc"):
         tool.check(b'{"other":"abc"}')
 
 
 LITERALS: dict[str, tuple[Any, list[str]]] = {
-    "a literal": ({"token": VALUE, "other": "x"}, [VALUE]),
+    "a literal": ({"token": SECRET_VALUE, "other": "x"}, [SECRET_VALUE]),
     "a name": ({"token": "secret:DOOR"}, []),
     "several": ({"token": "a", "headers": {"x": "b", "y": "c"}}, ["a", "b", "c"]),
     "in a list": ({"logins": [{"user": "u", "password": "a"}, {"password": "b"}]}, ["a", "b"]),
-    "in the wrong place": ({"headers": VALUE, "token": [{"x": VALUE + "2"}]}, [VALUE + "2", VALUE]),
+    "in the wrong place": (
+        {"headers": SECRET_VALUE, "token": [{"x": SECRET_VALUE + "2"}]},
+        [SECRET_VALUE + "2", SECRET_VALUE],
+    ),
     "a number": ({"token": 4711}, ["4711"]),
-    "no object": ([VALUE], []),
+    "no object": ([SECRET_VALUE], []),
 }
 
 
-@pytest.mark.parametrize(("arguments", "found"), LITERALS.values(), ids=LITERALS)
-def test_literals_of_a_call_are_found(arguments: Any, found: list[str]) -> None:
+@pytest.mark.parametrize(("arguments", "literals_found"), LITERALS.values(), ids=LITERALS)
+def test_literals_of_a_call_are_found(arguments: Any, literals_found: list[str]) -> None:
     """Invalid arguments count, too, because error messages quote them."""
-    assert literals(UNLOCK.secret_arguments, json.dumps(arguments).encode()) == found
+    assert literals(UNLOCK_TOOL.secret_arguments, json.dumps(arguments).encode()) == literals_found
 
 
 def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
     """The arguments give the stored digest only with the idempotency key, which is not kept."""
     arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
     terms = [
-        template_of(a_caller(), UNLOCK, IdempotencyKey("idempotency", key), text)
+        template_of(a_caller(), UNLOCK_TOOL, IdempotencyKey("idempotency", key), text)
         for key, text in (("a", arguments), ("a", spelt_otherwise), ("b", arguments))
     ]
 
@@ -264,7 +275,7 @@ def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
 
 def test_what_is_no_json_has_none() -> None:
     """It reaches no tool."""
-    assert literals(UNLOCK.secret_arguments, b'{"token":') == []
+    assert literals(UNLOCK_TOOL.secret_arguments, b'{"token":') == []
     assert literals((), b'{"token":"x"}') == []
 
 
@@ -272,4 +283,4 @@ def test_a_secret_under_a_repeated_name_is_found() -> None:
     """The tool gets one of the two, but both are in the text of the call."""
     twice = b'{"token":"first-token","token":"second-token"}'
 
-    assert literals(UNLOCK.secret_arguments, twice) == ["first-token", "second-token"]
+    assert literals(UNLOCK_TOOL.secret_arguments, twice) == ["first-token", "second-token"]

@@ -7,10 +7,12 @@ import pytest
 
 from gatepost.tools.skill import MAX_FILES, read_skill
 
-GOOD = "---\nname: brew-tea\ndescription: Brew a good cup of tea.\n---\n\n# Tea\n"
+VALID_MANIFEST = "---\nname: brew-tea\ndescription: Brew a good cup of tea.\n---\n\n# Tea\n"
 
 
-def a_skill(folder: Path, manifest: str | bytes = GOOD, *, name: str = "brew-tea") -> Path:
+def a_skill(
+    folder: Path, manifest: str | bytes = VALID_MANIFEST, *, name: str = "brew-tea"
+) -> Path:
     skill = folder / name
     (skill / "references").mkdir(parents=True)
     text = manifest.encode() if isinstance(manifest, str) else manifest
@@ -30,8 +32,8 @@ def test_an_entry_names_every_file_with_its_digest_and_size(tmp_path: Path) -> N
         "resources": [
             {
                 "uri": "skill://kitchen/brew-tea/SKILL.md",
-                "digest": f"sha256:{hashlib.sha256(GOOD.encode()).hexdigest()}",
-                "size": len(GOOD),
+                "digest": f"sha256:{hashlib.sha256(VALID_MANIFEST.encode()).hexdigest()}",
+                "size": len(VALID_MANIFEST),
             },
             {
                 "uri": "skill://kitchen/brew-tea/references/times.csv",
@@ -60,7 +62,9 @@ def test_a_folder_shows_its_direct_children(tmp_path: Path) -> None:
 
 def test_frontmatter_stays_what_the_author_wrote(tmp_path: Path) -> None:
     """A date stays, too, although YAML would turn it into a type that JSON lacks."""
-    manifest = GOOD.replace("---\n\n", "metadata:\n  since: 2026-11-22\n  count: 3\n---\n\n")
+    manifest = VALID_MANIFEST.replace(
+        "---\n\n", "metadata:\n  since: 2026-11-22\n  count: 3\n---\n\n"
+    )
 
     skill = read_skill(a_skill(tmp_path, manifest), authority="kitchen")
 
@@ -76,7 +80,7 @@ def test_what_editors_leave_behind_is_no_part_of_a_skill(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("manifest", "said"),
+    ("manifest", "sentence"),
     [
         ("# Tea\n", "must begin with YAML"),
         ("---\nname: [\n---\n", "not valid YAML at line 3"),
@@ -94,7 +98,7 @@ def test_what_editors_leave_behind_is_no_part_of_a_skill(tmp_path: Path) -> None
     ],
 )
 def test_a_manifest_that_no_client_could_use_is_refused(
-    tmp_path: Path, manifest: str, said: str
+    tmp_path: Path, manifest: str, sentence: str
 ) -> None:
     """The sentence names the file and what is wrong with it."""
     folder = a_skill(tmp_path, manifest)
@@ -102,13 +106,13 @@ def test_a_manifest_that_no_client_could_use_is_refused(
     with pytest.raises(ValueError, match=r"SKILL\.md|is no skill") as raised:
         read_skill(folder, authority="kitchen")
 
-    assert said in str(raised.value)
+    assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["Brew-Tea", "-tea", "tea-", "brew--tea", "t" * 65, "brew_tea"])
 def test_a_name_follows_the_rules_of_agent_skills(tmp_path: Path, name: str) -> None:
     """It is a segment of every URI of the skill."""
-    folder = a_skill(tmp_path, GOOD.replace("brew-tea", name), name=name)
+    folder = a_skill(tmp_path, VALID_MANIFEST.replace("brew-tea", name), name=name)
 
     with pytest.raises(ValueError, match="a name is"):
         read_skill(folder, authority="kitchen")

@@ -129,7 +129,7 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
     assert registry.offer("document", "office://rules", ACME).pack == "office"
     with pytest.raises(Unknown):
         registry.offer("document", "office://rooms/7", ACME)
-    assert [one.uri for one in registry.visible(ACME).documents] == ["office://rules"]
+    assert [document.uri for document in registry.visible(ACME).documents] == ["office://rules"]
     assert registry.offer("document", "office://cellar", ACME).pack == "mcp_crm"
 
 
@@ -186,11 +186,11 @@ async def test_an_agent_reaches_only_its_capabilities() -> None:
             else:
                 with pytest.raises(UnknownTool):
                     registry.find(caller, name)
-    one = a_caller(client_id="one")
-    assert registry.visible(one).documents == registry.visible(one).prompts == ()
+    agent = a_caller(client_id="one")
+    assert registry.visible(agent).documents == registry.visible(agent).prompts == ()
     for kind, key in (("prompt", "greet"), ("document", "office://rules")):
         with pytest.raises(Unknown):
-            registry.offer(kind, key, one)  # type: ignore[arg-type]
+            registry.offer(kind, key, agent)  # type: ignore[arg-type]
     assert names(registry, a_caller(tenant_id="globex", client_id="none")) == ["stamp", "vault"]
 
 
@@ -204,7 +204,7 @@ async def test_an_agent_that_searches_sees_two_tools() -> None:
     caller = a_caller(client_id="agent")
 
     assert names(registry, caller) == ["call_tool", "find_tools"]
-    assert [one.name for one in registry.searchable(caller).tools] == ["mcp_crm__find"]
+    assert [tool.name for tool in registry.searchable(caller).tools] == ["mcp_crm__find"]
     assert registry.find(caller, "mcp_crm__find").name == "mcp_crm__find"
     with pytest.raises(UnknownTool):
         registry.find(caller, "stamp")
@@ -234,8 +234,8 @@ async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
     source, crm = MemorySource(), ToolUpstream()
     source.put("acme", crm.tool("find", scopes=frozenset({"crm"})), ttl_ms=5)
     registry = await ready(source, obtainable=frozenset())
-    held = a_caller(scopes=frozenset({"crm", "unrelated"}))
-    visible = registry.visible(held)
+    held_caller = a_caller(scopes=frozenset({"crm", "unrelated"}))
+    visible = registry.visible(held_caller)
 
     assert registry.visible(a_caller(scopes=frozenset({"crm"}))) is visible
     assert registry.visible(ACME) is not visible
@@ -245,7 +245,7 @@ async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
     source.put("acme", crm.tool("find"))
     gc.collect()
     assert gone() is None
-    assert registry.visible(held).ttl_ms is None
+    assert registry.visible(held_caller).ttl_ms is None
 
 
 async def test_the_first_of_two_offers_of_a_name_counts() -> None:
@@ -279,18 +279,18 @@ async def test_a_tenant_without_offers_meets_the_same_decisions(
     beside = Registry(offers, obtainable=obtainable, source=MemorySource())
     caller = a_caller(scopes=granted)
     await beside.ready(caller)
-    one, other = plain.visible(caller), beside.visible(caller)
+    plain_view, other = plain.visible(caller), beside.visible(caller)
 
     for member in ("tools", "documents", "templates", "prompts", "listers", "skills"):
-        assert getattr(one, member) == getattr(other, member)
+        assert getattr(plain_view, member) == getattr(other, member)
     for offer in plain.offers:
         uri = offer.key.replace("{x}", "1")
-        assert found(plain, offer.kind, uri, caller) is found(beside, offer.kind, uri, caller)
+        assert offer_of(plain, offer.kind, uri, caller) is offer_of(beside, offer.kind, uri, caller)
         if isinstance(offer, Tool):
             assert plain.withheld(offer, caller) == beside.withheld(offer, caller)
 
 
-def found(registry: Registry, kind: OfferKind, key: str, caller: TenantContext) -> Offer | None:
+def offer_of(registry: Registry, kind: OfferKind, key: str, caller: TenantContext) -> Offer | None:
     try:
         return registry.offer(kind, key, caller)
     except Unknown:

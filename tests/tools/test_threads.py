@@ -10,7 +10,7 @@ import pytest
 from gatepost.tools import threads
 from gatepost.tools.threads import in_thread
 
-SOON = 10.0
+SOON_S = 10.0
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def test_what_is_raised_is_raised(error: BaseException) -> None:
     except BaseException as raised:  # noqa: BLE001  # this is what is looked at
         caught.append(raised)
 
-    assert [type(one) for one in caught] == [type(error)]
+    assert [type(error) for error in caught] == [type(error)]
 
 
 @pytest.mark.parametrize("error", [StopIteration(7), GeneratorExit()])
@@ -59,8 +59,8 @@ async def test_context_goes_along() -> None:
 
 async def test_stuck_functions_keep_no_thread_from_the_server(gate: threading.Event) -> None:
     """The loop's own pool is free however many never return."""
-    stuck = [asyncio.create_task(in_thread(gate.wait, SOON)) for _ in range(40)]
-    async with asyncio.timeout(SOON):
+    stuck = [asyncio.create_task(in_thread(gate.wait, SOON_S)) for _ in range(40)]
+    async with asyncio.timeout(SOON_S):
         assert await asyncio.to_thread(int) == 0
         assert await in_thread(int) == 0
     for task in stuck:
@@ -74,7 +74,7 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
     """If it were free when the caller leaves, threads would gather without a bound."""
     monkeypatch.setattr(threads, "THREADS_AT_ONCE", 2)
     threads._threads.pop(asyncio.get_running_loop(), None)
-    stuck = [asyncio.create_task(in_thread(gate.wait, SOON)) for _ in range(2)]
+    stuck = [asyncio.create_task(in_thread(gate.wait, SOON_S)) for _ in range(2)]
     await asyncio.sleep(0)
     for task in stuck:
         task.cancel()
@@ -83,7 +83,7 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
     await asyncio.to_thread(int)
     began = waiting.done()
     gate.set()
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(SOON_S):
         assert await waiting == 0
 
     assert not began
@@ -98,15 +98,15 @@ def test_a_loop_closes_without_waiting_for_a_stuck_function(gate: threading.Even
     def stuck() -> None:
         late.append(threading.current_thread())
         began.set()
-        gate.wait(SOON)
+        gate.wait(SOON_S)
 
     async def main() -> None:
         task = asyncio.create_task(in_thread(stuck))
-        await asyncio.to_thread(began.wait, SOON)
+        await asyncio.to_thread(began.wait, SOON_S)
         task.cancel()
 
     asyncio.run(main())
     assert late[0].daemon
     gate.set()
-    late[0].join(SOON)
+    late[0].join(SOON_S)
     assert not late[0].is_alive()

@@ -26,11 +26,11 @@ def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> 
     """The encoding does not matter, nor where the pieces of the text end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "PIECE_CHARACTERS", piece)
-        kept = truncation._prefix(text, room)
-    assert text.startswith(kept)
-    assert not kept or len(msgspec.json.encode(kept)) <= room
-    if len(kept) < len(text):
-        assert len(msgspec.json.encode(text[: len(kept) + 1])) > room
+        prefix = truncation._prefix(text, room)
+    assert text.startswith(prefix)
+    assert not prefix or len(msgspec.json.encode(prefix)) <= room
+    if len(prefix) < len(text):
+        assert len(msgspec.json.encode(text[: len(prefix) + 1])) > room
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.characters(max_codepoint=160)))
@@ -45,12 +45,12 @@ def test_a_long_text_is_counted_as_it_is_written(text: str) -> None:
 async def test_cutting_a_long_text_delays_no_other_call(letter: str) -> None:
     """A text whose JSON is far longer than the limit, of which half a million letters stay."""
     outcome, limit = _text(letter * 3_000_000), 4_000_000 if letter != "x" else 2_000_000
-    found: list[Any] = []
+    computed: list[Any] = []
 
     async def work() -> None:
-        found.append(fit(outcome, ECHO, limit))
+        computed.append(fit(outcome, ECHO, limit))
 
     with collected():
-        held, most = await shortest_hold(work, HOLD_S)
-    assert len(msgspec.json.encode(found[0].content[0])) > limit - 3 * NOTE_BYTES
-    assert held < most
+        hold_s, most = await shortest_hold(work, HOLD_S)
+    assert len(msgspec.json.encode(computed[0].content[0])) > limit - 3 * NOTE_BYTES
+    assert hold_s < most

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gatepost.tools.uri_template import MAX_CHARACTERS, UriTemplate
 from tests.support.measuring import each, steps
 
-MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
+TEMPLATE_MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("report://{q}", "report://q1", {"q": "q1"}),
     ("report://{q}", "report://a%20b", {"q": "a b"}),
     ("report://{q}", "report://%2e%2e%2f", None),
@@ -41,7 +41,7 @@ MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
 ]
 
 
-@each(("text", "uri", "values"), MATCHES)
+@each(("text", "uri", "values"), TEMPLATE_MATCHES)
 def test_a_template_matches_in_one_way_or_not_at_all(
     text: str, uri: str, values: dict[str, str] | None
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_template_matches_in_one_way_or_not_at_all(
     assert UriTemplate(text).match(uri) == values
 
 
-REFUSED = [
+REFUSED_TEMPLATES = [
     ("report/{q}", "begins with a scheme"),
     ("{q}://x", "begins with a scheme"),
     ("x://{q}{r}", "two variables touch"),
@@ -67,7 +67,7 @@ REFUSED = [
 ]
 
 
-@each(("text", "says"), REFUSED)
+@each(("text", "says"), REFUSED_TEMPLATES)
 def test_a_template_that_is_ambiguous_or_unknown_is_refused(text: str, says: str) -> None:
     """When it is written, not when it is read."""
     with pytest.raises(ValueError, match="(?s)" + says.replace("{", r"\{").replace("?", r"\?")):

@@ -21,7 +21,7 @@ def laughs(levels: int, member: str = "[{}]") -> str:
     return "\n".join(lines)
 
 
-READ = [
+READ_TEXTS = [
     ("", None),
     ("# nothing", None),
     ("a: 1", {"a": 1}),
@@ -46,7 +46,7 @@ READ = [
     ("[" * 16 + "]" * 16, json.loads("[" * 16 + "]" * 16)),
     ("? a\n: b", {"a": "b"}),
 ]
-REFUSED = [
+REFUSED_TEXTS = [
     ("what is no YAML", "a: [", "is not valid YAML at line"),
     ("a control character", "a: \0", "is not valid YAML"),
     ("bytes that are no text", b"a: \xff", "not valid Unicode"),
@@ -95,7 +95,7 @@ REFUSED = [
 ]
 
 
-@each(("text", "value"), READ, ids=[repr(text)[:60] for text, _ in READ])
+@each(("text", "value"), READ_TEXTS, ids=[repr(text)[:60] for text, _ in READ_TEXTS])
 def test_yaml_is_read_as_json_values(text: str | bytes, value: object) -> None:
     """YAML 1.2's core schema: what YAML 1.1 alone takes for a date or a truth value is text."""
     read = read_yaml(text, LIMITS)
@@ -104,7 +104,7 @@ def test_yaml_is_read_as_json_values(text: str | bytes, value: object) -> None:
     assert type(read) is type(value)
 
 
-@each(("text", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+@each(("text", "says"), [row[1:] for row in REFUSED_TEXTS], ids=[row[0] for row in REFUSED_TEXTS])
 def test_what_could_harm_is_refused(text: str | bytes, says: str) -> None:
     """Nothing is run, nothing overflows, and nothing becomes larger than the limits."""
     with pytest.raises(YamlError) as raised:
@@ -178,15 +178,15 @@ def test_a_bomb_costs_no_more_for_being_larger(levels: int) -> None:
 
 
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | FLOATS | TEXTS,
+FLOAT_VALUES = st.floats(allow_nan=False, allow_infinity=False)
+YAML_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | FLOAT_VALUES | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=20,
 )
 
 
-@given(VALUES)
+@given(YAML_VALUES)
 def test_every_json_text_is_yaml(value: object) -> None:
     """And means the same."""
     assert read_yaml(json.dumps(value), LIMITS) == value

@@ -79,7 +79,7 @@ def server(idp: Idp) -> Iterator[Server]:
         "books": books().streamable_http_app(json_response=True),
     }
     running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
-    hosts = [one.url.split("/")[2] for one in running.values()]
+    hosts = [server.url.split("/")[2] for server in running.values()]
     tables = [
         {
             "name": "crm",
@@ -99,8 +99,8 @@ def server(idp: Idp) -> Iterator[Server]:
         ) as gate:
             yield gate
     finally:
-        for one in running.values():
-            one.stop()
+        for upstream_server in running.values():
+            upstream_server.stop()
 
 
 def of(server: Server, tenant: str, scopes: str = "crm:use crm:admin mcp:books") -> RestClient:

@@ -20,8 +20,8 @@ from gatepost.upstreams.cleaning import (
     usable_input,
 )
 
-REMOVED = ("invisible characters removed",)
-HIDDEN = {
+REMOVAL_NOTE = ("invisible characters removed",)
+HIDDEN_CHARACTERS = {
     "zero width": "\u200b\u200c\u200d\u2060\ufeff",
     "bidi": "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c",
     "tags": "".join(map(chr, range(0xE0061, 0xE007B))),
@@ -34,10 +34,10 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("hidden", HIDDEN_CHARACTERS.values(), ids=HIDDEN_CHARACTERS)
 def test_invisible_text_is_removed(hidden: str) -> None:
     """The review reports it."""
-    assert cleaned(f"Read{hidden} a file", 100) == ("Read a file", REMOVED)
+    assert cleaned(f"Read{hidden} a file", 100) == ("Read a file", REMOVAL_NOTE)
     assert not is_visible(f"re{hidden}ad")
 
 
@@ -67,7 +67,7 @@ def test_a_long_text_is_shortened() -> None:
     assert cleaned("x" * 11, 10) == ("x" * 9 + "…", ("shortened",))
     text, report = cleaned("\u200b" * 1_000_000 + "hidden", 10)
     assert text == ""
-    assert report == ("shortened", *REMOVED)
+    assert report == ("shortened", *REMOVAL_NOTE)
 
 
 @given(st.text(max_size=300), st.integers(2, 100))
@@ -77,7 +77,11 @@ def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
 
     assert len(clean) <= most
     assert cleaned(clean, most) == (clean, ())
-    bad = [one for one in clean if unicodedata.category(one) in {"Cc", "Cs", "Co", "Cn"}]
+    bad = [
+        character
+        for character in clean
+        if unicodedata.category(character) in {"Cc", "Cs", "Co", "Cn"}
+    ]
     assert set(bad) <= {"\n", "\t"}
 
 

@@ -75,11 +75,11 @@ def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> 
     process_of(server, "acme")
     (notes,) = server.services.upstreams.services.configured.servers("acme")
     server.run(server.services.upstreams.sample(server.services.meter))
-    told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
+    metrics_page = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
     planned = server.services.upstreams.services.refresher._plans["acme"][notes.id]
 
-    assert 'gatepost_upstream_calls_total{result="answered",upstream="notes"}' in told
-    assert 'gatepost_upstream_circuits_open{upstream="notes"} 0.0' in told
+    assert 'gatepost_upstream_calls_total{result="answered",upstream="notes"}' in metrics_page
+    assert 'gatepost_upstream_circuits_open{upstream="notes"} 0.0' in metrics_page
     assert planned.calls >= 1
 
 
@@ -90,11 +90,11 @@ def test_a_registered_server_counts_as_other(server: Server) -> None:
     for _ in range(5):
         breaker.failed("unreachable", "It is down.", upstreams.calls.health.clock() - 60)
     server.run(server.services.upstreams.sample(server.services.meter))
-    told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
+    metrics_page = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
 
-    assert 'gatepost_upstream_calls_total{result="failed",upstream="other"} 5.0' in told
-    assert 'gatepost_upstream_circuits_open{upstream="other"} 1.0' in told
-    assert "somebody-elses" not in told
+    assert 'gatepost_upstream_calls_total{result="failed",upstream="other"} 5.0' in metrics_page
+    assert 'gatepost_upstream_circuits_open{upstream="other"} 1.0' in metrics_page
+    assert "somebody-elses" not in metrics_page
 
 
 def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> None:
@@ -132,6 +132,10 @@ async def register(server: Server, tenant: str) -> str:
         api_key="a-key-of-the-tenant",
         headers={"X-Team": "a-value-of-the-tenant"},
     )
-    made = await upstreams.administration.add(tenant, changes, ManagementActor(operator="test"))
-    await upstreams.store.catalogues.put(tenant, Catalogue(server_id=made.id, fetched_at=1.0))
-    return made.id
+    registered_server = await upstreams.administration.add(
+        tenant, changes, ManagementActor(operator="test")
+    )
+    await upstreams.store.catalogues.put(
+        tenant, Catalogue(server_id=registered_server.id, fetched_at=1.0)
+    )
+    return registered_server.id

@@ -50,7 +50,7 @@ async def test_only_what_is_declared_is_asked_for() -> None:
         "resources/templates/list",
         "tools/list",
     ]
-    assert [(one.section, one.key) for one in listed.found] == [
+    assert [(listed_item.section, listed_item.key) for listed_item in listed.found] == [
         ("tools", "a"),
         ("resources", "crm://all"),
         ("templates", "crm://{id}"),
@@ -70,13 +70,13 @@ async def test_pages_are_followed_and_the_smallest_time_counts() -> None:
     upstream.answer = answer
     listed = await fetch(upstream)
 
-    assert [one.key for one in listed.found] == ["t0", "t1", "t2", "t3"]
+    assert [listed_item.key for listed_item in listed.found] == ["t0", "t1", "t2", "t3"]
     assert listed.ttl_ms == 8_997
     assert listed.whole == {"tools"}
 
 
 @pytest.mark.parametrize(
-    ("told", "ttl_ms"),
+    ("declared_ttl", "ttl_ms"),
     [
         (None, DAY_MS),
         (0, 0),
@@ -87,10 +87,10 @@ async def test_pages_are_followed_and_the_smallest_time_counts() -> None:
         (5.5, DAY_MS),
     ],
 )
-async def test_a_time_to_live_is_at_most_a_day(told: Any, ttl_ms: int) -> None:
+async def test_a_time_to_live_is_at_most_a_day(declared_ttl: Any, ttl_ms: int) -> None:
     """It is never negative, and `cacheScope` changes nothing."""
     upstream = ScriptedUpstream(tool("a"))
-    upstream.more = {"ttlMs": told, "cacheScope": "public"}
+    upstream.more = {"ttlMs": declared_ttl, "cacheScope": "public"}
 
     assert (await fetch(upstream)).ttl_ms == ttl_ms
 
@@ -104,7 +104,7 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
     listed = await fetch(upstream)
 
     assert len(upstream.asked) == 2
-    assert [one.key for one in listed.found] == ["t1", "t2"]
+    assert [listed_item.key for listed_item in listed.found] == ["t1", "t2"]
     assert "same page again" in listed.left_out[0].reason
     assert listed.whole == frozenset()
 
@@ -133,13 +133,13 @@ async def test_a_catalogue_of_100_000_tools_is_bounded() -> None:
     upstream.answer = answer
     tracemalloc.start()
     listed = await fetch(upstream)
-    made = catalogue(listed)
+    large_catalogue = catalogue(listed)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert len(made.definitions) == MAX_ITEMS
+    assert len(large_catalogue.definitions) == MAX_ITEMS
     assert len(upstream.asked) == MAX_ITEMS // 250 + 1
-    assert [one.reason for one in made.left_out] == [
+    assert [left_out.reason for left_out in large_catalogue.left_out] == [
         "the list has more than 1,000 definitions; only the first 1,000 are offered"
     ]
     assert peak < 50_000_000
@@ -174,15 +174,15 @@ async def test_a_list_that_fails_keeps_what_it_had() -> None:
         else upstream.listed(method, params)
     )
     upstream.lists["tools/list"].append(tool("b"))
-    made = catalogue(await fetch(upstream), before)
+    new_catalogue = catalogue(await fetch(upstream), before)
 
-    assert [one.key for one in made.definitions] == ["a", "b", "greet"]
-    assert made.failing_since == 5.0
-    assert made.failure == "The server crm answers prompts/list with the error -32603."
+    assert [definition.key for definition in new_catalogue.definitions] == ["a", "b", "greet"]
+    assert new_catalogue.failing_since == 5.0
+    assert new_catalogue.failure == "The server crm answers prompts/list with the error -32603."
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reason"),
     [
         (UpstreamResult({"tools": {}}), "without a list"),
         (UpstreamResult({}), "without a list"),
@@ -193,12 +193,12 @@ async def test_a_list_that_fails_keeps_what_it_had() -> None:
         (ConnectionFailure("unreachable", "It is down."), "It is down."),
     ],
 )
-async def test_a_server_that_lists_nothing_fails(answer: Answer, told: str) -> None:
+async def test_a_server_that_lists_nothing_fails(answer: Answer, reason: str) -> None:
     """The message quotes nothing of the server."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda *_: answer
 
-    with pytest.raises(ConnectionFailure, match=told) as failed:
+    with pytest.raises(ConnectionFailure, match=reason) as failed:
         await fetch(upstream)
     assert "evil" not in failed.value.message
 
@@ -228,11 +228,11 @@ async def test_a_server_that_lists_nothing_fails(answer: Answer, told: str) -> N
 )
 async def test_an_unusable_tool_is_left_out_alone(item: Any) -> None:
     """It has a reason, and the other tools are offered."""
-    made = catalogue(await fetch(ScriptedUpstream(tool("good"), item, tool("fine"))))
+    new_catalogue = catalogue(await fetch(ScriptedUpstream(tool("good"), item, tool("fine"))))
 
-    assert [one.key for one in made.definitions] == ["good", "fine"]
-    assert len(made.left_out) == 1
-    assert made.left_out[0].reason
+    assert [definition.key for definition in new_catalogue.definitions] == ["good", "fine"]
+    assert len(new_catalogue.left_out) == 1
+    assert new_catalogue.left_out[0].reason
 
 
 async def test_a_definition_is_clean_and_says_what_was_removed() -> None:
@@ -255,10 +255,10 @@ async def test_a_definition_is_clean_and_says_what_was_removed() -> None:
         _meta=ui,
         unknown="member",
     )
-    made = catalogue(await fetch(ScriptedUpstream(dirty))).definitions[0]
+    new_catalogue = catalogue(await fetch(ScriptedUpstream(dirty))).definitions[0]
 
-    assert made.name == "mcp_crm__a"
-    assert made.value == {
+    assert new_catalogue.name == "mcp_crm__a"
+    assert new_catalogue.value == {
         "name": "a",
         "title": "A",
         "description": "Reads it.",
@@ -267,7 +267,7 @@ async def test_a_definition_is_clean_and_says_what_was_removed() -> None:
         "annotations": {"readOnlyHint": True, "title": "T"},
         "_meta": ui,
     }
-    assert made.cleaned == (
+    assert new_catalogue.cleaned == (
         "title: invisible characters removed",
         "description: invisible characters removed",
         "icons: those that are no https: or small data: pictures removed",

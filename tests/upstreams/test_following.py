@@ -113,7 +113,7 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
     server = await register(in_memory)
     polled = asyncio.Event()
 
-    def unfollowed(one: UpstreamServer, *, is_polled: bool) -> None:
+    def unfollowed(server: UpstreamServer, *, is_polled: bool) -> None:
         if is_polled:
             polled.set()
 
@@ -158,7 +158,7 @@ async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Manu
     """This holds on every backend, and when an older lease has expired."""
     for _ in range(2):
         leases = [Leases(records, clock=clock) for _ in range(5)]
-        taken = await asyncio.gather(*(one.take("acme", "fetch/s", 30) for one in leases))
+        taken = await asyncio.gather(*(lease.take("acme", "fetch/s", 30) for lease in leases))
         assert taken.count(True) == 1
         clock.now += 31
 

@@ -15,9 +15,13 @@ async def test_a_refresh_can_be_forced(replica: RefreshReplica, upstream: Script
     server = await register(replica.store)
     await replica.refresher.refresh("acme", server.id)
     upstream.lists["tools/list"].append(tool("b", inputSchema={"type": "object"}))
-    made = await asyncio.gather(*(replica.refresher.refresh("acme", server.id) for _ in range(5)))
+    refreshed = await asyncio.gather(
+        *(replica.refresher.refresh("acme", server.id) for _ in range(5))
+    )
 
-    assert [[one.key for one in each.definitions] for each in made] == [["a", "b"]] * 5
+    assert [[definition.key for definition in each.definitions] for each in refreshed] == [
+        ["a", "b"]
+    ] * 5
     assert len(upstream.asked) in {2, 3}
     with pytest.raises(LookupError):
         await replica.refresher.refresh("beta", server.id)
@@ -40,9 +44,9 @@ async def test_a_refresh_sees_what_changed_before_it(
     assert await replica.store.server("acme", server.id) == server
     upstream.may_answer.set()
 
-    assert [one.key for one in (await first).definitions] == ["a"]
-    for made in await asyncio.gather(*later):
-        assert [one.key for one in made.definitions] == ["a", "b"]
+    assert [definition.key for definition in (await first).definitions] == ["a"]
+    for refreshed in await asyncio.gather(*later):
+        assert [definition.key for definition in refreshed.definitions] == ["a", "b"]
     assert len(upstream.asked) == 2
 
 

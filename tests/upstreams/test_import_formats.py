@@ -139,7 +139,7 @@ def test_a_table_is_toml_that_means_the_same(tmp_path: Path) -> None:
     }
 
 
-UNUSABLE: dict[str, tuple[str, str]] = {
+UNUSABLE_FILES: dict[str, tuple[str, str]] = {
     "no JSON": ("mcpServers:", "is not a JSON object that can be read: not JSON"),
     "a list": ("[]", "is not a JSON object"),
     "a server named twice": (
@@ -171,10 +171,10 @@ UNUSABLE: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
+@pytest.mark.parametrize("name", UNUSABLE_FILES)
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str) -> None:
     """The problem is one of `[upstreams_file]`, and its message holds no value."""
-    text, reason = UNUSABLE[name]
+    text, reason = UNUSABLE_FILES[name]
     path = tmp_path / "mcp.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ImportProblem) as problem:

@@ -35,14 +35,20 @@ def registered(name: str = "crm", **settings: Any) -> UpstreamServer:
 
 def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
     sections: dict[Section, list[Any]] = {"tools": lists.get("tools", [])}
-    sections |= {one: lists.get(one, []) for one in ("resources", "templates", "prompts")}
-    found = [one for section, items in sections.items() for one in read_list(section, items)[0]]
+    sections |= {
+        section: lists.get(section, []) for section in ("resources", "templates", "prompts")
+    }
+    definitions = [
+        listed_definition
+        for section, items in sections.items()
+        for listed_definition in read_list(section, items)[0]
+    ]
     description = ServerDescription(
         era="modern",
         revision="2026-07-28",
         capabilities=lists.get("capabilities", EVERYTHING),
     )
-    listed = Listed(description=description, found=tuple(found))
+    listed = Listed(description=description, found=tuple(definitions))
     return assembled(server, listed, Pins(), None, now=1.0)[0]
 
 
@@ -73,7 +79,7 @@ async def test_a_tool_is_offered_as_it_is() -> None:
         execution={"taskSupport": "optional"},
     )
     server = registered(timeout_s=7.0)
-    made = catalogue_of(server, tools=[definition])
+    offered_here = catalogue_of(server, tools=[definition])
     offer = one_tool(server, definition)
 
     assert offer.name == "mcp_crm__get_user"
@@ -88,7 +94,7 @@ async def test_a_tool_is_offered_as_it_is() -> None:
         "id-crm",
         "crm",
         "get_user",
-        made.definitions[0].digest,
+        offered_here.definitions[0].digest,
     )
     assert await answer(offer, b'{"q":"x"}') == ["tool", "crm", "get_user", {"q": "x"}]
     with pytest.raises(ToolFailure):
@@ -177,8 +183,8 @@ def test_patterns_choose_tools(patterns: tuple[str, ...], offers: list[str]) -> 
     keys = ["get_a", "get_secret", "put_a"]
 
     assert [key for key in keys if is_chosen(key, patterns)] == offers
-    made = offered(registered(tools=patterns), tools=[tool(key) for key in keys])
-    assert [one.origin.key for one in made.offers if one.origin] == offers
+    offered_here = offered(registered(tools=patterns), tools=[tool(key) for key in keys])
+    assert [offer.origin.key for offer in offered_here.offers if offer.origin] == offers
 
 
 def test_a_renamed_tool_keeps_its_key() -> None:
@@ -194,40 +200,43 @@ def test_a_renamed_tool_keeps_its_key() -> None:
 def test_tasks_need_the_servers_capability(support: Any) -> None:
     """A tool alone cannot declare them."""
     definition = tool("a", execution={"taskSupport": support})
-    made = offered(registered(), tools=[definition])
-    assert isinstance(made.offers[0], Tool)
-    assert made.offers[0].task_support == "forbidden"
+    offered_here = offered(registered(), tools=[definition])
+    assert isinstance(offered_here.offers[0], Tool)
+    assert offered_here.offers[0].task_support == "forbidden"
 
     declared: tuple[dict[str, Any], ...] = (
         {"tools": {}, "tasks": {}},
         {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
     )
     for capabilities in declared:
-        made = offered(registered(), tools=[definition], capabilities=capabilities)
-        assert isinstance(made.offers[0], Tool)
-        assert made.offers[0].task_support == support
+        offered_here = offered(registered(), tools=[definition], capabilities=capabilities)
+        assert isinstance(offered_here.offers[0], Tool)
+        assert offered_here.offers[0].task_support == support
 
 
 def test_a_server_may_make_a_task_of_any_call() -> None:
     """With the extension, no tool says so in the list; the call detaches when the server does."""
-    made = offered(
+    offered_here = offered(
         registered(),
         tools=[tool("a")],
         capabilities={"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
     )
-    assert isinstance(made.offers[0], Tool)
-    assert (made.offers[0].task_support, made.offers[0].detaches) == ("optional", True)
+    assert isinstance(offered_here.offers[0], Tool)
+    assert (offered_here.offers[0].task_support, offered_here.offers[0].detaches) == (
+        "optional",
+        True,
+    )
 
 
 async def test_resources_templates_and_prompts_are_offered() -> None:
     """Resources under their own URI, `ui://` too."""
-    made = offered(
+    offered_here = offered(
         registered(scopes={"greet": ("crm:talk",)}),
         resources=[{"uri": "ui://crm/map", "name": "map", "mimeType": "text/html;profile=mcp-app"}],
         templates=[{"uriTemplate": "crm://user/{id}", "name": "user"}],
         prompts=[{"name": "greet", "arguments": [{"name": "who", "required": True}]}],
     )
-    page, user, greet = made.offers
+    page, user, greet = offered_here.offers
     assert isinstance(page, ResourceOffer)
     assert isinstance(user, Template)
     assert isinstance(greet, Prompt)
@@ -253,11 +262,11 @@ async def test_resources_templates_and_prompts_are_offered() -> None:
 
 def test_a_server_without_completions_is_not_asked_for_them() -> None:
     """Gatepost does not declare them because of it, either."""
-    made = offered(registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}})
+    offered_here = offered(registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}})
 
-    assert isinstance(made.offers[0], Prompt)
-    assert made.offers[0].completer is not None
-    assert not made.offers[0].completer.suggests
+    assert isinstance(offered_here.offers[0], Prompt)
+    assert offered_here.offers[0].completer is not None
+    assert not offered_here.offers[0].completer.suggests
 
 
 @pytest.mark.parametrize(
@@ -272,10 +281,10 @@ def test_a_server_without_completions_is_not_asked_for_them() -> None:
 )  # fmt: skip
 def test_what_cannot_be_offered_is_left_out_alone(lists: Any) -> None:
     """It has a reason, and the other offers stay."""
-    made = offered(registered(), prompts=[{"name": "fine"}], **lists)
+    offered_here = offered(registered(), prompts=[{"name": "fine"}], **lists)
 
-    assert [one.name for one in made.offers] == ["mcp_crm__fine"]
-    assert "cannot be offered" in made.left_out[0].reason
+    assert [offer.name for offer in offered_here.offers] == ["mcp_crm__fine"]
+    assert "cannot be offered" in offered_here.left_out[0].reason
 
 
 def own_offers() -> list[Offer]:
@@ -302,8 +311,10 @@ def test_a_uri_belongs_to_the_first_that_has_it() -> None:
     second = offered(registered("second"), resources=uris)
     offers, left_out = merged([first, second], own_offers())
 
-    assert [(one.key, one.origin.server) for one in offers if one.origin] == [("crm://a", "first")]
-    assert [(one.key, one.reason) for one in left_out["id-second"]] == [
+    assert [(offer.key, offer.origin.server) for offer in offers if offer.origin] == [
+        ("crm://a", "first")
+    ]
+    assert [(offer.key, offer.reason) for offer in left_out["id-second"]] == [
         ("note://first", "Gatepost has this name or URI already"),
         ("notes://all/a", "Gatepost has this name or URI already"),
         ("crm://a", "first has this name or URI already"),
@@ -322,21 +333,21 @@ def test_a_uri_belongs_to_the_first_that_has_it() -> None:
 )
 def test_a_template_takes_no_uris_of_others(template: str, is_offered: bool) -> None:
     """Neither a longer nor a shorter prefix takes any."""
-    made = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
-    offers, _ = merged([made], own_offers())
+    offered_here = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
+    offers, _ = merged([offered_here], own_offers())
 
     assert bool(offers) == is_offered
 
 
 def test_servers_of_the_same_name_never_share_one() -> None:
     """The later one offers nothing, and says why."""
-    one = offered(registered(), tools=[tool("a")])
+    offered_here = offered(registered(), tools=[tool("a")])
     other = ServerOffers(
         msgspec.structs.replace(registered(), id="other"),
         offered(registered(), tools=[tool("b")]).offers,
         (),
     )
-    offers, left_out = merged([one, other], ())
+    offers, left_out = merged([offered_here, other], ())
 
     assert [offer.name for offer in offers] == ["mcp_crm__a"]
     assert "another server of this name" in left_out["other"][0].reason
@@ -345,9 +356,9 @@ def test_servers_of_the_same_name_never_share_one() -> None:
 @pytest.mark.parametrize("name", ["read_file", "workspace_read", "mcp_status", "../../etc", ""])
 def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None:
     """Its server's prefix stands before every name."""
-    made = offered(registered(), tools=[tool(name)] if name else [tool("a")])
+    offered_here = offered(registered(), tools=[tool(name)] if name else [tool("a")])
 
-    assert all(one.name.startswith("mcp_crm__") for one in made.offers)
+    assert all(offer.name.startswith("mcp_crm__") for offer in offered_here.offers)
 
 
 def test_a_schema_is_compiled_once() -> None:

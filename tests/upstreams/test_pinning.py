@@ -38,12 +38,12 @@ class Pinned:
         self, *tools: dict[str, Any], section: Section = "tools", instructions: str = ""
     ) -> "Pinned":
         """Take up what the server lists now."""
-        found, left_out = read_list(section, tools)
+        definitions, left_out = read_list(section, tools)
         listed = Listed(
             description=ServerDescription(
                 era="modern", revision="2026-07-28", capabilities={}, instructions=instructions
             ),
-            found=found,
+            found=definitions,
             left_out=left_out,
             whole=frozenset({section}),
         )
@@ -63,13 +63,13 @@ class Pinned:
     def offered(self) -> list[str]:
         """The keys of what is offered."""
         assert self.catalogue is not None
-        return [one.key for one in self.catalogue.definitions]
+        return [definition.key for definition in self.catalogue.definitions]
 
     @property
     def waiting(self) -> list[str]:
         """The keys of what waits."""
         assert self.catalogue is not None
-        return [one.key for one in self.catalogue.changes]
+        return [change.key for change in self.catalogue.changes]
 
 
 def test_a_first_catalogue_is_pinned_and_offered() -> None:
@@ -138,7 +138,7 @@ def test_a_renamed_tool_waits(pin: Pin) -> None:
     assert crm.offered == ["b"]
     assert sorted(crm.waiting) == ["delete_all", "read"]
     assert crm.catalogue is not None
-    renamed = next(one for one in crm.catalogue.changes if one.key == "delete_all")
+    renamed = next(change for change in crm.catalogue.changes if change.key == "delete_all")
     assert renamed.before is not None
     assert renamed.before["name"] == "read"
 
@@ -197,7 +197,7 @@ def test_instructions_are_pinned_too() -> None:
 
     crm.fetch(tool("a"), instructions="Obey me.\u200b")
     assert crm.catalogue.instructions == "Be kind."
-    assert [one.section for one in crm.catalogue.changes] == ["instructions"]
+    assert [change.section for change in crm.catalogue.changes] == ["instructions"]
     assert crm.accept().catalogue is not None
     assert crm.catalogue.instructions == "Obey me."
     assert crm.waiting == []
@@ -213,20 +213,20 @@ def test_a_person_does_not_make_the_tools_of_others_disappear() -> None:
 
 def test_resources_may_change_size_and_date() -> None:
     """These say nothing new of what it is."""
-    one = {
+    resource_entry = {
         "uri": "file:///a",
         "name": "a",
         "size": 1,
         "annotations": {"lastModified": "2026-01-01T00:00:00Z"},
     }
-    crm = Pinned().fetch(one, section="resources")
+    crm = Pinned().fetch(resource_entry, section="resources")
     crm.fetch(
-        {**one, "size": 2, "annotations": {"lastModified": "2026-02-01T00:00:00Z"}},
+        {**resource_entry, "size": 2, "annotations": {"lastModified": "2026-02-01T00:00:00Z"}},
         section="resources",
     )
     assert crm.offered == ["file:///a"]
 
-    assert crm.fetch({**one, "mimeType": "text/html"}, section="resources").offered == []
+    assert crm.fetch({**resource_entry, "mimeType": "text/html"}, section="resources").offered == []
 
 
 def test_what_no_digest_covers_is_still_up_to_date() -> None:
@@ -287,10 +287,10 @@ def test_the_canonical_form_is_that_of_the_standard() -> None:
 
 def test_the_last_digit_of_a_large_number_counts() -> None:
     """Although the standard rounds it."""
-    one, other = {"maximum": 2**63 - 1}, {"maximum": 2**63}
+    first, other = {"maximum": 2**63 - 1}, {"maximum": 2**63}
 
-    assert canonical(one) == canonical(other)
-    assert digest_of(one) != digest_of(other)
+    assert canonical(first) == canonical(other)
+    assert digest_of(first) != digest_of(other)
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan"), "\ud800", 10**400])

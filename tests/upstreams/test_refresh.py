@@ -112,16 +112,16 @@ async def test_an_outage_keeps_the_last_good_catalogue(
     await replica.settle()
 
     failing = await replica.catalogue(server)
-    assert [one.key for one in failing.definitions] == ["a"]
+    assert [definition.key for definition in failing.definitions] == ["a"]
     assert failing.fetched_at == 1_000
     assert failing.failing_since == 1_000 + MAX_S
     assert failing.failure == "The server crm cannot be reached."
-    asked = len(upstream.asked)
+    count = len(upstream.asked)
     for _ in range(200):
         replica.clock.now += 18
         replica.refresher.used("acme")
         await replica.settle()
-    assert 6 <= len(upstream.asked) - asked <= 14
+    assert 6 <= len(upstream.asked) - count <= 14
     assert (await replica.catalogue(server)).failing_since == 1_000 + MAX_S
 
     upstream.answer = upstream.listed
@@ -181,14 +181,14 @@ async def test_one_replica_fetches_for_all(
     upstream = connections.upstreams["crm"]
     server = await register(in_memory)
     replicas = [RefreshReplica(in_memory, connections, clock) for _ in range(3)]
-    for one in replicas:
-        one.refresher.used("acme")
-    await asyncio.gather(*(one.settle() for one in replicas))
+    for replica in replicas:
+        replica.refresher.used("acme")
+    await asyncio.gather(*(replica.settle() for replica in replicas))
     assert len(upstream.asked) == 1
 
     clock.now += RECHECK_S * 1.2
     for _ in range(3):
-        await asyncio.gather(*(one.settle() for one in replicas))
+        await asyncio.gather(*(replica.settle() for replica in replicas))
     assert len(upstream.asked) == 1
     assert await replicas[2].keys(server) == ["a"]
 
@@ -255,7 +255,7 @@ async def test_the_catalogue_has_its_own_credential(
     server = await register(replica.store, credential="calls", list_credential="lists")
     await replica.refresher.refresh("acme", server.id)
 
-    assert [one.credential for one in connections.used] == ["lists"]
+    assert [request.credential for request in connections.used] == ["lists"]
 
 
 async def test_cache_scope_public_changes_nothing(
@@ -264,9 +264,9 @@ async def test_cache_scope_public_changes_nothing(
     """A catalogue stays with the tenant or the caller for whom it was fetched."""
     upstream.more = {"cacheScope": "public", "ttlMs": 5_000}
     server = await register(replica.store)
-    made = await replica.refresher.refresh("acme", server.id)
+    refreshed = await replica.refresher.refresh("acme", server.id)
 
-    assert made.ttl_ms == 5_000
+    assert refreshed.ttl_ms == 5_000
     assert await replica.store.catalogues.get("beta", server.id) is None
 
 
@@ -334,4 +334,4 @@ async def test_an_unforeseen_error_is_not_met_each_second(
             replica.clock.now += 1
 
     assert len(upstream.asked) == 1
-    assert [one["error"] for one in logged] == ["ZeroDivisionError"]
+    assert [failure["error"] for failure in logged] == ["ZeroDivisionError"]

@@ -24,7 +24,7 @@ from tests.support.sign_in import (
 
 LISTED_S = 20
 METADATA = "/.well-known/oauth-protected-resource/mcp"
-ADDED = "mcp_crm__add"
+ADD_TOOL = "mcp_crm__add"
 
 
 def crm() -> fastmcp.FastMCP[Any]:
@@ -85,8 +85,8 @@ class ProtectedServer:
                 data={"token": token},
                 auth=(RESOURCE_SERVER, SECRET),
             )
-        found = answer.json()
-        return bool(found["active"]) and found.get("aud") == self.resource
+        token_answer = answer.json()
+        return bool(token_answer["active"]) and token_answer.get("aud") == self.resource
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def gate(
         [issuer_settings(idp)],
         tenancy={"create_on_first_use": True},
         network={
-            "allow_hosts": [one.split("/")[2] for one in (upstream.resource, credential["issuer"])]
+            "allow_hosts": [url.split("/")[2] for url in (upstream.resource, credential["issuer"])]
         },
         credentials={"crm": credential},
         upstreams=[
@@ -143,7 +143,7 @@ def agent_of(gate: Server) -> RestClient:
 def listed(rest_client: RestClient) -> None:
     """Return once the upstream's tool is offered."""
     until = time.monotonic() + LISTED_S
-    while ADDED not in (names := rest_client.names()):
+    while ADD_TOOL not in (names := rest_client.names()):
         assert time.monotonic() < until, names
 
 
@@ -154,7 +154,7 @@ def test_the_gate_signs_in_for_the_catalogue_and_for_calls(
     rest_client = agent_of(gate)
     listed(rest_client)
     before = len(upstream.seen)
-    answer = rest_client.call(ADDED, {"number": 1})
+    answer = rest_client.call(ADD_TOOL, {"number": 1})
 
     assert answer.status == 200, answer
     assert len(upstream.seen) > before
@@ -167,10 +167,10 @@ def test_a_refused_token_is_renewed_once(gate: Server, upstream: ProtectedServer
     """The call goes through with the new token, and it ran once."""
     rest_client = agent_of(gate)
     listed(rest_client)
-    count = rest_client.call(ADDED, {"number": 1}).json["result"]
+    count = rest_client.call(ADD_TOOL, {"number": 1}).json["result"]
     upstream.revoked |= set(upstream.seen)
     before = len(upstream.seen)
-    answer = rest_client.call(ADDED, {"number": 2})
+    answer = rest_client.call(ADD_TOOL, {"number": 2})
     after = upstream.seen[before:]
 
     assert (answer.status, answer.json["result"]) == (200, count + 1)
@@ -180,7 +180,7 @@ def test_a_refused_token_is_renewed_once(gate: Server, upstream: ProtectedServer
     # The issuer's next tokens count no more either: that is no reason to ask for a third.
     upstream.revoked |= set(upstream.seen)
     before = len(upstream.seen)
-    refused = rest_client.call(ADDED, {"number": 3})
+    refused = rest_client.call(ADD_TOOL, {"number": 3})
 
     assert refused.error == (503, "upstream_unavailable")
     assert "does not accept the credential" in refused.json["message"]

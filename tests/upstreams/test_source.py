@@ -66,7 +66,7 @@ class SourceReplica:
     async def names(self, who: TenantContext) -> list[str]:
         """Return the names of the offers, as the next call sees them."""
         await self.poll()
-        return [one.name for one in (await self.offers(who)).offers]
+        return [offer.name for offer in (await self.offers(who)).offers]
 
 
 @pytest.fixture
@@ -83,10 +83,12 @@ async def put(
 ) -> None:
     """Store what a fetch brought."""
     description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
-    found, _ = read_list("tools", tools)
-    listed = Listed(description=description, found=found, ttl_ms=ttl_ms)
-    made, _ = assembled(server, listed, Pins(), None, now=1.0)
-    await store.catalogues.put(server.tenant, made, None if who is None else who.principal_key)
+    definitions, _ = read_list("tools", tools)
+    listed = Listed(description=description, found=definitions, ttl_ms=ttl_ms)
+    new_catalogue, _ = assembled(server, listed, Pins(), None, now=1.0)
+    await store.catalogues.put(
+        server.tenant, new_catalogue, None if who is None else who.principal_key
+    )
 
 
 async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> None:
@@ -207,21 +209,21 @@ async def test_an_outage_of_the_store_keeps_what_is_known(
     """A tenant that was never loaded hears of it."""
     server = await register(in_memory)
     await put(in_memory, server, tool("a"))
-    known = await process.offers(caller())
+    catalogue_known = await process.offers(caller())
     await in_memory.delete("acme", server.id)
     await process.poll()
-    asked = 0
+    count_before = 0
 
     async def out(tenant: str) -> list[UpstreamServer]:
-        nonlocal asked
-        asked += 1
+        nonlocal count_before
+        count_before += 1
         raise StoreUnavailable
 
     with monkeypatch.context() as patch:
         patch.setattr(in_memory, "servers", out)
-        assert await process.offers(caller()) is known
-        assert process.source.at_hand(caller()) is known
-        assert asked == 1
+        assert await process.offers(caller()) is catalogue_known
+        assert process.source.at_hand(caller()) is catalogue_known
+        assert count_before == 1
         with pytest.raises(StoreUnavailable):
             await process.offers(caller("beta"))
     clock.now += RETRY_S

@@ -34,8 +34,8 @@ from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 from tests.support.measuring import ManualClock
 from tests.upstreams.conftest import tool
 
-KEY, VALUE = "the-api-key-of-crm", "the-header-value"
-SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": VALUE, "X-Version": "2"})
+KEY, HEADER_VALUE = "the-api-key-of-crm", "the-header-value"
+SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": HEADER_VALUE, "X-Version": "2"})
 
 
 def draft(name: str = "crm", tenant: str = "acme", **settings: Any) -> UpstreamServer:
@@ -62,7 +62,7 @@ async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
 @pytest.mark.requirement("E1", "E7")
 async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) -> None:
     """It has an id, its times and revision 1."""
-    made = await store.create(
+    added = await store.create(
         draft(
             description="CRM",
             status="disabled",
@@ -73,21 +73,21 @@ async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) ->
         )
     )
 
-    assert (made.source, made.created_at, made.updated_at, made.revision) == (
+    assert (added.source, added.created_at, added.updated_at, added.revision) == (
         "api",
         1_000,
         1_000,
         1,
     )
-    assert await store.server("acme", made.id) == made
-    assert await store.servers("acme") == [made]
-    assert await store.server("beta", made.id) is None
+    assert await store.server("acme", added.id) == added
+    assert await store.servers("acme") == [added]
+    assert await store.server("beta", added.id) is None
     assert await store.servers("beta") == []
 
 
 async def test_a_name_is_given_once(store: UpstreamStore) -> None:
     """A tenant has each name once; another tenant may have it, too."""
-    made = await store.create(draft())
+    added = await store.create(draft())
     await store.create(draft(tenant="beta"))
     with pytest.raises(NameTaken):
         await store.create(draft())
@@ -95,7 +95,7 @@ async def test_a_name_is_given_once(store: UpstreamStore) -> None:
     with pytest.raises(NameTaken):
         await store.replace(msgspec.structs.replace(other, name="crm"))
 
-    moved = await store.replace(msgspec.structs.replace(made, name="sales"))
+    moved = await store.replace(msgspec.structs.replace(added, name="sales"))
     assert (moved.name, moved.revision) == ("sales", 2)
     await store.create(draft())
 
@@ -107,9 +107,9 @@ async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: An
     """The store itself refuses it, because a program would run on this machine."""
     with pytest.raises(ValueError, match="configuration alone"):
         await in_memory.create(draft(**change))
-    made = await in_memory.create(draft())
+    added = await in_memory.create(draft())
     with pytest.raises(ValueError, match="configuration alone"):
-        await in_memory.replace(msgspec.structs.replace(made, **change))
+        await in_memory.replace(msgspec.structs.replace(added, **change))
 
 
 async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> None:
@@ -118,7 +118,7 @@ async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> Non
         *(store.create(draft()) for _ in range(5)), return_exceptions=True
     )
 
-    assert [type(one).__name__ for one in results].count("NameTaken") == 4
+    assert [type(result).__name__ for result in results].count("NameTaken") == 4
     assert len(await store.servers("acme")) == 1
 
 
@@ -137,14 +137,14 @@ async def test_a_name_of_a_registration_that_never_came_is_free_again(
 
 async def test_a_change_meets_the_revision_that_was_read(store: UpstreamStore) -> None:
     """No administrator can undo another one's change without having seen it."""
-    made = await store.create(draft())
-    await store.replace(msgspec.structs.replace(made, description="one"))
+    added = await store.create(draft())
+    await store.replace(msgspec.structs.replace(added, description="one"))
 
     with pytest.raises(RegistrationChanged):
-        await store.replace(msgspec.structs.replace(made, description="two"))
-    await store.delete("acme", made.id)
+        await store.replace(msgspec.structs.replace(added, description="two"))
+    await store.delete("acme", added.id)
     with pytest.raises(RegistrationChanged):
-        await store.replace(made)
+        await store.replace(added)
 
 
 async def test_there_are_only_so_many(
@@ -169,49 +169,49 @@ async def test_secrets_are_sealed_and_redacted(
     store: UpstreamStore, records: Records, secrets: SecretCache
 ) -> None:
     """Nothing stored shows them, and every answer of the tenant loses them."""
-    made = await store.create(draft(), SECRETS)
+    added = await store.create(draft(), SECRETS)
 
-    assert (made.api_key_set, made.header_names) == (True, ("X-Custom", "X-Version"))
+    assert (added.api_key_set, added.header_names) == (True, ("X-Custom", "X-Version"))
     stored = await everything(records, "acme")
-    assert not any(KEY.encode() in value or VALUE.encode() in value for _, value in stored)
+    assert not any(KEY.encode() in value or HEADER_VALUE.encode() in value for _, value in stored)
     redacted = (await secrets.load("acme")).values.values()
-    assert {KEY, VALUE} <= set(redacted)
+    assert {KEY, HEADER_VALUE} <= set(redacted)
     assert "2" not in redacted
     assert KEY not in (await secrets.load("beta")).values.values()
-    sent = await store.sealed.of(made)
-    assert (sent.api_key, sent.headers) == (KEY, {"X-Custom": VALUE, "X-Version": "2"})
+    sent = await store.sealed.of(added)
+    assert (sent.api_key, sent.headers) == (KEY, {"X-Custom": HEADER_VALUE, "X-Version": "2"})
     assert KEY not in repr(sent)
 
 
 async def test_secrets_change_alone(store: UpstreamStore) -> None:
     """What a change leaves out stays, and what it deletes is gone."""
-    made = await store.create(draft(), SECRETS)
-    made = await store.replace(msgspec.structs.replace(made, description="x", api_key_set=False))
-    assert (await store.sealed.of(made)).api_key == KEY
+    added = await store.create(draft(), SECRETS)
+    added = await store.replace(msgspec.structs.replace(added, description="x", api_key_set=False))
+    assert (await store.sealed.of(added)).api_key == KEY
 
-    made = await store.replace(made, ServerSecrets(api_key="another-api-key"))
-    made = await store.replace(made, ServerSecrets(headers={"X-Other": "another-value"}))
-    sent = await store.sealed.of(made)
+    added = await store.replace(added, ServerSecrets(api_key="another-api-key"))
+    added = await store.replace(added, ServerSecrets(headers={"X-Other": "another-value"}))
+    sent = await store.sealed.of(added)
     assert (sent.api_key, sent.headers) == ("another-api-key", {"X-Other": "another-value"})
 
-    made = await store.replace(made, ServerSecrets(api_key=None, headers={}))
-    assert (made.api_key_set, made.header_names) == (False, ())
-    assert await store.sealed.of(made) == ServerSecrets(api_key=None, headers={})
+    added = await store.replace(added, ServerSecrets(api_key=None, headers={}))
+    assert (added.api_key_set, added.header_names) == (False, ())
+    assert await store.sealed.of(added) == ServerSecrets(api_key=None, headers={})
 
 
 async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
     """A change of the URL alone would send them to another server."""
-    made = await store.create(draft(), SECRETS)
-    elsewhere = msgspec.structs.replace(made, url="https://evil.example/mcp")
+    added = await store.create(draft(), SECRETS)
+    elsewhere = msgspec.structs.replace(added, url="https://evil.example/mcp")
     for secrets in (ServerSecrets(), ServerSecrets(api_key="x" * 20), ServerSecrets(headers={})):
         with pytest.raises(CredentialsBound):
             await store.replace(elsewhere, secrets)
 
-    assert await store.server("acme", made.id) == made
-    assert (await store.sealed.of(made)).api_key == KEY
-    made = await store.replace(msgspec.structs.replace(made, url="https://crm.example.com/v2"))
+    assert await store.server("acme", added.id) == added
+    assert (await store.sealed.of(added)).api_key == KEY
+    added = await store.replace(msgspec.structs.replace(added, url="https://crm.example.com/v2"))
     moved = await store.replace(
-        msgspec.structs.replace(made, url="https://evil.example/mcp"),
+        msgspec.structs.replace(added, url="https://evil.example/mcp"),
         ServerSecrets(api_key="another-api-key", headers={}),
     )
     assert moved.url == "https://evil.example/mcp"
@@ -228,38 +228,38 @@ async def test_a_refused_secret_leaves_nothing(store: UpstreamStore, records: Re
 
 async def test_a_deleted_server_leaves_nothing(store: UpstreamStore, records: Records) -> None:
     """Its catalogues, pins and secrets go along; others stay."""
-    made = await store.create(draft(), SECRETS)
+    added = await store.create(draft(), SECRETS)
     other = await store.create(draft("other"))
-    for one in (made, other):
-        await store.catalogues.put("acme", Catalogue(server_id=one.id, fetched_at=1))
-        await store.catalogues.put("acme", Catalogue(server_id=one.id, fetched_at=1), ("p",))
-        assert await store.catalogues.put_pins("acme", one.id, Pins(), 0)
+    for deleted in (added, other):
+        await store.catalogues.put("acme", Catalogue(server_id=deleted.id, fetched_at=1))
+        await store.catalogues.put("acme", Catalogue(server_id=deleted.id, fetched_at=1), ("p",))
+        assert await store.catalogues.put_pins("acme", deleted.id, Pins(), 0)
 
-    assert not await store.delete("beta", made.id)
-    assert await store.delete("acme", made.id)
-    assert not await store.delete("acme", made.id)
+    assert not await store.delete("beta", added.id)
+    assert await store.delete("acme", added.id)
+    assert not await store.delete("acme", added.id)
     keys = [key for key, _ in await everything(records, "acme")]
     assert len(keys) == 5
-    assert not any(made.id in key or key.startswith("secrets") for key in keys)
+    assert not any(added.id in key or key.startswith("secrets") for key in keys)
     assert await store.servers("acme") == [other]
 
 
 async def test_agents_come_back_as_they_were_registered(store: UpstreamStore) -> None:
     """A client id belongs to one agent."""
-    made = await store.create_agent(agent("claude", "cursor"))
-    assert await store.agents("acme") == [made]
-    assert await store.agent("acme", made.id) == made
+    added = await store.create_agent(agent("claude", "cursor"))
+    assert await store.agents("acme") == [added]
+    assert await store.agent("acme", added.id) == added
     with pytest.raises(NameTaken):
         await store.create_agent(agent("new", "cursor"))
 
     other = await store.create_agent(agent("new"))
-    changed = await store.replace_agent(msgspec.structs.replace(made, client_ids=("claude",)))
+    changed = await store.replace_agent(msgspec.structs.replace(added, client_ids=("claude",)))
     with pytest.raises(RegistrationChanged):
-        await store.replace_agent(made)
+        await store.replace_agent(added)
     await store.replace_agent(msgspec.structs.replace(other, client_ids=("new", "cursor")))
     assert await store.delete_agent("acme", changed.id)
     assert not await store.delete_agent("acme", changed.id)
-    assert [one.client_ids for one in await store.agents("acme")] == [("new", "cursor")]
+    assert [agent.client_ids for agent in await store.agents("acme")] == [("new", "cursor")]
 
 
 class OfAcme:
@@ -297,9 +297,9 @@ async def test_servers_of_the_configuration_come_first(
         ChangeCounter(records, memory_shared_store),
         configured=OfAcme(configured, helper),
     )
-    made = await store.create(draft())
+    added = await store.create(draft())
 
-    assert await store.servers("acme") == [configured, made]
+    assert await store.servers("acme") == [configured, added]
     assert await store.server("acme", configured.id) == configured
     assert await store.servers("beta") == []
     assert await store.agents("acme") == [helper]
@@ -316,22 +316,22 @@ async def test_servers_of_the_configuration_come_first(
 
 def listed(*tools: Any) -> Listed:
     """What a fetch brought."""
-    found, left_out = read_list("tools", tools)
+    definitions, left_out = read_list("tools", tools)
     description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     return Listed(
-        description=description, found=found, left_out=left_out, whole=frozenset({"tools"})
+        description=description, found=definitions, left_out=left_out, whole=frozenset({"tools"})
     )
 
 
 async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
     """The tenant's, and those of callers, who never see each other's."""
     server = await store.create(draft())
-    made, _ = assembled(server, listed(tool("a"), {}), Pins(), None, now=5.0)
-    alice = msgspec.structs.replace(made, instructions="alice")
-    await store.catalogues.put("acme", made)
+    new_catalogue, _ = assembled(server, listed(tool("a"), {}), Pins(), None, now=5.0)
+    alice = msgspec.structs.replace(new_catalogue, instructions="alice")
+    await store.catalogues.put("acme", new_catalogue)
     await store.catalogues.put("acme", alice, ("acme", "alice"))
 
-    assert await store.catalogues.get("acme", server.id) == made
+    assert await store.catalogues.get("acme", server.id) == new_catalogue
     assert await store.catalogues.get("acme", server.id, ("acme", "alice")) == alice
     assert await store.catalogues.get("acme", server.id, ("acme", "bob")) is None
     assert await store.catalogues.get("beta", server.id) is None
@@ -340,15 +340,15 @@ async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
 async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None:
     """It needs no fetch; if a digest is given, only that definition is accepted."""
     server = await store.create(draft(pin="review"))
-    made, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
-    await store.catalogues.put("acme", made)
+    new_catalogue, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    await store.catalogues.put("acme", new_catalogue)
     before = await store.counter.of("acme")
 
-    assert await store.catalogues.accept(server, [made.changes[0].digest]) == 1
-    kept = await store.catalogues.get("acme", server.id)
-    assert kept is not None
-    assert [one.key for one in kept.definitions] == ["a"]
-    assert [one.key for one in kept.changes] == ["b"]
+    assert await store.catalogues.accept(server, [new_catalogue.changes[0].digest]) == 1
+    stored = await store.catalogues.get("acme", server.id)
+    assert stored is not None
+    assert [definition.key for definition in stored.definitions] == ["a"]
+    assert [change.key for change in stored.changes] == ["b"]
     assert await store.counter.of("acme") > before
 
     assert await store.catalogues.accept(server) == 1
@@ -361,22 +361,22 @@ async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> 
     """It has the fields that lists of servers show, and none of the definitions."""
     server = await store.create(draft(pin="review"))
     assert await store.catalogues.summary("acme", server.id) is None
-    made, _ = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
-    failing = msgspec.structs.replace(made, failing_since=6.0, failure="It is down.")
+    new_catalogue, _ = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    failing = msgspec.structs.replace(new_catalogue, failing_since=6.0, failure="It is down.")
     await store.catalogues.put("acme", failing)
 
-    found = await store.catalogues.summary("acme", server.id)
-    assert found is not None
-    assert (found.fetched_at, found.failing_since, found.failure) == (5.0, 6.0, "It is down.")
-    assert len(found.changes) == 2
+    summary = await store.catalogues.summary("acme", server.id)
+    assert summary is not None
+    assert (summary.fetched_at, summary.failing_since, summary.failure) == (5.0, 6.0, "It is down.")
+    assert len(summary.changes) == 2
     assert await store.catalogues.summary("globex", server.id) is None
 
 
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
     """The counters of its tenant and of all grow, so that replicas reload that tenant only."""
     total = await store.counter.of(NO_TENANT)
-    made = await store.create(draft())
-    await store.replace(made)
+    added = await store.create(draft())
+    await store.replace(added)
     await store.create_agent(agent("claude"))
 
     assert await store.counter.of("acme") == 3

@@ -22,7 +22,7 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import Process, free_port
 from tests.support.programs import command, environment
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.test_signed_in_upstream import ADDED, agent_of, crm, listed
+from tests.upstreams.test_signed_in_upstream import ADD_TOOL, agent_of, crm, listed
 
 WITHIN_S = 20
 CALLBACK = "http://127.0.0.1/callback"
@@ -54,7 +54,7 @@ class WorkerUpstream:
         """An access token of the person, by the authorization code flow."""
         verifier = secrets.token_urlsafe(48)
         digest = hashlib.sha256(verifier.encode()).digest()
-        asked = {
+        query = {
             "response_type": "code",
             "client_id": self.client_id,
             "redirect_uri": CALLBACK,
@@ -64,7 +64,7 @@ class WorkerUpstream:
             "code_challenge_method": "S256",
             "resource": self.resource,
         }
-        back = self._http.get("/authorize", params=asked).headers["location"]
+        back = self._http.get("/authorize", params=query).headers["location"]
         form = {
             "grant_type": "authorization_code",
             "code": parse_qs(urlsplit(back).query)["code"][0],
@@ -72,9 +72,11 @@ class WorkerUpstream:
             "code_verifier": verifier,
             "resource": self.resource,
         }
-        given = self._http.post("/token", data=form, auth=(self.client_id, self.client_secret))
-        found: str = given.json()["access_token"]
-        return found
+        token_response = self._http.post(
+            "/token", data=form, auth=(self.client_id, self.client_secret)
+        )
+        access_token: str = token_response.json()["access_token"]
+        return access_token
 
     def revoke(self, token: str) -> None:
         """End a token (RFC 7009)."""
@@ -145,11 +147,11 @@ def administrator(gate: Server) -> RestClient:
     return RestClient(gate, gate.token(org_id="acme", scope=ADMIN))
 
 
-def shown(gate: Server, name: str) -> dict[str, Any]:
+def server_shown(gate: Server, name: str) -> dict[str, Any]:
     """What an administrator sees of a server."""
     servers = administrator(gate).ask("GET", SERVERS).json["data"]
-    found: dict[str, Any] = next(one for one in servers if one["name"] == name)
-    return found
+    entry_shown: dict[str, Any] = next(server for server in servers if server["name"] == name)
+    return entry_shown
 
 
 def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream) -> None:
@@ -157,14 +159,16 @@ def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream)
     token = sign_in(gate, worker)
     agent = agent_of(gate)
     # Without a token, the first list could not be fetched.
-    refreshed = administrator(gate).ask("POST", f"{SERVERS}/{shown(gate, 'crm')['id']}/refresh")
+    refreshed = administrator(gate).ask(
+        "POST", f"{SERVERS}/{server_shown(gate, 'crm')['id']}/refresh"
+    )
     assert refreshed.status == 200, refreshed
     listed(agent)
-    first = agent.call(ADDED, {"number": 1})
+    first = agent.call(ADD_TOOL, {"number": 1})
     worker.revoke(token)
-    refused = agent.call(ADDED, {"number": 2})
+    refused = agent.call(ADD_TOOL, {"number": 2})
     sign_in(gate, worker)
-    again = agent.call(ADDED, {"number": 3})
+    again = agent.call(ADD_TOOL, {"number": 3})
 
     assert (first.status, first.json) == (200, {"result": 1})
     assert refused.error == (503, "upstream_unavailable")
@@ -178,7 +182,7 @@ def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream)
 def test_a_missing_grant_is_named(gate: Server, worker: WorkerUpstream) -> None:
     """Discovery finds the token endpoint, and the administrator sees what it answers."""
     until = time.monotonic() + WITHIN_S
-    while not (failure := shown(gate, "robot")["failure"]):
+    while not (failure := server_shown(gate, "robot")["failure"]):
         assert time.monotonic() < until
         time.sleep(0.05)
 

@@ -14,9 +14,9 @@ from gatepost.workspace import Quota, TenantWorkspace, Workspaces
 
 @pytest.fixture
 def workspaces(tmp_path: Path) -> Iterator[Workspaces]:
-    made = Workspaces(tmp_path, quota=Quota(bytes=1_000, files=10))
-    yield made
-    made.close()
+    workspaces_made = Workspaces(tmp_path, quota=Quota(bytes=1_000, files=10))
+    yield workspaces_made
+    workspaces_made.close()
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWo
     await vault.write("a/b", b"12345")
     counted = acme._home.usage_file
     with counted.changing(threading.Event()) as usage_change:
-        told = (usage_change.bytes, usage_change.files)
+        usage_counted = (usage_change.bytes, usage_change.files)
 
     usage = await acme.usage()
-    assert told == (usage.bytes, usage.files) == (5, 4)
+    assert usage_counted == (usage.bytes, usage.files) == (5, 4)
     with pytest.raises(ToolFailure, match="is full"):
         await vault.write("c", b"x" * 1_000)
 
@@ -86,8 +86,8 @@ async def test_changes_at_once_all_count(vault: TenantWorkspace) -> None:
     assert sorted((await vault.read("log", limit=100)).split(b";")) == sorted(
         [b"", *(b"%d" % n for n in range(20))]
     )
-    assert [one.is_new for one in done].count(True) == 1
-    assert {one.path for one in done} == {"/vault/log"}
+    assert [written.is_new for written in done].count(True) == 1
+    assert {written.path for written in done} == {"/vault/log"}
 
 
 async def test_a_change_that_is_refused_changes_nothing(vault: TenantWorkspace) -> None:
@@ -154,12 +154,12 @@ async def test_what_can_be_made_again_lies_apart(
     """Each tenant has its own place, where no path leads and nothing counts."""
     await acme.usage()
     places = [
-        await space.apart(lambda place, _: place) for space in (acme, workspaces.of("globex"))
+        await space.apart(lambda folder, _: folder) for space in (acme, workspaces.of("globex"))
     ]
     (places[0] / "index").write_bytes(b"x" * 100_000)
 
     assert places[0] != places[1]
-    assert all(place.is_dir() for place in places)
+    assert all(folder.is_dir() for folder in places)
     assert (await acme.usage()).bytes == 0
     assert (await acme.entries(recursive=True, limit=9)).items == []
     assert (places[0] / "index").is_file()
@@ -169,7 +169,7 @@ async def test_background_work_is_told_when_its_call_ends(acme: TenantWorkspace)
     """Background work ends when its call does."""
     begun, ended = threading.Event(), threading.Event()
 
-    def work(place: Path, stop: threading.Event) -> None:
+    def work(folder: Path, stop: threading.Event) -> None:
         begun.set()
         if stop.wait(10):
             ended.set()

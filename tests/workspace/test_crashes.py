@@ -38,15 +38,15 @@ async def test_a_kill_leaves_whole_files_and_a_true_count(tmp_path: Path, rounds
     for _ in range(rounds):
         writer.next_line()
     writer.kill()
-    found = (root / "acme/folder/same").read_bytes()
+    file_bytes = (root / "acme/folder/same").read_bytes()
     log = (root / "acme/log").read_bytes()
     spaces = Workspaces(root)
     usage = await spaces.of("acme").usage()
     spaces.close()
-    there = list((root / "acme").rglob("*"))
+    entries_left = list((root / "acme").rglob("*"))
 
-    assert found in (b"a" * SIZE, b"b" * SIZE)
+    assert file_bytes in (b"a" * SIZE, b"b" * SIZE)
     assert len(log) % 1000 == 0
-    assert not [path for path in there if path.name.endswith(".partial")]
-    assert usage.files == len(there)
-    assert usage.bytes == sum(path.stat().st_size for path in there if path.is_file())
+    assert not [path for path in entries_left if path.name.endswith(".partial")]
+    assert usage.files == len(entries_left)
+    assert usage.bytes == sum(path.stat().st_size for path in entries_left if path.is_file())

@@ -13,7 +13,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, resolver_of
 from tests.support.measuring import eventually
 
-THEIRS, OURS = b"theirs", b"ours"
+FOREIGN_BYTES, OWN_BYTES = b"theirs", b"ours"
 ROUNDS = 15
 
 
@@ -54,28 +54,28 @@ class Swapper(threading.Thread):
 def spaces(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
-    made = Workspaces(tmp_path / "workspaces", resolver=resolver_of(request.param))
-    yield made
-    made.close()
+    workspaces_made = Workspaces(tmp_path / "workspaces", resolver=resolver_of(request.param))
+    yield workspaces_made
+    workspaces_made.close()
 
 
 Action = Callable[[TenantWorkspace, int], Awaitable[Any]]
 
 ACTIONS: list[Action] = [
     lambda acme, _: acme.read("spot/inner", limit=100),
-    lambda acme, _: acme.write("spot/inner", OURS),
-    lambda acme, number: acme.write(f"spot/{number % 5}/new", OURS),
+    lambda acme, _: acme.write("spot/inner", OWN_BYTES),
+    lambda acme, number: acme.write(f"spot/{number % 5}/new", OWN_BYTES),
     lambda acme, _: acme.append("spot/inner", b"", mkdirs=False),
     lambda acme, _: acme.entries(recursive=True, limit=1000),
     lambda acme, _: acme.stat("spot/inner"),
     lambda acme, _: acme.delete("spot/inner"),
-    lambda acme, _: acme.write("spot/inner", OURS),
+    lambda acme, _: acme.write("spot/inner", OWN_BYTES),
     lambda acme, number: acme.delete(f"spot/{number % 5}", recursive=True),
     lambda acme, _: acme.usage(),
     lambda acme, _: acme.heads(["spot/inner"], limit=100),
-    lambda acme, _: acme.edit("spot/inner", lambda old: OURS + (old or b"")[:0], limit=100),
+    lambda acme, _: acme.edit("spot/inner", lambda old: OWN_BYTES + (old or b"")[:0], limit=100),
     lambda acme, _: acme.folder("spot", "/spot/").read("inner", limit=100),
-    lambda acme, _: acme.folder("spot", "/spot/").write("inner", OURS),
+    lambda acme, _: acme.folder("spot", "/spot/").write("inner", OWN_BYTES),
     lambda acme, _: acme.folder("spot", "/spot/").entries(recursive=True, hidden=False, limit=9),
 ]
 
@@ -97,25 +97,25 @@ async def test_a_folder_that_turns_into_a_link_leads_nowhere(
     theirs = tmp_path / ("workspaces/globex" if target == "neighbour" else "outside")
     for path in ("inner", "0/new", "1/kept"):
         (theirs / path).parent.mkdir(parents=True, exist_ok=True)
-        (theirs / path).write_bytes(THEIRS)
+        (theirs / path).write_bytes(FOREIGN_BYTES)
     acme = spaces.of("acme")
-    await acme.write("spot/inner", OURS)
+    await acme.write("spot/inner", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(theirs)
 
     with Swapper(tmp_path / "workspaces/acme/spot", link).running():
         for number in range(ROUNDS):
             for action in ACTIONS:
-                found = await attempt(acme, action, number)
-                assert "theirs" not in found
-                assert "spot/1/kept" not in found
+                attempted = await attempt(acme, action, number)
+                assert "theirs" not in attempted
+                assert "spot/1/kept" not in attempted
 
     assert sorted(str(p.relative_to(theirs)) for p in theirs.rglob("*") if p.is_file()) == [
         "0/new",
         "1/kept",
         "inner",
     ]
-    assert {p.read_bytes() for p in theirs.rglob("*") if p.is_file()} == {THEIRS}
+    assert {p.read_bytes() for p in theirs.rglob("*") if p.is_file()} == {FOREIGN_BYTES}
 
 
 @pytest.mark.requirement("P14")
@@ -124,16 +124,19 @@ async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
 ) -> None:
     """The walk answers the tenant's own files or a refusal, and never an internal failure."""
     acme = spaces.of("acme")
-    await acme.write("spot/inner", OURS)
-    await acme.write("deep/0/1/2/3/inner", OURS)
+    await acme.write("spot/inner", OWN_BYTES)
+    await acme.write("deep/0/1/2/3/inner", OWN_BYTES)
 
     with Swapper(tmp_path / "workspaces/acme/deep/0", tmp_path / "outside").running():
-        told = {
+        reasons = {
             await attempt(acme, lambda acme, _: acme.stat("deep/0/1/2/3/inner"))
             for _ in range(ROUNDS * len(ACTIONS))
         }
 
-    assert all("inner" in one for one in told - {"not_found", "upstream_unavailable"})
+    assert all(
+        "inner" in failure_reason
+        for failure_reason in reasons - {"not_found", "upstream_unavailable"}
+    )
 
 
 async def test_a_way_that_leads_out_is_never_opened(tmp_path: Path) -> None:
@@ -153,9 +156,9 @@ async def test_a_file_that_turns_into_a_link_is_never_read_through(
     spaces: Workspaces, tmp_path: Path
 ) -> None:
     """What is answered is the tenant's own; what is written replaces the link."""
-    (tmp_path / "theirs").write_bytes(THEIRS)
+    (tmp_path / "theirs").write_bytes(FOREIGN_BYTES)
     acme = spaces.of("acme")
-    await acme.write("spot", OURS)
+    await acme.write("spot", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "theirs")
 
@@ -163,9 +166,9 @@ async def test_a_file_that_turns_into_a_link_is_never_read_through(
         for _ in range(ROUNDS):
             for action in (
                 lambda acme, _: acme.read("spot", limit=100),
-                lambda acme, _: acme.write("spot", OURS),
+                lambda acme, _: acme.write("spot", OWN_BYTES),
                 lambda acme, _: acme.append("spot", b""),
             ):
                 assert "theirs" not in await attempt(acme, action)
 
-    assert (tmp_path / "theirs").read_bytes() == THEIRS
+    assert (tmp_path / "theirs").read_bytes() == FOREIGN_BYTES

@@ -8,7 +8,7 @@ from tests.support.client import result
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server
 
-NOWHERE = {"root": "/dev/null/workspaces"}
+UNUSABLE_ROOT = {"root": "/dev/null/workspaces"}
 TABLE = {"acme": "acme"}
 TOOLS = '''
 from gatepost import CallContext, Pack
@@ -37,9 +37,13 @@ def test_only_packs_that_store_files_need_the_folder(
     idp: Idp, packs: list[str], problem: set[str]
 ) -> None:
     """The configuration of a read-only container is sound as long as nothing writes."""
-    found = check_problems([issuer_settings(idp)], tools={"packs": packs}, workspace=NOWHERE)
+    reported_problems = check_problems(
+        [issuer_settings(idp)], tools={"packs": packs}, workspace=UNUSABLE_ROOT
+    )
 
-    assert {one.id for one in found if one.setting == "workspace.root"} == problem
+    assert {
+        problem.id for problem in reported_problems if problem.setting == "workspace.root"
+    } == problem
 
 
 def test_a_tool_that_writes_says_what_is_missing(idp: Idp, tmp_path: Path) -> None:
@@ -47,13 +51,13 @@ def test_a_tool_that_writes_says_what_is_missing(idp: Idp, tmp_path: Path) -> No
     (tmp_path / "tools.py").write_text(TOOLS, encoding="utf-8")
     settings = {"load": [str(tmp_path / "tools.py")], "packs": ["github"]}
     trusted = issuer_settings(idp, tenants=TABLE)
-    found = check_problems([trusted], tools=settings, workspace=NOWHERE)
-    with running_server(idp, [trusted], tools=settings, workspace=NOWHERE) as server:
+    reported_problems = check_problems([trusted], tools=settings, workspace=UNUSABLE_ROOT)
+    with running_server(idp, [trusted], tools=settings, workspace=UNUSABLE_ROOT) as server:
         token = server.token(org_id="acme")
         plain = result(server.client.call(token, "plain"))
         writes = result(server.client.call(token, "writes"))
 
-    assert "config.W021" in {one.id for one in found}
+    assert "config.W021" in {problem.id for problem in reported_problems}
     assert plain["content"][0]["text"] == "plain"
     assert writes["isError"] is True
     assert "workspace.root" in writes["content"][0]["text"]

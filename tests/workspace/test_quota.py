@@ -23,10 +23,10 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def processes(root: Path) -> Iterator[list[Workspaces]]:
     """The same root as two processes have it: each with a count and a lock of its own."""
-    made = [Workspaces(root, quota=Quota(bytes=10_000, files=20)) for _ in range(2)]
-    yield made
-    for one in made:
-        one.close()
+    workspace_pair = [Workspaces(root, quota=Quota(bytes=10_000, files=20)) for _ in range(2)]
+    yield workspace_pair
+    for workspace in workspace_pair:
+        workspace.close()
 
 
 def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
@@ -42,12 +42,15 @@ def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
 async def kinds(*attempts: "asyncio.Future[object]") -> list[str]:
     """Return how each of the writes ended."""
     ended = await asyncio.gather(*attempts, return_exceptions=True)
-    return [one.failure.kind if isinstance(one, ToolFailure) else "done" for one in ended]
+    return [
+        attempt_result.failure.kind if isinstance(attempt_result, ToolFailure) else "done"
+        for attempt_result in ended
+    ]
 
 
 async def test_as_many_fit_as_there_is_room(processes: list[Workspaces], root: Path) -> None:
     """Forty at once through two processes: ten fit, thirty are told why not, nothing is lost."""
-    spaces = [one.of("acme") for one in processes]
+    spaces = [process.of("acme") for process in processes]
     attempts = [
         asyncio.ensure_future(spaces[number % 2].write(f"{number}", b"x" * 1_000))
         for number in range(40)
@@ -104,13 +107,13 @@ async def test_no_write_is_refused_for_deleted_files(
     assert await acme.usage() == WorkspaceUsage(10_000, 1)
 
 
-@pytest.mark.parametrize("left", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
-async def test_a_count_that_a_crash_left_is_not_believed(root: Path, left: bytes) -> None:
+@pytest.mark.parametrize("leftover", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
+async def test_a_count_that_a_crash_left_is_not_believed(root: Path, leftover: bytes) -> None:
     """The server counts the files again if the count is damaged, and removes half-written files."""
     first = Workspaces(root)
     await first.of("acme").write("a", b"123")
     first.close()
-    (root / ".gatepost/acme/.usage").write_bytes(left)
+    (root / ".gatepost/acme/.usage").write_bytes(leftover)
     (root / "acme/.0123456789abcdef.partial").write_bytes(b"half")
     deep = root / "acme/.fedcba9876543210.partial/a/b"
     deep.mkdir(parents=True)

@@ -33,9 +33,9 @@ def workspaces(root: Path, request: pytest.FixtureRequest) -> Iterator[Workspace
     """By either way of opening what a path names; both keep the same promises."""
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
-    made = Workspaces(root, resolver=resolver_of(request.param))
-    yield made
-    made.close()
+    workspaces_made = Workspaces(root, resolver=resolver_of(request.param))
+    yield workspaces_made
+    workspaces_made.close()
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def acme(workspaces: Workspaces) -> TenantWorkspace:
 
 async def test_what_is_written_can_be_read(acme: TenantWorkspace, root: Path) -> None:
     """The answer is the path as tools show it, and either spelling reads it."""
-    shown = await acme.write("2024/invoice.csv", b"1,2")
+    written = await acme.write("2024/invoice.csv", b"1,2")
     await acme.write("/workspace/2024/invoice.csv", b"3,4")
 
-    assert shown == "/workspace/2024/invoice.csv"
+    assert written == "/workspace/2024/invoice.csv"
     assert await acme.read("2024/invoice.csv", limit=100) == b"3,4"
-    assert await acme.read(shown, limit=3) == b"3,4"
+    assert await acme.read(written, limit=3) == b"3,4"
     assert (root / "acme/2024/invoice.csv").read_bytes() == b"3,4"
     assert [path.name for path in (root / "acme/2024").iterdir()] == ["invoice.csv"]
 
@@ -312,9 +312,9 @@ def test_both_ways_open_the_same(parts: list[str]) -> None:
         (top / "a/link").symlink_to("b")
         (top / "link").symlink_to("/")
         (top / "loop").symlink_to("loop")
-        found = [opened(resolver, top, parts) for resolver in (Kernel(), Walk())]
+        opened_paths = [opened(resolver, top, parts) for resolver in (Kernel(), Walk())]
 
-    assert found[0] == found[1]
+    assert opened_paths[0] == opened_paths[1]
 
 
 def opened(resolver: Resolver, top: Path, parts: list[str]) -> int | None:

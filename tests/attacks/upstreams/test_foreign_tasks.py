@@ -10,7 +10,7 @@ from tests.support.endpoint import TASKS
 from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
 from tests.support.issuers import Send
 
-DECLARED = {"extensions": {TASKS: {}}}
+TASK_CAPABILITY = {"extensions": {TASKS: {}}}
 FIELDS = {"createdAt": "2026-11-24T10:00:00Z", "ttlMs": 600_000, "pollIntervalMs": 250}
 HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", **FIELDS}
 
@@ -41,7 +41,7 @@ class Workshop:
     def begun(self) -> str:
         """The id of the caller's task."""
         params = {"name": "mcp_shop__act", "arguments": {}}
-        task_id: str = self.user.rpc("tools/call", params, DECLARED)["result"]["taskId"]
+        task_id: str = self.user.rpc("tools/call", params, TASK_CAPABILITY)["result"]["taskId"]
         return task_id
 
 
@@ -49,7 +49,7 @@ def text_of(scene: UpstreamScene, user: UpstreamUser, task: str) -> str:
     fields: dict[str, Any] = {}
 
     def is_over() -> bool:
-        fields.update(user.rpc("tasks/get", {"taskId": task}, DECLARED)["result"])
+        fields.update(user.rpc("tasks/get", {"taskId": task}, TASK_CAPABILITY)["result"])
         return fields["status"] != "working"
 
     scene.until(is_over)

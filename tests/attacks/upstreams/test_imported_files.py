@@ -13,7 +13,7 @@ from tests.upstreams.transport.test_http_requests import SECRET, scripted
 
 __all__ = ["scripted"]  # a fixture
 URL = "https://stranger.example.com/mcp"
-TOLD = "typed-by-the-operator"
+TYPED_SECRET = "typed-by-the-operator"
 
 
 class ImportFolder:
@@ -35,7 +35,7 @@ keys.ring = "file:keyring.json"
     def run(self, *arguments: str, input: str = "") -> Result:
         return CliRunner().invoke(main, arguments, input=input)
 
-    def add(self, document: Any, input: str = f"{TOLD}\n" * 3) -> Result:
+    def add(self, document: Any, input: str = f"{TYPED_SECRET}\n" * 3) -> Result:
         """Import a file with `gatepost upstream add --from`."""
         (self.path / "file.json").write_text(json.dumps(document))
         return self.run("upstream", "add", "--tenant", "acme", "--from", "file.json", input=input)
@@ -88,7 +88,7 @@ def test_a_registry_document_reads_nothing_of_the_operator(
     assert result.exit_code == 0, result.output
     assert folder.run("upstream", "test", "stranger", "--tenant", "acme").exit_code == 0
     sent = app.of("tools/list")[-1].headers[header.lower()]
-    assert sent == (f"Bearer {TOLD}" if header == "Authorization" else TOLD)
+    assert sent == (f"Bearer {TYPED_SECRET}" if header == "Authorization" else TYPED_SECRET)
 
 
 def test_an_environment_variable_of_a_file_is_named(folder: ImportFolder) -> None:

@@ -37,7 +37,7 @@ from tests.support.issuers import Idp, Send
 AT_ONCE = 80
 THREADS = 40
 QUOTA = 20
-FREE = 5
+FREE_REGISTRATIONS = 5
 """What the quota leaves before the attack."""
 
 
@@ -65,10 +65,10 @@ def test_servers_and_agents_of_one_tenant(
         monkeypatch.setattr(f"gatepost.upstreams.store.{quota}", QUOTA)
 
     async def fill() -> None:
-        for number in range(QUOTA - FREE):
+        for number in range(QUOTA - FREE_REGISTRATIONS):
             server = UpstreamServer(id="", tenant="acme", name=f"s{number}", status="disabled")
             await store.create(server)
-        for number in range(QUOTA - FREE):
+        for number in range(QUOTA - FREE_REGISTRATIONS):
             await store.create_agent(AgentRegistration(id="", tenant="acme", name=f"a{number}"))
 
     scene.gate.run(fill())
@@ -87,10 +87,10 @@ def test_servers_and_agents_of_one_tenant(
             entry for entry in admin.ask("GET", path).json["data"] if entry["source"] == "api"
         ]
         assert len(registered) <= QUOTA
-        assert len(refused) >= AT_ONCE - FREE
+        assert len(refused) >= AT_ONCE - FREE_REGISTRATIONS
         # What was refused can be added again once the quota allows it.
         assert admin.ask("DELETE", f"{path}/{registered[0]['id']}").status == 204
-        for entry in registered[1 : FREE + 1]:
+        for entry in registered[1 : FREE_REGISTRATIONS + 1]:
             admin.ask("DELETE", f"{path}/{entry['id']}")
         assert admin.ask("POST", path, bodies[-1] | {"name": "at last"}).status == 201
     globex = scene.of("globex")

@@ -16,8 +16,8 @@ from tests.attacks.upstreams.conftest import (
 from tests.support.internet import Posted, result, stall
 from tests.support.issuers import Idp, Send
 
-HANGING = [f"hang_{number}" for number in range(5)]
-LATE = (504, "timeout")
+HANGING_TOOLS = [f"hang_{number}" for number in range(5)]
+TIMEOUT_ERROR = (504, "timeout")
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def scene(idp: Idp) -> Iterator[UpstreamScene]:
         upstream = scene.upstream_app.upstreams["good"]
 
         async def call(posted: Posted, send: Send) -> None:
-            if posted.body["params"]["name"] in HANGING:
+            if posted.body["params"]["name"] in HANGING_TOOLS:
                 await stall(posted)
             else:
                 await result(said("done by good"))(posted, send)
 
         upstream.answers["tools/call"] = call
-        upstream.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING)]})
+        upstream.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING_TOOLS)]})
         admin = scene.of("acme")
         (benign,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
         assert admin.refresh(benign["id"]).status == 200
@@ -48,14 +48,14 @@ def person(scene: UpstreamScene, name: str) -> UpstreamUser:
 def test_one_caller_cannot_open_the_circuit_for_others(scene: UpstreamScene) -> None:
     """Neither with one slow tool nor with many; callers who all wait in vain open it."""
     alice, bob = person(scene, "alice"), person(scene, "bob")
-    for name in (*HANGING, *HANGING):
-        assert outcome_of(alice.call(f"mcp_good__{name}")) == LATE
+    for name in (*HANGING_TOOLS, *HANGING_TOOLS):
+        assert outcome_of(alice.call(f"mcp_good__{name}")) == TIMEOUT_ERROR
     heard = bob.call("mcp_good__act")
     assert (heard.status, "done by good" in str(heard.json)) == (200, True), heard
 
     for number in range(5):
         slow = person(scene, f"caller-{number}")
-        assert outcome_of(slow.call("mcp_good__hang_0")) == LATE
+        assert outcome_of(slow.call("mcp_good__hang_0")) == TIMEOUT_ERROR
     refused = bob.call("mcp_good__act")
     assert refused.error == (503, "upstream_unavailable")
     assert "has not answered for" in refused.json["message"]

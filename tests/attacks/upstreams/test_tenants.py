@@ -18,7 +18,7 @@ from tests.support.issuers import Send
 
 SECRETS = {"acme": "sk-of-acme-0123456789", "globex": "sk-of-globex-0123456789"}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
-ACCEPTED = {"action": "accept", "content": {"ok": True}}
+ACCEPT_ANSWER = {"action": "accept", "content": {"ok": True}}
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> 
         [(key, request)] = first["inputRequests"].items()
         assert request["params"]["message"].startswith("crm: ")
         assert "state-of-upstream" not in str(first)
-        more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPTED}}
+        more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPT_ANSWER}}
         stranger = scene.of("acme", "crm", "second", sub="mallory")
         counts = [len(server.of("tools/call")) for server in (upstream, other, second)]
         for who, name, arguments in (

@@ -31,7 +31,7 @@ URL, LOGIN = "https://mcp.web.test/mcp", "https://login.web.test"
 SECRET = "client-secret-0123456789"
 RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
 SERVER_METADATA = "/.well-known/oauth-authorization-server"
-ELSEWHERE = "/stolen"
+REDIRECT_TARGET = "/stolen"
 
 
 def answering(world: Internet, **answers: Page) -> None:
@@ -108,7 +108,7 @@ def paths(world: Internet) -> list[str]:
     return [request.path for request in world.site.seen]
 
 
-REDIRECTED = [
+REDIRECTED_REQUESTS = [
     RESOURCE_METADATA,
     SERVER_METADATA,
     "/token",
@@ -120,11 +120,11 @@ REDIRECTED = [
 
 
 @pytest.mark.parametrize("location", ["inside", "outside"])
-@pytest.mark.parametrize("which", REDIRECTED)
+@pytest.mark.parametrize("which", REDIRECTED_REQUESTS)
 def test_no_redirect_is_followed(idp: Idp, world: Internet, location: str, which: str) -> None:
     """Neither to an address of ours nor to another host, which would get a secret or a token."""
-    inside = f"https://localhost:{world.secure}{ELSEWHERE}"
-    to = inside if location == "inside" else f"https://evil.web.test{ELSEWHERE}"
+    inside = f"https://localhost:{world.secure}{REDIRECT_TARGET}"
+    to = inside if location == "inside" else f"https://evil.web.test{REDIRECT_TARGET}"
     page = leads(to, status=307)
     if which.startswith("/"):
         world.site.pages[which] = page
@@ -141,7 +141,7 @@ def test_no_redirect_is_followed(idp: Idp, world: Internet, location: str, which
             eventually(lambda: asked_for(world, which), within=20)
         else:
             assert heard.error == (502, "upstream_unreachable"), heard.json
-        assert ELSEWHERE not in paths(world)
+        assert REDIRECT_TARGET not in paths(world)
         assert SECRET not in heard.raw.body.decode()
 
 

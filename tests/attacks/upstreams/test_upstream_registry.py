@@ -16,26 +16,26 @@ from tests.attacks.upstreams.conftest import (
 from tests.support.client import RestAnswer
 from tests.support.internet import error, result
 
-KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
-PUBLIC = "https://mcp.example.com/mcp"
+KEY, HEADER_VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
+PUBLIC_URL = "https://mcp.example.com/mcp"
 
 BODIES: dict[str, tuple[Any, str]] = {
     "command": ({"command": "sh"}, "command"),
-    "command beside a url": ({"url": PUBLIC, "command": "sh", "args": ["-c", "id"]}, "command"),
-    "command as null": ({"url": PUBLIC, "command": None}, "command"),
-    "args": ({"url": PUBLIC, "args": []}, "args"),
-    "env": ({"url": PUBLIC, "env": {"LD_PRELOAD": "x"}}, "env"),
-    "another case": ({"url": PUBLIC, "Command": "sh"}, "Command"),
-    "nested": ({"url": PUBLIC, "program": {"command": "sh"}}, "program"),
-    "the transport": ({"url": PUBLIC, "transport_type": "stdio"}, "transport_type"),
-    "the transport's other name": ({"url": PUBLIC, "transport": "stdio"}, "transport"),
-    "trusted": ({"url": PUBLIC, "trusted": True}, "trusted"),
-    "a credential of the operator": ({"url": PUBLIC, "credential": "crm"}, "credential"),
-    "the tenant": ({"url": PUBLIC, "tenant": "globex"}, "tenant"),
-    "the id": ({"url": PUBLIC, "id": "00000000-0000-0000-0000-000000000000"}, "id"),
-    "the source": ({"url": PUBLIC, "source": "configuration"}, "source"),
-    "scopes": ({"url": PUBLIC, "scopes": {"*": []}}, "scopes"),
-    "allow": ({"url": PUBLIC, "allow": ["sampling"]}, "allow"),
+    "command beside a url": ({"url": PUBLIC_URL, "command": "sh", "args": ["-c", "id"]}, "command"),
+    "command as null": ({"url": PUBLIC_URL, "command": None}, "command"),
+    "args": ({"url": PUBLIC_URL, "args": []}, "args"),
+    "env": ({"url": PUBLIC_URL, "env": {"LD_PRELOAD": "x"}}, "env"),
+    "another case": ({"url": PUBLIC_URL, "Command": "sh"}, "Command"),
+    "nested": ({"url": PUBLIC_URL, "program": {"command": "sh"}}, "program"),
+    "the transport": ({"url": PUBLIC_URL, "transport_type": "stdio"}, "transport_type"),
+    "the transport's other name": ({"url": PUBLIC_URL, "transport": "stdio"}, "transport"),
+    "trusted": ({"url": PUBLIC_URL, "trusted": True}, "trusted"),
+    "a credential of the operator": ({"url": PUBLIC_URL, "credential": "crm"}, "credential"),
+    "the tenant": ({"url": PUBLIC_URL, "tenant": "globex"}, "tenant"),
+    "the id": ({"url": PUBLIC_URL, "id": "00000000-0000-0000-0000-000000000000"}, "id"),
+    "the source": ({"url": PUBLIC_URL, "source": "configuration"}, "source"),
+    "scopes": ({"url": PUBLIC_URL, "scopes": {"*": []}}, "scopes"),
+    "allow": ({"url": PUBLIC_URL, "allow": ["sampling"]}, "allow"),
     "a file": ({"url": "file:///etc/passwd"}, "url"),
     "a socket": ({"url": "unix:///run/docker.sock"}, "url"),
     "plain http": ({"url": "http://mcp.example.com/mcp"}, "url"),
@@ -74,7 +74,7 @@ HEADERS: dict[str, Any] = {
     },
 }
 BODIES |= {
-    f"header: {name}": ({"url": PUBLIC, "headers": headers}, "headers")
+    f"header: {name}": ({"url": PUBLIC_URL, "headers": headers}, "headers")
     for name, headers in HEADERS.items()
 }
 
@@ -93,7 +93,9 @@ def registered(admin: UpstreamUser) -> set[str]:
 def test_no_registration_reaches_further_than_its_fields(admin: UpstreamUser, name: str) -> None:
     """Added or changed: 400 that names the field, repeats no value, and stores nothing."""
     fields, field = BODIES[name]
-    response = admin.ask("POST", SERVERS, {"name": "plain", "url": PUBLIC, "status": "disabled"})
+    response = admin.ask(
+        "POST", SERVERS, {"name": "plain", "url": PUBLIC_URL, "status": "disabled"}
+    )
     path = f"{SERVERS}/{response.json['id']}"
     try:
         before = admin.ask("GET", path).json
@@ -112,7 +114,7 @@ def test_no_registration_reaches_further_than_its_fields(admin: UpstreamUser, na
                 assert admin.ask("DELETE", f"{SERVERS}/{server['id']}").status == 204
 
 
-INSIDE = {
+INSIDE_URLS = {
     "loopback": "https://127.0.0.1/mcp",
     "loopback by name": "https://localhost/mcp",
     "loopback as a number": "https://2130706433/mcp",
@@ -130,11 +132,13 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", INSIDE_URLS)
 def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, name: str) -> None:
     """Refused when it is registered or fetched, and nothing says what is there."""
     unknown_paths = len(scene.upstream_app.unknown_paths)
-    response = admin.ask("POST", SERVERS, {"name": "inside", "url": INSIDE[name], "api_key": KEY})
+    response = admin.ask(
+        "POST", SERVERS, {"name": "inside", "url": INSIDE_URLS[name], "api_key": KEY}
+    )
     if response.status == 400:
         assert response.json["field"] == "url"
         return
@@ -152,7 +156,7 @@ def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, 
 def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
     """Not by PATCH of the url, of its case, port or path of another host, nor piece by piece."""
     upstream, admin, identity = scene.registered(
-        "mover", api_key=KEY, headers={"X-Secret": VALUE}, description="d"
+        "mover", api_key=KEY, headers={"X-Secret": HEADER_VALUE}, description="d"
     )
     path = f"{SERVERS}/{identity}"
     try:
@@ -171,7 +175,7 @@ def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
             assert admin.ask("GET", path).json["url"] == scene.url("mover")
         assert admin.refresh(identity).status == 200
         headers = upstream.of("tools/list")[-1].headers
-        assert (headers["authorization"], headers["x-secret"]) == (f"Bearer {KEY}", VALUE)
+        assert (headers["authorization"], headers["x-secret"]) == (f"Bearer {KEY}", HEADER_VALUE)
         moved = admin.ask("PATCH", path, {"url": elsewhere, "api_key": None, "headers": None})
         assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (
             200,
@@ -204,7 +208,7 @@ def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
 def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
     """Not even if the server says it itself: in texts, names, errors, answers, logs or records."""
     upstream = scene.upstream_app.upstream("echo")
-    whole_text = f"key {KEY} header {VALUE}"
+    whole_text = f"key {KEY} header {HEADER_VALUE}"
     upstream.answers["tools/list"] = result(
         {
             "tools": [
@@ -217,7 +221,7 @@ def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
         said(whole_text) | {"structuredContent": {"a": whole_text}}
     )
     admin = scene.of("acme", "echo")
-    fields = {"api_key": KEY, "headers": {"X-Secret": VALUE}}
+    fields = {"api_key": KEY, "headers": {"X-Secret": HEADER_VALUE}}
     identity = admin.register("echo", scene.url("echo"), **fields)
     path = f"{SERVERS}/{identity}"
     heard: list[RestAnswer] = []
@@ -227,7 +231,7 @@ def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
         scene.offered(admin, "mcp_echo__act")
         heard += [admin.ask("GET", SERVERS), admin.ask("GET", path), admin.ask("GET", "/tools")]
         heard.append(admin.ask("PATCH", path, {"description": "other", "api_key": KEY + "\r\n"}))
-        heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC, **fields}))
+        heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC_URL, **fields}))
         heard.append(admin.call("mcp_echo__act"))
         bodies = [response.raw.body.decode() for response in heard]
         bodies.append(json.dumps(admin.rpc("tools/list", {})))
@@ -244,7 +248,7 @@ def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
         bodies.append(scene.gate.log())
         for number, text in enumerate(bodies):
             assert KEY not in text, (number, text[:500])
-            assert VALUE not in text, (number, text[:500])
+            assert HEADER_VALUE not in text, (number, text[:500])
     finally:
         assert admin.ask("DELETE", path).status == 204
 

@@ -22,7 +22,7 @@ from tests.support.internet import (
 from tests.support.issuers import Send
 
 MEGABYTE = b"x" * 1_000_000
-BOMB = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+NESTED_JSON = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 
 
 def body(posted: Posted, value: Any) -> bytes:
@@ -87,34 +87,43 @@ def typed(kind: str) -> Answer:
     return answer
 
 
-GONE, LIED = (503, "upstream_unavailable"), (500, "internal_error")
+UPSTREAM_UNAVAILABLE, INTERNAL_ERROR = (503, "upstream_unavailable"), (500, "internal_error")
 CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
-    "invalid JSON": (raw(b'{"jsonrpc": "2.0", "id": 1, "result"'), LIED),
-    "no UTF-8": (raw(b'{"jsonrpc":"2.0","id":1,"result":{"content":"\xff"}}'), LIED),
-    "nothing": (raw(b""), LIED),
-    "deep JSON": (raw(BOMB), LIED),
-    "another id": (other_id(lambda value: value + 1), LIED),
-    "no id": (other_id(lambda value: None), LIED),
-    "true as id": (other_id(lambda value: True), LIED),
-    "HTML": (typed("text/html"), LIED),
-    "JSON said to be events": (typed(EVENTS), LIED),
-    "no type": (typed(""), LIED),
-    "100 MB": (huge, LIED),
-    "an endless line": (endless_line, LIED),
-    "an endless stream": (endless, LIED),
+    "invalid JSON": (raw(b'{"jsonrpc": "2.0", "id": 1, "result"'), INTERNAL_ERROR),
+    "no UTF-8": (raw(b'{"jsonrpc":"2.0","id":1,"result":{"content":"\xff"}}'), INTERNAL_ERROR),
+    "nothing": (raw(b""), INTERNAL_ERROR),
+    "deep JSON": (raw(NESTED_JSON), INTERNAL_ERROR),
+    "another id": (other_id(lambda value: value + 1), INTERNAL_ERROR),
+    "no id": (other_id(lambda value: None), INTERNAL_ERROR),
+    "true as id": (other_id(lambda value: True), INTERNAL_ERROR),
+    "HTML": (typed("text/html"), INTERNAL_ERROR),
+    "JSON said to be events": (typed(EVENTS), INTERNAL_ERROR),
+    "no type": (typed(""), INTERNAL_ERROR),
+    "100 MB": (huge, INTERNAL_ERROR),
+    "an endless line": (endless_line, INTERNAL_ERROR),
+    "an endless stream": (endless, INTERNAL_ERROR),
     "a flood": (flood, (200, "ok")),
-    "redirect": (raw(b"", 307, location="http://169.254.169.254/latest/"), LIED),
-    "moved for ever": (raw(b"", 301, location="http://127.0.0.1:1/"), LIED),
-    "401": (raw(b"", 401, www_authenticate='Bearer resource_metadata="https://evil"'), GONE),
-    "403": (raw(b"", 403, www_authenticate='Bearer error="insufficient_scope"'), GONE),
-    "429": (raw(b"", 429, retry_after="99999999"), GONE),
-    "503": (raw(b"", 503, retry_after="-1"), GONE),
-    "500": (raw(b"<html>", 500, kind="text/html"), LIED),
+    "redirect": (raw(b"", 307, location="http://169.254.169.254/latest/"), INTERNAL_ERROR),
+    "moved for ever": (raw(b"", 301, location="http://127.0.0.1:1/"), INTERNAL_ERROR),
+    "401": (
+        raw(b"", 401, www_authenticate='Bearer resource_metadata="https://evil"'),
+        UPSTREAM_UNAVAILABLE,
+    ),
+    "403": (
+        raw(b"", 403, www_authenticate='Bearer error="insufficient_scope"'),
+        UPSTREAM_UNAVAILABLE,
+    ),
+    "429": (raw(b"", 429, retry_after="99999999"), UPSTREAM_UNAVAILABLE),
+    "503": (raw(b"", 503, retry_after="-1"), UPSTREAM_UNAVAILABLE),
+    "500": (raw(b"<html>", 500, kind="text/html"), INTERNAL_ERROR),
     "no content": (result({}), (200, "ok")),
-    "content of another type": (result({"content": 7}), LIED),
-    "blocks without end": (result({"content": [{"type": "text", "text": "x"}] * 5_000}), LIED),
-    "our challenge as an error": (error(-32001, "insufficient_scope", 403), GONE),
-    "an error with a huge message": (error(-32603, "m" * 3_000_000), LIED),
+    "content of another type": (result({"content": 7}), INTERNAL_ERROR),
+    "blocks without end": (
+        result({"content": [{"type": "text", "text": "x"}] * 5_000}),
+        INTERNAL_ERROR,
+    ),
+    "our challenge as an error": (error(-32001, "insufficient_scope", 403), UPSTREAM_UNAVAILABLE),
+    "an error with a huge message": (error(-32603, "m" * 3_000_000), INTERNAL_ERROR),
 }
 
 
@@ -131,7 +140,7 @@ def test_a_hostile_answer_fails_alone(scene: UpstreamScene, name: str) -> None:
             heard = user.call("mcp_hostile__act")
             scene.others_go_on()
         assert outcome_of(heard) == documented
-        if documented == LIED and name != "an error with a huge message":
+        if documented == INTERNAL_ERROR and name != "an error with a huge message":
             assert "carried out" in heard.json["message"]
         assert heard.raw.field("www-authenticate") is None
         assert len(heard.raw.body) < 100_000

@@ -21,7 +21,7 @@ WITHIN_S = 60
 DRAIN_S = 600
 META = "io.modelcontextprotocol/"
 PAGES = {f"{META}clientCapabilities": {"elicitation": {"url": {}}}}
-PLAIN = ("Accept", "application/json")
+PLAIN_JSON = ("Accept", "application/json")
 EVENTS = ("Accept", "application/json, text/event-stream")
 # In the server alone, for which signs of life are an hour apart: nothing but the stop ends a wait.
 TOOL = '''
@@ -121,7 +121,7 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
         ]
         held_call.say(*call("held"))
         fields, body = call("silent")
-        silent.say([*fields, PLAIN], body)
+        silent.say([*fields, PLAIN_JSON], body)
         session = [("Mcp-Session-Id", server.client.open(token)), EVENTS]
         old.say(session, old_call("sign", {"label": "old"}))
         round_two.say(*call("round", _meta=PAGES))

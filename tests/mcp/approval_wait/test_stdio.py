@@ -14,7 +14,7 @@ from tests.support.endpoint import META
 from tests.support.measuring import eventually
 
 WITHIN_S = 30
-MORE = """
+MORE_CONFIG = """
 [approvals]
 require = ["echo"]
 [keys]
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def talk(folder: Path) -> Iterator[StdioClient]:
-    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE_CONFIG
     with stdio_process(folder, config) as talk:
         talk.open(**PAGES)
         yield talk
@@ -90,7 +90,7 @@ def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> Non
 def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
     """A waiting call is answered at once, in every era, however long other calls may take."""
     gatepost(tmp_path, "keyring", "new", "keyring.json")
-    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE_CONFIG
     with stdio_process(tmp_path, config, drain_s=600) as talk:
         talk.open()
         params = {"name": "echo", "arguments": {"text": "one"}}

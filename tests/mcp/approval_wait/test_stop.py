@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.mcp import client as mcp_client
 from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting
-from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
+from tests.mcp.approval_wait.test_url_elicitation import ACCEPT_ANSWER, PAGES, answer_of
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, EndpointTaskClient, message
@@ -55,7 +55,7 @@ async def second_round(decisions: DecisionStage) -> Calling:
     client = with_decisions(decisions, EndpointClient)
     first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
     (key,) = first["inputRequests"]
-    more = {"inputResponses": {key: ACCEPT}, "requestState": first["requestState"]}
+    more = {"inputResponses": {key: ACCEPT_ANSWER}, "requestState": first["requestState"]}
     return client, _asked(client, PAGES, **more)
 
 
@@ -91,7 +91,7 @@ def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
     return begin
 
 
-WAYS = {
+WAYS_TO_CALL = {
     "2026-07-28": plain,
     "2026-07-28, told of progress": with_progress,
     "2026-07-28, no stream": without_events,
@@ -106,10 +106,10 @@ WAYS = {
 
 
 @pytest.mark.requirement("A7", "N23")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS_TO_CALL)
 async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, way: str) -> None:
     """It says that nothing was done, where to look, and when to come back; the request stays."""
-    client, result = await WAYS[way](decisions)
+    client, result = await WAYS_TO_CALL[way](decisions)
     call = asyncio.ensure_future(result)
     request = await decisions.only()
     await request.watched_by(1)
@@ -123,13 +123,13 @@ async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, wa
 
 
 @pytest.mark.requirement("A7", "N23")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS_TO_CALL)
 @pytest.mark.parametrize("when", ["before", "together", "unheard"])
 async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
     decisions: DecisionStage, way: str, when: str
 ) -> None:
     """What the call has heard of is done; what it has not is found by the next one."""
-    client, result = await WAYS[way](decisions)
+    client, result = await WAYS_TO_CALL[way](decisions)
     call = asyncio.ensure_future(result)
     request = await decisions.only()
     await request.watched_by(1)

@@ -83,7 +83,7 @@ class _DetachableStore:
         return over_the_cable
 
 
-TERMS = TaskLimits(lease_s=0.5)
+TASK_LIMITS = TaskLimits(lease_s=0.5)
 
 
 class ApprovingTaskClient(EndpointTaskClient):
@@ -102,7 +102,7 @@ class TaskReplicas:
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
             with_decisions(
-                decisions, kind, records=cable, shared_store=shared_store, task_limits=TERMS
+                decisions, kind, records=cable, shared_store=shared_store, task_limits=TASK_LIMITS
             )
             for cable in self.cables
         )
@@ -115,7 +115,7 @@ class TaskReplicas:
         """
         self.cables[0].cut = True
         for replica in (self.first, self.second):
-            replica.clock.now += TERMS.lease_s + 1
+            replica.clock.now += TASK_LIMITS.lease_s + 1
         await self.second.task_runner.sweep()
         self.cables[0].cut = False
         self.cables.reverse()

@@ -11,7 +11,7 @@ from tests.support.client_requests import ask_again, go_on, input_requests_of
 from tests.support.endpoint import EndpointClient, Response
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
-ACCEPT = {"action": "accept"}
+ACCEPT_ANSWER = {"action": "accept"}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def begin(client: EndpointClient) -> Response:
     return await ask_again(client, "pay", capabilities=PAGES)
 
 
-async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT) -> Response:
+async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT_ANSWER) -> Response:
     state = answer_of(before)["requestState"]
     (key,) = answer_of(before)["inputRequests"]
     responses = {} if answer is None else {key: answer}
@@ -95,7 +95,9 @@ async def test_a7_the_next_round_brings_what_was_decided(
 
 
 @pytest.mark.requirement("A7", "E-14", "K-11")
-@pytest.mark.parametrize("answer", [ACCEPT, {"action": "accept", "content": {"ok": True}}, None])
+@pytest.mark.parametrize(
+    "answer", [ACCEPT_ANSWER, {"action": "accept", "content": {"ok": True}}, None]
+)
 @pytest.mark.usefixtures("hasty")
 async def test_a7_what_the_client_answers_is_no_approval(
     client: EndpointClient, answer: Any
@@ -152,7 +154,7 @@ async def test_m_07_a_state_is_good_for_its_call_alone(
     """With other arguments it is refused, and an invented one is."""
     before = await begin(client)
 
-    other = await go_on(client, "pay", before, {key_of(before): ACCEPT}, {"amount": 5})
+    other = await go_on(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
     forged = await ask_again(client, "pay", capabilities=PAGES, requestState="x" * 80)
 
     assert other.error == forged.error == (400, -32602)

@@ -14,7 +14,7 @@ from tests.support.client_requests import (
 from tests.support.endpoint import message
 from tests.support.endpoint_clients import EndpointPair
 
-LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+LEGACY_REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> No
 
 
 @pytest.mark.requirement("SA-02", "SA-01", "RO-01", "RO-02")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: str) -> None:
     """Both go out on the call and are read as the revision writes them."""
     replicas = await opened(version)

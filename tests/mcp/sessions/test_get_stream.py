@@ -14,7 +14,7 @@ from tests.support.endpoint import EndpointClient, a_caller, message
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
 pack = Pack("changing")
-LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+LEGACY_REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 
 @pack.tool()
@@ -72,7 +72,7 @@ async def watch(replicas: EndpointPair, *uris: str) -> None:
 
 
 @pytest.mark.requirement("S-09", "DE-12", "S-10")
-@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) -> None:
     """Opened at one process, it hears of a change made at the other, and of no response."""
     replicas = await EndpointPair(pack.tools.values(), version=version).open()

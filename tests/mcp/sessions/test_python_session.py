@@ -27,7 +27,7 @@ from tests.support.proxies import balanced
 from tests.support.server import Server, configuration, issuer_settings
 
 WITHIN_S = 60
-TOOLS = [str(Path(str(one.__file__))) for one in (fixture_tools, client_requests)]
+TOOLS = [str(Path(str(module.__file__))) for module in (fixture_tools, client_requests)]
 
 
 class BalancedServers:

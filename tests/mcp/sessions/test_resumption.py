@@ -74,8 +74,8 @@ async def primed(live: OpenExchange) -> str:
 
 
 def text(message: Any) -> str:
-    said: str = message["result"]["content"][0]["text"]
-    return said
+    text: str = message["result"]["content"][0]["text"]
+    return text
 
 
 @pytest.mark.requirement("S-06")
@@ -137,7 +137,7 @@ async def test_s_12_another_process_has_what_the_lost_connection_missed(version:
 
     assert report["params"]["message"] == "a"
     assert missed != seen
-    assert [one.get("params", {}).get("message") for one in rest] == ["b", None]
+    assert [message.get("params", {}).get("message") for message in rest] == ["b", None]
     assert text(rest[-1]) == "arrived"
     await again.over()
     await live.over()
@@ -154,7 +154,9 @@ async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) 
 
     for replica in (replicas.two, replicas.one):
         rest = await replicas.resume(replica, seen).rest()
-        assert [one.get("method") for one in rest] == ["notifications/progress"] * 2 + [None]
+        assert [message.get("method") for message in rest] == ["notifications/progress"] * 2 + [
+            None
+        ]
 
 
 @pytest.mark.requirement("S-11", "S-12")
@@ -190,7 +192,7 @@ async def test_s_06_a_call_can_let_go_of_its_connection(
     again = replicas.resume(replicas.two, seen)
     ResumptionStep.let("a")
 
-    assert [text(one) for one in await again.rest()] == ["rested"]
+    assert [text(message) for message in await again.rest()] == ["rested"]
 
 
 @pytest.mark.requirement("S-12")
@@ -305,7 +307,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
 
     rest = await replicas.resume(replicas.two, seen).rest()
 
-    assert [one.get("method") for one in rest] == ["notifications/progress", None]
+    assert [message.get("method") for message in rest] == ["notifications/progress", None]
     await live.over()
 
 

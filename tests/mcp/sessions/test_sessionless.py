@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requirement("DE-07", "DE-24", "DE-25", "A1", "P1")
 
 EVENTS = ("accept", "application/json, text/event-stream")
 VERSIONS = [None, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
-ASSUMED = {None: "2025-03-26", "2024-11-05": "2025-03-26"}
+ASSUMED_REVISIONS = {None: "2025-03-26", "2024-11-05": "2025-03-26"}
 """The revision that a request is served in, where that is not the one its header names."""
 
 pack = Pack("sessionless")
@@ -71,7 +71,7 @@ async def test_every_method_that_needs_no_session_answers_without_one(version: s
     client = EndpointClient(
         [*fixture_tools.resource_pack.offers, *fixture_tools.question_pack.tools.values()]
     )
-    session = await client.open(ASSUMED.get(version, version))
+    session = await client.open(ASSUMED_REVISIONS.get(version, version))
     reference = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
     methods: list[tuple[str, Any]] = [
         ("ping", None),
@@ -98,9 +98,9 @@ async def test_every_method_that_needs_no_session_answers_without_one(version: s
 async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: str) -> None:
     """Samples name 2024-11-05 in the header, also of a handshake, a notification and a batch."""
     client = EndpointClient()
-    asked = {"protocolVersion": "2024-11-05"}
+    params = {"protocolVersion": "2024-11-05"}
     bodies = [
-        message("initialize", asked),
+        message("initialize", params),
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
         b"[" + message("ping") + b"]",
     ]
@@ -145,7 +145,7 @@ async def test_a_client_of_event_streams_receives_more_than_a_client_of_json() -
         await client.send(body, [JSON, ("accept", "*/*")]),
     ]
 
-    assert [one.get("method") for one in heard] == [
+    assert [message.get("method") for message in heard] == [
         "notifications/progress",
         "notifications/message",
         None,
@@ -189,7 +189,7 @@ async def test_a_refusal_in_a_batch_keeps_nothing_of_its_request() -> None:
     batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
     answer = await EndpointClient().send(json.dumps(batch).encode(), headed(None))
 
-    assert [one["error"]["message"] for one in answer.json] == [
+    assert [message["error"]["message"] for message in answer.json] == [
         str(SESSION_ID_REQUIRED.message)
     ] * 10
     assert SESSION_ID_REQUIRED.__traceback__ is None

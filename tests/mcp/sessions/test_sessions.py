@@ -67,7 +67,7 @@ async def levels(replicas: EndpointPair, client: Any) -> list[str]:
     await live.over()
     if live.headers["content-type"] == "application/json":
         return []
-    return [one["params"]["level"] for one in (await live.rest())[:-1]]
+    return [message["params"]["level"] for message in (await live.rest())[:-1]]
 
 
 @pytest.mark.requirement("LG-05", "LG-02")
@@ -156,7 +156,9 @@ async def test_s_17_what_runs_ends_with_its_session(
     await replicas.delete(replicas.one if at == "the same process" else replicas.two)
 
     await asyncio.wait_for(SessionSignal.ended.wait(), 5)
-    assert [one.get("method") for one in await live.rest()] == ["notifications/progress"] * report
+    assert [message.get("method") for message in await live.rest()] == [
+        "notifications/progress"
+    ] * report
     assert await listening.rest() == []
     await live.over()
     await listening.over()
@@ -200,13 +202,16 @@ async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str)
 
 def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
     """No client can use the sessions of another client, nor those of the person it acts for."""
-    sessions, asked = McpSessions(KeyRing.ephemeral()), b'{"protocolVersion":"2025-11-25"}'
+    sessions, initialize_body = (
+        McpSessions(KeyRing.ephemeral()),
+        b'{"protocolVersion":"2025-11-25"}',
+    )
     callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
-    ids = [sessions.start(asked, caller)[1].encode() for caller in callers]
+    ids = [sessions.start(initialize_body, caller)[1].encode() for caller in callers]
 
     for caller in callers:
-        found = [sessions.find(identity, caller) is not None for identity in ids]
-        assert found == [one is caller for one in callers]
+        matches = [sessions.find(identity, caller) is not None for identity in ids]
+        assert matches == [own is caller for own in callers]
 
 
 @pytest.mark.requirement("L-01", "L-08")
@@ -225,14 +230,14 @@ async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
 
 @pytest.mark.requirement("L-04", "E-01")
 @pytest.mark.parametrize(
-    ("version", "left"),
+    ("version", "expected"),
     [
         ("2025-11-25", {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}}),
         ("2025-06-18", {"elicitation": {}, "sampling": {}}),
         ("2025-03-26", {"sampling": {}}),
     ],
 )
-async def test_l_04_only_what_the_revision_has_counts(version: str, left: object) -> None:
+async def test_l_04_only_what_the_revision_has_counts(version: str, expected: object) -> None:
     """A client that declares more than it negotiated is asked no more than that."""
     replicas = EndpointPair(pack.tools.values(), version=version)
     await replicas.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
@@ -242,7 +247,7 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, left: object
     )
 
     assert session is not None
-    assert session.declared == left
+    assert session.declared == expected
 
 
 async def test_changes_at_the_same_time_are_all_kept() -> None:

@@ -24,8 +24,8 @@ ANSWER_WITHIN_S = 60
 def arguments(tmp_path: Path) -> list[str]:
     """Return the arguments that a host passes to the program."""
     path = tmp_path / "gatepost.toml"
-    shown = json.dumps(str(STDIO_TOOLS))
-    path.write_text(STDIO_CONFIG.replace("{kit}", shown).replace("{drain_s}", "5"))
+    tools_path = json.dumps(str(STDIO_TOOLS))
+    path.write_text(STDIO_CONFIG.replace("{kit}", tools_path).replace("{drain_s}", "5"))
     return ["-m", "gatepost", "stdio", "--config", str(path)]
 
 
@@ -49,14 +49,14 @@ async def test_the_python_client_lists_calls_and_answers(
         async with Client(server, mode=mode, elicitation_callback=answer) as client:
             assert client.protocol_version == protocol
             names = {tool.name for tool in (await client.list_tools()).tools}
-            told = await client.call_tool("tell", {"times": 3}, progress_callback=step)
-            asked = await client.call_tool("ask_colour", {})
+            result = await client.call_tool("tell", {"times": 3}, progress_callback=step)
+            answered = await client.call_tool("ask_colour", {})
             chatter = await client.call_tool("chatter", {})
 
     assert {"echo", "tell", "ask_colour"} <= names
-    assert not told.is_error
+    assert not result.is_error
     assert steps == [1, 2, 3]
-    assert [one.content[0].text for one in (asked, chatter)] == ["accept blue", "read ''"]  # type: ignore[union-attr]
+    assert [result.content[0].text for result in (answered, chatter)] == ["accept blue", "read ''"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

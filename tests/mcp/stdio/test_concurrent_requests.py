@@ -15,8 +15,8 @@ from tests.support.measuring import eventually
 pytestmark = pytest.mark.requirement("P1")
 
 ELICIT: dict[str, Any] = {"elicitation": {"form": {}}}
-ACCEPTED = {"action": "accept", "content": {"colour": "red"}}
-STOPPED = "the wait was stopped"
+ACCEPT_ANSWER = {"action": "accept", "content": {"colour": "red"}}
+STOPPED_TEXT = "the wait was stopped"
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_a_call_tells_before_it_answers(talk: StdioClient, modern: bool) -> None
         talk.open()
     call(talk, modern, "tell", 1, **{"progressToken": "p", META + "logLevel": "info"})
     talk.of(1)
-    methods = [one.get("method", "answer") for one in talk.messages()[0 if modern else 1 :]]
+    methods = [message.get("method", "answer") for message in talk.messages()[0 if modern else 1 :]]
 
     assert methods == [*["notifications/progress"] * 3, "notifications/message", "answer"]
-    assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2, 3]
+    assert [params["progress"] for params in talk.told("notifications/progress")] == [1, 2, 3]
 
 
 def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
@@ -58,7 +58,7 @@ def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
     call(talk, False, "let_go", 1, progressToken="p")
 
     assert answered_text(talk.of(1)) == "came back"
-    assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
+    assert [params["progress"] for params in talk.told("notifications/progress")] == [1, 2]
 
 
 def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
@@ -84,30 +84,32 @@ def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: St
     """A request of ours; the response comes back on the same pipe while the call waits."""
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
-    asked = talk.hears("elicitation/create")
+    request = talk.hears("elicitation/create")
     (client_request,) = [
-        one for one in talk.messages() if one.get("method") == "elicitation/create"
+        message for message in talk.messages() if message.get("method") == "elicitation/create"
     ]
-    talk.write_line(json.dumps({"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}))
+    talk.write_line(
+        json.dumps({"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPT_ANSWER})
+    )
 
-    assert asked[0]["message"] == "Which colour?"
+    assert request[0]["message"] == "Which colour?"
     assert answered_text(talk.of(1)) == "accept red"
 
 
 def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
     """The call is repeated with what was answered."""
     call(talk, True, "ask_colour", 1, can=ELICIT)
-    asked = talk.of(1)["result"]
-    (key,) = asked["inputRequests"]
+    result = talk.of(1)["result"]
+    (key,) = result["inputRequests"]
     params = {
         "name": "ask_colour",
         "arguments": {},
-        "inputResponses": {key: ACCEPTED},
-        "requestState": asked["requestState"],
+        "inputResponses": {key: ACCEPT_ANSWER},
+        "requestState": result["requestState"],
     }
     talk.modern("tools/call", params, identity=2, can=ELICIT)
 
-    assert asked["resultType"] == "input_required"
+    assert result["resultType"] == "input_required"
     assert answered_text(talk.of(2)) == "accept red"
 
 
@@ -123,11 +125,11 @@ def test_a_call_that_is_taken_back_stops_and_is_not_answered(
     call(talk, modern, "whoami", "x")
     talk.of("x")
     talk.say("notifications/cancelled", {"requestId": "w", "reason": "changed my mind"})
-    eventually(lambda: STOPPED in talk.stderr, within=WITHIN_S)
+    eventually(lambda: STOPPED_TEXT in talk.stderr, within=WITHIN_S)
     call(talk, modern, "whoami", "y")
     talk.of("y")
 
-    assert [one["id"] for one in talk.messages()[before:]] == ["x", "y"]
+    assert [message["id"] for message in talk.messages()[before:]] == ["x", "y"]
 
 
 def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
@@ -142,7 +144,7 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
 
     for identity in range(MAX_AT_ONCE):
         talk.say("notifications/cancelled", {"requestId": identity})
-    eventually(lambda: talk.stderr.count(STOPPED) == MAX_AT_ONCE, within=WITHIN_S)
+    eventually(lambda: talk.stderr.count(STOPPED_TEXT) == MAX_AT_ONCE, within=WITHIN_S)
     call(talk, True, "whoami", "free again")
     assert "result" in talk.of("free again")
 
@@ -150,29 +152,31 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
 def test_changes_are_announced_in_both_eras(talk: StdioClient) -> None:
     """`subscriptions/listen` is a request that stays open; a session just hears."""
     talk.open()
-    wanted = {"notifications": {"toolsListChanged": True}}
-    talk.modern("subscriptions/listen", wanted, identity="l")
+    filters = {"notifications": {"toolsListChanged": True}}
+    talk.modern("subscriptions/listen", filters, identity="l")
     talk.hears("notifications/subscriptions/acknowledged")
     # The session's own stream opens behind the scenes; it is there once it has told something.
     changed = "notifications/tools/list_changed"
 
     def both_heard() -> bool:
         call(talk, True, "announce", f"a{len(talk.messages())}")
-        told = talk.told(changed)
-        return any(one.get("_meta") for one in told) and any(not one.get("_meta") for one in told)
+        notifications = talk.told(changed)
+        return any(notification.get("_meta") for notification in notifications) and any(
+            not notification.get("_meta") for notification in notifications
+        )
 
     eventually(both_heard, within=WITHIN_S, every=0.2)
     talk.say("notifications/cancelled", {"requestId": "l"})
     talk.of(talk.modern("server/discover", identity="z"))
 
-    assert not [one for one in talk.messages() if one.get("id") == "l"]
+    assert not [message for message in talk.messages() if message.get("id") == "l"]
 
 
 def test_listening_ends_with_its_result_when_the_server_stops(tmp_path: Path) -> None:
     """SU-07: the client learns that this was the end, and not a pause."""
     with stdio_process(tmp_path) as talk:
-        wanted = {"notifications": {"toolsListChanged": True}}
-        talk.modern("subscriptions/listen", wanted, identity="l")
+        filters = {"notifications": {"toolsListChanged": True}}
+        talk.modern("subscriptions/listen", filters, identity="l")
         talk.hears("notifications/subscriptions/acknowledged")
 
         assert talk.hang_up() == 0

@@ -53,10 +53,10 @@ def test_a_session_of_each_older_revision(talk: StdioClient, version: str) -> No
 
 def test_requests_of_the_newest_revision_stand_alone(talk: StdioClient) -> None:
     """No handshake, no headers to compare; the configured caller."""
-    found = talk.of(talk.modern("server/discover", identity="d"))["result"]
+    result = talk.of(talk.modern("server/discover", identity="d"))["result"]
     who = talk.of(talk.call("whoami", identity="w"))["result"]["structuredContent"]
 
-    assert found["supportedVersions"][0] == "2026-07-28"
+    assert result["supportedVersions"][0] == "2026-07-28"
     assert (who["tenant"], who["subject"], who["scopes"]) == ("acme", "alice", ["files:write"])
     assert answered_text(talk.of(talk.call("route", identity="r", region="eu"))) == "eu"
 
@@ -67,11 +67,11 @@ def test_requests_of_older_revisions_need_no_handshake(talk: StdioClient) -> Non
     echo = {"name": "echo", "arguments": {"text": "é"}}
     called = talk.of(talk.say("tools/call", echo, identity=2))["result"]
     talk.write_line('[{"jsonrpc":"2.0","id":3,"method":"ping"}]')
-    asked = talk.of(talk.say("tools/call", {"name": "ask_colour"}, identity=4))
+    result = talk.of(talk.say("tools/call", {"name": "ask_colour"}, identity=4))
 
     assert "echo" in {tool["name"] for tool in tools}
     assert (called["isError"], called["content"][0]["text"]) == (False, "é")
-    assert asked["result"]["isError"] is True
+    assert result["result"]["isError"] is True
     eventually(
         lambda: [{"jsonrpc": "2.0", "id": 3, "result": {}}] in talk.messages(), within=WITHIN_S
     )
@@ -85,7 +85,7 @@ def test_ids_come_back_unchanged(talk: StdioClient) -> None:
         assert "result" in talk.of(identity)
 
 
-MALFORMED: list[tuple[str, int]] = [
+MALFORMED_LINES: list[tuple[str, int]] = [
     ("{", -32700),
     ("nonsense", -32700),
     ('{"jsonrpc":"2.0","id":1,"method":"ping"', -32700),
@@ -106,9 +106,9 @@ MALFORMED: list[tuple[str, int]] = [
 
 def test_every_line_is_answered_and_the_connection_goes_on(talk: StdioClient) -> None:
     """Each with its code, none with a crash."""
-    for number, (line, code) in enumerate(MALFORMED):
+    for number, (line, code) in enumerate(MALFORMED_LINES):
         talk.write_line(line)
-        eventually(lambda wanted=number: len(talk.messages()) > wanted, within=WITHIN_S)
+        eventually(lambda count=number: len(talk.messages()) > count, within=WITHIN_S)
         assert talk.messages()[number]["error"]["code"] == code, line
 
     assert "result" in talk.of(talk.modern("server/discover", identity="still there"))
@@ -119,7 +119,7 @@ def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
     talk.write_line("{")
     talk.write_line('{"jsonrpc":"2.0"}')
     eventually(lambda: len(talk.messages()) == 2, within=WITHIN_S)
-    codes = [one["error"]["code"] for one in talk.messages()]
+    codes = [message["error"]["code"] for message in talk.messages()]
     for method, params in (
         ("no/method", {}),
         ("tools/call", {"name": "no_tool"}),
@@ -138,7 +138,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> No
     heard = talk.stderr
     for line in ("said by print", "said by the system", "said by a child", "tools says hello"):
         assert line in heard
-    assert [one["id"] for one in talk.messages()] == [1]
+    assert [message["id"] for message in talk.messages()] == [1]
 
 
 def test_notifications_and_stray_responses_are_never_answered(talk: StdioClient) -> None:
@@ -164,7 +164,7 @@ def test_a_batch_is_answered_by_a_batch(talk: StdioClient) -> None:
     talk.write_line(json.dumps([*parts, {"jsonrpc": "2.0", "method": "notifications/x"}]))
     eventually(lambda: len(talk.messages()) == 2, within=WITHIN_S)
 
-    assert [one["id"] for one in talk.messages()[1]] == [1, 2]
+    assert [response["id"] for response in talk.messages()[1]] == [1, 2]
 
 
 def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
@@ -186,7 +186,7 @@ def test_permissions_hold_here_too(talk: StdioClient) -> None:
     assert (error["code"], error["data"]["scopes"]) == (-31002, ["more"])
 
 
-HELD = "the wait was stopped"
+STOPPED_TEXT = "the wait was stopped"
 
 
 def test_a_signal_lets_calls_finish(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
         talk.process.send_signal(signal.SIGTERM)
 
         assert talk.process.wait(WITHIN_S) == 0
-        eventually(lambda: HELD in talk.stderr, within=WITHIN_S)
+        eventually(lambda: STOPPED_TEXT in talk.stderr, within=WITHIN_S)
 
 
 def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
         talk.of(talk.modern("server/discover", identity=2))
 
         assert talk.hang_up() == 0
-        eventually(lambda: HELD in talk.stderr, within=WITHIN_S)
+        eventually(lambda: STOPPED_TEXT in talk.stderr, within=WITHIN_S)
 
 
 def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
             assert b"Traceback" not in process.stderr.read()
 
 
-REFUSED = [
+REFUSED_CONFIGS = [
     ('tenant = "acme"\n', "", "config.E045"),
     ('subject = "alice"\n', "", "config.E045"),
     ('tenant = "acme"', 'tenant = "Acme!"', "config.E046"),
@@ -271,7 +271,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "problem"), REFUSED)
+@pytest.mark.parametrize(("before", "after", "problem"), REFUSED_CONFIGS)
 def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, problem: str) -> None:
     """Without tenant and subject nothing is served."""
     with stdio_process(tmp_path, STDIO_CONFIG.replace(before, after)) as talk:
@@ -296,16 +296,16 @@ def test_the_id_of_a_request_under_way_can_be_used_again(talk: StdioClient) -> N
     talk.call("wait", identity=1, seconds=0.2)
     eventually(lambda: len(talk.messages()) == 2, within=WITHIN_S)
 
-    assert [one["id"] for one in talk.messages()] == [1, 1]
+    assert [message["id"] for message in talk.messages()] == [1, 1]
 
 
 def test_meta_of_both_eras_may_come_in_one_session(talk: StdioClient) -> None:
     """A request that names a version stands alone, in the middle of a session."""
     talk.open()
-    one = talk.of(talk.modern("tools/list", identity=1))["result"]
+    tools = talk.of(talk.modern("tools/list", identity=1))["result"]
     other = talk.of(talk.say("tools/list", identity=2))["result"]
     unserved = talk.say("ping", {}, identity=3, meta={META + "protocolVersion": "2030-01-01"})
 
-    assert one["resultType"] == "complete"
+    assert tools["resultType"] == "complete"
     assert "resultType" not in other
     assert talk.of(unserved)["error"]["code"] == -32022

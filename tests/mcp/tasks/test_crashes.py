@@ -72,8 +72,8 @@ class CrashingReplicas(ReplicaProcesses):
 
     def begin(self, at: int, tool: str, name: str) -> str:
         """Start a task; return its id once its tool runs."""
-        asked = {"name": tool, "arguments": {"name": name}}
-        task_id: str = self.ask(at, "tools/call", asked, tool)["taskId"]
+        params = {"name": tool, "arguments": {"name": name}}
+        task_id: str = self.ask(at, "tools/call", params, tool)["taskId"]
         eventually(lambda: self.runs(name), within=WITHIN_S)
         return task_id
 

@@ -13,7 +13,7 @@ from gatepost.mcp.tasks.store import TaskLimits
 from tests.support.endpoint import EndpointTaskClient
 
 pack = Pack("times")
-ENDED: list[str] = []
+ENDED_TASKS: list[str] = []
 
 
 class ExpirySignal:
@@ -36,7 +36,7 @@ async def ask(ctx: CallContext, at_once: bool) -> str:
             await ExpirySignal.go.wait()
         await ctx.ask("Go on?", Consent)
     finally:
-        ENDED.append("ended")
+        ENDED_TASKS.append("ended")
     return "done"
 
 
@@ -46,7 +46,7 @@ async def wait(ctx: CallContext) -> str:
     try:
         await ExpirySignal.go.wait()
     finally:
-        ENDED.append("ended")
+        ENDED_TASKS.append("ended")
     return "done"
 
 
@@ -59,7 +59,7 @@ async def too_slow(ctx: CallContext) -> str:
 
 @pytest.fixture
 async def client() -> AsyncIterator[EndpointTaskClient]:
-    ENDED.clear()
+    ENDED_TASKS.clear()
     ExpirySignal.go = asyncio.Event()
     client = EndpointTaskClient(pack.tools.values(), task_limits=TaskLimits(ttl_s=100, lease_s=0.5))
     yield client
@@ -88,13 +88,13 @@ async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: EndpointT
     """It fails, and its id means nothing any more."""
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
-    held = client.records.of("acme").tasks
+    store = client.records.of("acme").tasks
     async with asyncio.timeout(20):
-        while (record := await held.get(task["taskId"])) and record.status == "working":
+        while (record := await store.get(task["taskId"])) and record.status == "working":
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)
 
     assert record is not None
-    assert (record.status, ENDED) == ("failed", ["ended"])
+    assert (record.status, ENDED_TASKS) == ("failed", ["ended"])
     assert (await client.about("get", task["taskId"])).error == (400, -32602)
 
 
@@ -117,11 +117,11 @@ async def test_k_02_a_retried_call_waits_as_a_task(
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k1"}
     first, second = await client.start("wait"), await client.start("wait")
     ExpirySignal.go.set()
-    results = [(await client.until(one["taskId"]))["result"] for one in (first, second)]
+    results = [(await client.until(task["taskId"]))["result"] for task in (first, second)]
 
     assert first["taskId"] != second["taskId"]
     assert results[0] == results[1]
-    assert ENDED == ["ended"]
+    assert ENDED_TASKS == ["ended"]
 
 
 @pytest.mark.requirement("K-13")
@@ -134,7 +134,7 @@ async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(
     await client.about("cancel", task["taskId"])
 
     assert (await client.until(task["taskId"]))["status"] == "cancelled"
-    assert ENDED == ["ended"]
+    assert ENDED_TASKS == ["ended"]
 
 
 @pytest.mark.requirement("K-13")
@@ -159,4 +159,4 @@ async def test_a_tool_asks_no_cancelled_task_for_ever(
     ended = await client.until(second["taskId"])
     assert ended["result"]["isError"]
     assert "no client answers" in ended["result"]["content"][0]["text"]
-    assert ENDED == ["ended"]
+    assert ENDED_TASKS == ["ended"]

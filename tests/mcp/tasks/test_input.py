@@ -83,14 +83,14 @@ def text(task: Any) -> str:
 @pytest.mark.requirement("K-08", "K-05")
 async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: EndpointTaskClient) -> None:
     """Round trips come before the task, which knows their answers and none of their state."""
-    asked = (await client.call_with("ask_before_and_after")).json["result"]
+    result = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
         "inputResponses": {"first": accept(name="Ada")},
-        "requestState": asked["requestState"],
+        "requestState": result["requestState"],
     }
     created = (await client.call_with("ask_before_and_after", **again)).json["result"]
 
-    assert (asked["resultType"], "taskId" in asked) == ("input_required", False)
+    assert (result["resultType"], "taskId" in result) == ("input_required", False)
     assert (created["resultType"], created["status"]) == ("task", "working")
     assert not {"requestState", "inputRequests"} & created.keys()
     assert (await waiting(client, created["taskId"])).keys() == {"second"}
@@ -107,8 +107,8 @@ async def test_k_09_a_waiting_task_shows_all_open_input_requests(
     requests = await waiting(client, task["taskId"])
 
     assert requests.keys() == {"first", "second"}
-    assert all(one.keys() == {"method", "params"} for one in requests.values())
-    assert {one["method"] for one in requests.values()} == {"elicitation/create"}
+    assert all(request.keys() == {"method", "params"} for request in requests.values())
+    assert {request["method"] for request in requests.values()} == {"elicitation/create"}
     assert (await client.get(task["taskId"]))["inputRequests"] == requests
 
 
@@ -148,12 +148,12 @@ async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> N
     """The task waits for the rest; the answer to a look has nothing else in it."""
     task = await client.start("multi_input")
     await waiting(client, task["taskId"])
-    told = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
-    left = await client.get(task["taskId"])
+    response = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
+    state = await client.get(task["taskId"])
     await client.answer(task["taskId"], first=accept(name="Ada"), second=accept(name="Byron"))
 
-    assert told.keys() == {"resultType", "_meta"}
-    assert (left["status"], [*left["inputRequests"]]) == ("input_required", ["first"])
+    assert response.keys() == {"resultType", "_meta"}
+    assert (state["status"], [*state["inputRequests"]]) == ("input_required", ["first"])
     assert text(await client.until(task["taskId"])) == "Hello, Ada Lovelace!"
 
 
@@ -171,7 +171,7 @@ async def test_k_12_answers_to_no_input_request_are_ignored(
     assert await waiting(client, task["taskId"]) == before
 
 
-MALFORMED: list[Any] = [
+MALFORMED_ANSWERS: list[Any] = [
     None,
     [],
     "first",
@@ -186,7 +186,7 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.requirement("K-12", "X-04")
-@pytest.mark.parametrize("responses", MALFORMED)
+@pytest.mark.parametrize("responses", MALFORMED_ANSWERS)
 async def test_k_12_answers_that_do_not_fit_are_refused(
     client: EndpointTaskClient, responses: Any
 ) -> None:
@@ -226,11 +226,11 @@ async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(
 async def test_k_13_a_task_is_cancelled(client: EndpointTaskClient, tool: str) -> None:
     """Acknowledged at once with nothing in it, also a second time and at its end."""
     task = await client.start(tool)
-    told = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
+    results = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
     ended = await client.until(task["taskId"])
-    told.append((await client.about("cancel", task["taskId"])).json["result"])
+    results.append((await client.about("cancel", task["taskId"])).json["result"])
 
-    assert [one.keys() for one in told] == [{"resultType", "_meta"}] * 3
+    assert [result.keys() for result in results] == [{"resultType", "_meta"}] * 3
     assert ended["status"] == "cancelled"
     assert not {"result", "error", "inputRequests"} & ended.keys()
 

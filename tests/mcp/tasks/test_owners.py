@@ -133,8 +133,8 @@ async def test_k_14_an_id_that_is_none_is_unknown(
 ) -> None:
     """An id of any other form is unknown."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
-    asked = {"taskId": task_id, "inputResponses": {}}
-    response = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=header)
+    params = {"taskId": task_id, "inputResponses": {}}
+    response = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=header)
 
     assert response.error == (400, -32602)
     assert response.json["error"]["message"] == "Unknown task"
@@ -181,22 +181,24 @@ async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: EndpointTask
     client.caller = changed(subject="bob")
     foreign = await client.start("write_slowly")
     client.caller = changed()
-    wanted = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
-    async with listening(client, wanted, meta=DECLARED) as stream:
+    filters = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
+    async with listening(client, filters, meta=DECLARED) as stream:
         assert await stream.acknowledged() == {"taskIds": [mine["taskId"]]}
         await client.about("cancel", mine["taskId"])
-        told = await stream.next()
-        while told["params"]["status"] == "input_required":
-            told = await stream.next()
+        notification = await stream.next()
+        while notification["params"]["status"] == "input_required":
+            notification = await stream.next()
 
     ended = await client.get(mine["taskId"])
-    assert told["method"] == "notifications/tasks"
-    assert told["params"].pop("_meta") == {META + "subscriptionId": 7}
-    assert told["params"] == {k: v for k, v in ended.items() if k not in {"resultType", "_meta"}}
+    assert notification["method"] == "notifications/tasks"
+    assert notification["params"].pop("_meta") == {META + "subscriptionId": 7}
+    assert notification["params"] == {
+        k: v for k, v in ended.items() if k not in {"resultType", "_meta"}
+    }
 
 
-NEXT = st.sampled_from(["working", "input_required", "completed", "failed", "cancelled"])
-EDITS = st.lists(st.tuples(NEXT, st.integers(0, 2)), min_size=1, max_size=12)
+NEXT_STATES = st.sampled_from(["working", "input_required", "completed", "failed", "cancelled"])
+EDITS = st.lists(st.tuples(NEXT_STATES, st.integers(0, 2)), min_size=1, max_size=12)
 
 
 @pytest.mark.requirement("K-16")

@@ -11,7 +11,7 @@ from gatepost.storage.stored_bytes import ROW_BYTES
 from tests.support import client_requests
 from tests.support.endpoint import EndpointTaskClient, a_caller
 
-MOST = 100_000
+MAX_BYTES = 100_000
 pack = Pack("hoarding")
 
 
@@ -26,7 +26,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
     """A client whose caller may have 100 kB kept."""
     tools = [*pack.tools.values(), *client_requests.task_pack.tools.values()]
     client = EndpointTaskClient(tools)
-    limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
+    limits = SimpleNamespace(stored_bytes=MAX_BYTES, tenant=SimpleNamespace(stored_bytes=0))
     client.task_runner.task_store.quota.apply(limits)
     yield client
     await client.task_runner.aclose()
@@ -50,14 +50,14 @@ async def test_tasks_of_one_caller_have_a_quota(client: EndpointTaskClient) -> N
     assert started.status == 200
     assert refusal(started.json) == (-32000, "caller", True)
     assert "limits.stored_bytes" in started.json["error"]["message"]
-    assert MOST - 21_000 - 2 * ROW_BYTES < await taken(client) <= MOST
+    assert MAX_BYTES - 21_000 - 2 * ROW_BYTES < await taken(client) <= MAX_BYTES
     client.caller = a_caller(subject="bob")
     assert "result" in (await client.call_with("hoard", {"size": 20_000})).json
 
 
 async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskClient) -> None:
     """The task fails and says that its work was done, so that the agent does not repeat it."""
-    task = await client.start("hoard", {"size": MOST})
+    task = await client.start("hoard", {"size": MAX_BYTES})
     ended = await client.until(task["taskId"])
 
     assert ended["status"] == "failed"
@@ -68,9 +68,9 @@ async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskCl
 async def test_answers_to_a_task_count_too(client: EndpointTaskClient) -> None:
     """What a client sends to its task is kept until that ends."""
     task = await client.start("multi_input")
-    shown = await client.until(task["taskId"], "input_required")
-    key = next(iter(shown["inputRequests"]))
-    large = {"action": "accept", "content": {"name": "n" * MOST}}
+    state = await client.until(task["taskId"], "input_required")
+    key = next(iter(state["inputRequests"]))
+    large = {"action": "accept", "content": {"name": "n" * MAX_BYTES}}
     answer = await client.answer(task["taskId"], **{key: large})
 
     assert refusal(answer.json) == (-32000, "caller", True)
@@ -79,10 +79,10 @@ async def test_answers_to_a_task_count_too(client: EndpointTaskClient) -> None:
 
 async def test_arguments_of_a_task_count_while_it_runs(client: EndpointTaskClient) -> None:
     """They are kept for a second run, and go with the first one's end."""
-    note = {"size": 0, "note": "n" * (MOST // 2)}
+    note = {"size": 0, "note": "n" * (MAX_BYTES // 2)}
     for _ in range(4):
         await client.until((await client.start("hoard", note))["taskId"])
-    refused = await client.call_with("hoard", {"size": 0, "note": "n" * MOST})
+    refused = await client.call_with("hoard", {"size": 0, "note": "n" * MAX_BYTES})
 
     assert refusal(refused.json) == (-32000, "caller", True)
     assert await taken(client) < 8 * ROW_BYTES

@@ -20,7 +20,7 @@ from tests.support.endpoint import EndpointTaskClient
 
 pack = Pack("replicas")
 
-TERMS = TaskLimits(lease_s=0.5)
+TASK_LIMITS = TaskLimits(lease_s=0.5)
 """A record is looked at every twentieth of a second; leases end when a test moves the clock."""
 
 
@@ -85,10 +85,10 @@ class SharedTaskReplicas:
         self.cable = DetachableRecords(self.records)
         shared_store = MemorySharedStore()
         self.first = EndpointTaskClient(
-            TOOLS, records=self.cable, shared_store=shared_store, task_limits=TERMS
+            TOOLS, records=self.cable, shared_store=shared_store, task_limits=TASK_LIMITS
         )
         self.second = EndpointTaskClient(
-            TOOLS, records=self.records, shared_store=shared_store, task_limits=TERMS
+            TOOLS, records=self.records, shared_store=shared_store, task_limits=TASK_LIMITS
         )
 
     def time_passes(self, seconds: float) -> None:
@@ -99,7 +99,7 @@ class SharedTaskReplicas:
     def crash(self) -> None:
         """The first says nothing more, for longer than its leases last."""
         self.cable.cut = True
-        self.time_passes(TERMS.lease_s + 1)
+        self.time_passes(TASK_LIMITS.lease_s + 1)
 
     async def keep(self, task_id: str, **changes: Any) -> None:
         """Change a record without a notification."""
@@ -156,7 +156,10 @@ async def test_k_13_answers_and_cancellations_arrive_where_the_task_runs(
     """They arrive over the shared store at once, or else when the replica next reads the record."""
     if not connected:
         replicas.second = EndpointTaskClient(
-            TOOLS, records=replicas.records, shared_store=MemorySharedStore(), task_limits=TERMS
+            TOOLS,
+            records=replicas.records,
+            shared_store=MemorySharedStore(),
+            task_limits=TASK_LIMITS,
         )
     asking = await replicas.first.start("confirm_delete", {"filename": "a"})
     requests = (await replicas.first.until(asking["taskId"], "input_required"))["inputRequests"]
@@ -181,14 +184,16 @@ async def test_what_may_run_again_is_run_again(replicas: SharedTaskReplicas, too
     assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_later_run_knows_where_the_call_came_from(
-    replicas: SharedTaskReplicas, kept: bool
+    replicas: SharedTaskReplicas, is_kept: bool
 ) -> None:
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
     heard = EndedCalls()
     replicas.second.runner.recorder = heard
-    replicas.first.task_runner.task_store.limits = msgspec.structs.replace(TERMS, peers=kept)
+    replicas.first.task_runner.task_store.limits = msgspec.structs.replace(
+        TASK_LIMITS, peers=is_kept
+    )
     replicas.first.scope = {"client": ("203.0.113.9", 0)}
     task = await replicas.first.start("look_up")
     await next_run()
@@ -199,8 +204,8 @@ async def test_a_later_run_knows_where_the_call_came_from(
     await replicas.second.until(task["taskId"])
 
     assert record is not None
-    assert (b"203.0.113.9" in record.call) is kept
-    assert heard.peers == ["203.0.113.9" if kept else ""]
+    assert (b"203.0.113.9" in record.call) is is_kept
+    assert heard.peers == ["203.0.113.9" if is_kept else ""]
 
 
 @pytest.mark.requirement("K-10", "K-16")
@@ -222,11 +227,11 @@ async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -
     task = await replicas.first.start("look_up")
     go_on = await next_run()
     for _ in range(5):
-        replicas.time_passes(TERMS.lease_s * 0.8)
+        replicas.time_passes(TASK_LIMITS.lease_s * 0.8)
         before = await replicas.records.of("acme").tasks.get(task["taskId"])
         assert before is not None
         moved = asyncio.get_running_loop().create_future()
-        await asyncio.wait({moved}, timeout=TERMS.lease_s / 5)
+        await asyncio.wait({moved}, timeout=TASK_LIMITS.lease_s / 5)
         await replicas.second.task_runner.sweep()
 
     assert Runs.begun.empty()
@@ -267,14 +272,14 @@ async def test_a_task_is_begun_three_times_at_most(replicas: SharedTaskReplicas)
     assert "stopped, 3 times" in ended["statusMessage"]
 
 
-ENDS: list[tuple[dict[str, Any], str, str]] = [
+TASK_ENDINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"cancelled": True}, "cancelled", "Cancelled by its client."),
     ({"tool": "gone"}, "failed", "The tool is no longer available."),
     ({"call": b"[]"}, "failed", "The server that ran the call stopped"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "status", "words"), ENDS)
+@pytest.mark.parametrize(("changes", "status", "words"), TASK_ENDINGS)
 async def test_a_task_that_no_process_can_run_ends(
     replicas: SharedTaskReplicas, changes: dict[str, Any], status: str, words: str
 ) -> None:

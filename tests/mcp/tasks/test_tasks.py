@@ -94,15 +94,15 @@ async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(
     client: EndpointTaskClient,
 ) -> None:
     """In discovery only, with no settings; older revisions and other servers say nothing of it."""
-    told = (await client.ask("server/discover")).json["result"]["capabilities"]
+    result = (await client.ask("server/discover")).json["result"]["capabilities"]
     without = EndpointTaskClient([client_requests.task_pack.tools["greet"]])
     initialize = message(
         "initialize",
         {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}},
     )
 
-    assert told["extensions"][TASKS] == {}
-    assert "tasks" not in told
+    assert result["extensions"][TASKS] == {}
+    assert "tasks" not in result
     older = (await client.send(initialize)).json["result"]["capabilities"]
     assert not {"extensions", "tasks"} & older.keys()
     other = (await without.ask("server/discover")).json["result"]["capabilities"]
@@ -111,7 +111,7 @@ async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(
         assert (await without.about(method, "t_1", inputResponses={})).error == (404, -32601)
 
 
-UNDECLARED: list[Any] = [
+INSUFFICIENT_CAPABILITIES: list[Any] = [
     {},
     {"extensions": {}},
     {"extensions": {"io.modelcontextprotocol/ui": {}}},
@@ -125,7 +125,7 @@ UNDECLARED: list[Any] = [
 
 
 @pytest.mark.requirement("K-02", "K-20", "X-02", "X-03", "X-04", "J-07")
-@pytest.mark.parametrize("capabilities", UNDECLARED)
+@pytest.mark.parametrize("capabilities", INSUFFICIENT_CAPABILITIES)
 async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
     client: EndpointTaskClient, capabilities: Any
 ) -> None:
@@ -144,7 +144,7 @@ async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
 ) -> None:
     """A client that declares only the experimental capability gets no tasks and reads none."""
     task = await client.start("wait_for_word")
-    client.meta = {META + "clientCapabilities": UNDECLARED[-1]}
+    client.meta = {META + "clientCapabilities": INSUFFICIENT_CAPABILITIES[-1]}
 
     assert (await client.about("get", task["taskId"])).error == (400, -32021)
     assert (await client.call_with("failing_job")).error == (400, -32021)
@@ -157,7 +157,7 @@ async def test_k_02_the_server_alone_decides(client: EndpointTaskClient) -> None
     quick = (await client.call_with("quick_or_long", {"long": False})).json["result"]
     long = (await client.call_with("quick_or_long", {"long": True})).json["result"]
 
-    assert [shown["resultType"] for shown in (greeting, quick, long)] == [
+    assert [result["resultType"] for result in (greeting, quick, long)] == [
         "complete",
         "complete",
         "task",
@@ -284,7 +284,7 @@ async def test_k_09_a_look_shows_what_the_state_has(client: EndpointTaskClient) 
     assert completed["createdAt"] == task["createdAt"]
 
 
-ENDS = [
+TASK_ENDINGS = [
     # How the tool ends, the task's state, and the code of its error.
     ("failure", "completed", None),
     ("crash", "completed", None),
@@ -298,7 +298,7 @@ ENDS = [
 
 
 @pytest.mark.requirement("K-10")
-@pytest.mark.parametrize(("how", "status", "code"), ENDS)
+@pytest.mark.parametrize(("how", "status", "code"), TASK_ENDINGS)
 async def test_k_10_failed_is_for_errors_of_the_protocol(
     client: EndpointTaskClient, how: str, status: str, code: int | None
 ) -> None:
@@ -339,13 +339,13 @@ async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: EndpointT
 @pytest.mark.requirement("K-18")
 async def test_k_18_reports_become_the_status_message(client: EndpointTaskClient) -> None:
     """A task has no progress notifications and no log messages."""
-    asked = {"name": "report", "arguments": {}}
+    params = {"name": "report", "arguments": {}}
     meta = {**DECLARED, "progressToken": 1, META + "logLevel": "debug"}
-    response = await client.ask("tools/call", asked, meta=meta)
+    response = await client.ask("tools/call", params, meta=meta)
     task = response.json["result"]
-    shown = await client.when(task["taskId"], lambda shown: "statusMessage" in shown)
+    state = await client.when(task["taskId"], lambda state: "statusMessage" in state)
 
-    assert (shown["status"], shown["statusMessage"]) == ("working", "1 of 4")
+    assert (state["status"], state["statusMessage"]) == ("working", "1 of 4")
 
 
 @pytest.mark.requirement("K-19", "K-14")
@@ -368,9 +368,9 @@ async def test_h_04_the_header_names_the_task(
 ) -> None:
     """A proxy that routes by the header must not have routed another task's request."""
     task = await client.start("wait_for_word")
-    asked = {"taskId": task["taskId"], "inputResponses": {}}
-    wrong = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=name)
-    none = await client.ask(f"tasks/{method}", asked, meta=DECLARED, drop=["mcp-name"])
+    params = {"taskId": task["taskId"], "inputResponses": {}}
+    wrong = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=name)
+    none = await client.ask(f"tasks/{method}", params, meta=DECLARED, drop=["mcp-name"])
 
     assert wrong.error == none.error == (400, -32020)
 
@@ -380,16 +380,16 @@ async def test_k_07_a_request_that_is_taken_back_leaves_no_task_behind() -> None
     """Its client will never learn the id: a task that is kept meanwhile is cancelled at once."""
     client = EndpointTaskClient(TOOLS)
     tasks = client.records.of("acme").tasks
-    create, kept = tasks.create, asyncio.Event()
+    create, created = tasks.create, asyncio.Event()
 
     async def slowly(record: TaskRecord) -> None:
-        kept.set()
+        created.set()
         await asyncio.sleep(0)
         await create(record)
 
     tasks.create = slowly
     asking = asyncio.create_task(client.call_with("wait_for_word"))
-    await asyncio.wait_for(kept.wait(), 5)
+    await asyncio.wait_for(created.wait(), 5)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

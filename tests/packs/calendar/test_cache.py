@@ -41,5 +41,5 @@ def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     cache.take(key("three"), reply(200, b"12345", etag='"1"'))
     cache.take(key("four"), reply(200, b"1234567890+", etag='"1"'))
 
-    kept = [name for name in ("one", "two", "three", "four") if cache.conditions(key(name))]
-    assert kept == ["one", "three"]
+    names = [name for name in ("one", "two", "three", "four") if cache.conditions(key(name))]
+    assert names == ["one", "three"]

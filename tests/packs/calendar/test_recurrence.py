@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gatepost_packs.calendar import worker
 from gatepost_packs.child.process import ask
 
-ZONES = {
+ZONE_DEFINITIONS = {
     # An own zone, an hour ahead of Berlin, whose clocks change a week later.
     "Own": """BEGIN:VTIMEZONE
 TZID:Own
@@ -90,10 +90,10 @@ def berlin(*times: str) -> list[tuple[str, str]]:
     return [(time, "Europe/Berlin") for time in times]
 
 
-DAILY = "DTSTART;TZID=Europe/Berlin:20260327T090000"
-CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
+DAILY_START = "DTSTART;TZID=Europe/Berlin:20260327T090000"
+RECURRENCE_CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     "once, in UTC": (document(event("DTSTART:20260326T090000Z")), [("26 09:00+00", "UTC")]),
-    "once, in a zone": (document(event(DAILY)), berlin("27 09:00+01")),
+    "once, in a zone": (document(event(DAILY_START)), berlin("27 09:00+01")),
     "once, floating": (document(event("DTSTART:20260326T090000")), [("26 09:00", None)]),
     "for a day": (document(event("DTSTART;VALUE=DATE:20260326")), [("26", None)]),
     "for days from before": (
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
         berlin("24 23:30+01"),
     ),
     "daily over the change of clocks": (
-        document(event(DAILY, "RRULE:FREQ=DAILY;COUNT=4")),
+        document(event(DAILY_START, "RRULE:FREQ=DAILY;COUNT=4")),
         berlin("27 09:00+01", "28 09:00+01", "29 09:00+02", "30 09:00+02"),
     ),
     "daily in UTC over the change of clocks elsewhere": (
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
         berlin("30 08:30+02"),
     ),
     "until, in UTC": (
-        document(event(DAILY, "RRULE:FREQ=DAILY;UNTIL=20260329T070000Z")),
+        document(event(DAILY_START, "RRULE:FREQ=DAILY;UNTIL=20260329T070000Z")),
         berlin("27 09:00+01", "28 09:00+01", "29 09:00+02"),
     ),
     "the last weekday of a month": (
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
         berlin("31 10:00+02"),
     ),
     "every other week on two days": (
-        document(event(DAILY, "RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=FR,SA;WKST=MO")),
+        document(event(DAILY_START, "RRULE:FREQ=WEEKLY;INTERVAL=2;BYDAY=FR,SA;WKST=MO")),
         berlin("27 09:00+01", "28 09:00+01"),
     ),
     "a 29th of February": (
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     "without some": (
         document(
             event(
-                DAILY,
+                DAILY_START,
                 "RRULE:FREQ=DAILY;COUNT=4",
                 "EXDATE;TZID=Europe/Berlin:20260328T090000,20260329T090000",
             )
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
         berlin("27 09:00+01", "30 09:00+02"),
     ),
     "with some more": (
-        document(event(DAILY, "RDATE;TZID=Europe/Berlin:20260328T150000,20260331T090000")),
+        document(event(DAILY_START, "RDATE;TZID=Europe/Berlin:20260328T150000,20260331T090000")),
         berlin("27 09:00+01", "28 15:00+01", "31 09:00+02"),
     ),
     "with a period more": (
@@ -171,7 +171,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     ),
     "one moved": (
         document(
-            event(DAILY, "RRULE:FREQ=DAILY;COUNT=3"),
+            event(DAILY_START, "RRULE:FREQ=DAILY;COUNT=3"),
             event(
                 "RECURRENCE-ID;TZID=Europe/Berlin:20260328T090000",
                 "DTSTART;TZID=Europe/Berlin:20260328T140000",
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     ),
     "one moved out of the time": (
         document(
-            event(DAILY, "RRULE:FREQ=DAILY;COUNT=3"),
+            event(DAILY_START, "RRULE:FREQ=DAILY;COUNT=3"),
             event("RECURRENCE-ID:20260328T080000Z", "DTSTART:20260601T080000Z"),
         ),
         berlin("27 09:00+01", "29 09:00+02"),
@@ -195,7 +195,7 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     ),
     "that one and all after it moved": (
         document(
-            event(DAILY, "RRULE:FREQ=DAILY;COUNT=3"),
+            event(DAILY_START, "RRULE:FREQ=DAILY;COUNT=3"),
             event(
                 "RECURRENCE-ID;RANGE=THISANDFUTURE;TZID=Europe/Berlin:20260328T090000",
                 "DTSTART;TZID=Europe/Berlin:20260328T110000",
@@ -204,11 +204,11 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
         berlin("27 09:00+01", "28 11:00+01", "29 11:00+02"),
     ),
     "in a zone of its own": (
-        document(ZONES["Own"], event("DTSTART;TZID=Own:20260326T090000")),
+        document(ZONE_DEFINITIONS["Own"], event("DTSTART;TZID=Own:20260326T090000")),
         [("26 09:00+02", "Own")],
     ),
     "in a zone of that name elsewhere": (
-        document(ZONES["Own elsewhere"], event("DTSTART;TZID=Own:20260326T090000")),
+        document(ZONE_DEFINITIONS["Own elsewhere"], event("DTSTART;TZID=Own:20260326T090000")),
         [("26 09:00-07", "Own")],
     ),
     "in a zone of that name that nobody explains": (
@@ -257,12 +257,12 @@ CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
 @pytest.fixture(scope="module")
 def expanded() -> dict[str, list[tuple[str, str | None]]]:
     """All cases, each a calendar of one question: none may touch another."""
-    answer = asked({name: text for name, (text, _) in CASES.items()})
+    answer = asked({name: text for name, (text, _) in RECURRENCE_CASES.items()})
     assert (answer["unreadable"], answer["left_out"]) == ([], [])
-    found: dict[str, list[tuple[str, str | None]]] = {name: [] for name in CASES}
-    for one in answer["events"]:
-        found[one["calendar"]].append((brief(one["start"]), one["zone"]))
-    return found
+    events: dict[str, list[tuple[str, str | None]]] = {name: [] for name in RECURRENCE_CASES}
+    for event in answer["events"]:
+        events[event["calendar"]].append((brief(event["start"]), event["zone"]))
+    return events
 
 
 def brief(start: str) -> str:
@@ -271,19 +271,19 @@ def brief(start: str) -> str:
     return day[-2:] + (f" {time[:5]}{time[8:11]}" if time else "")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", RECURRENCE_CASES)
 def test_an_event_is_listed_at_its_times(
     expanded: dict[str, list[tuple[str, str | None]]], name: str
 ) -> None:
     """Day, local time, offset and zone of each occurrence, in their order."""
-    assert expanded[name] == CASES[name][1]
+    assert expanded[name] == RECURRENCE_CASES[name][1]
 
 
 def test_all_of_an_event_is_told() -> None:
     """And what was changed about one of its times."""
     text = document(
         event(
-            DAILY,
+            DAILY_START,
             "DURATION:PT90M",
             "RRULE:FREQ=DAILY;COUNT=2",
             "SUMMARY:Réunion\\, weekly",
@@ -325,13 +325,13 @@ def test_all_of_an_event_is_told() -> None:
 def test_all_that_is_sought_must_be_there() -> None:
     """In summary, description and location together, in any case; of overrides too."""
     text = document(
-        event(DAILY, "SUMMARY:Stand-up", "LOCATION:Büro 7", "RRULE:FREQ=DAILY;COUNT=2"),
+        event(DAILY_START, "SUMMARY:Stand-up", "LOCATION:Büro 7", "RRULE:FREQ=DAILY;COUNT=2"),
         event("RECURRENCE-ID:20260328T080000Z", "DTSTART:20260328T080000Z", "SUMMARY:Retro BÜRO"),
-        event(DAILY, "SUMMARY:Other", uid="two"),
+        event(DAILY_START, "SUMMARY:Other", uid="two"),
     )
 
     def sought(*words: str) -> list[str]:
-        return [one["summary"] for one in asked({"a": text}, words=list(words))["events"]]
+        return [event["summary"] for event in asked({"a": text}, words=list(words))["events"]]
 
     assert sought("büro") == ["Stand-up", "Retro BÜRO"]
     assert sought("stand", "7") == ["Stand-up"]
@@ -358,8 +358,8 @@ def by_another_way(rule: str) -> list[str]:
         START.replace(tzinfo=None) - day, END.replace(tzinfo=None) + day
     )
     # The first time counts although the rule may not meet it (RFC 5545 section 3.8.5.3).
-    times = {one.replace(tzinfo=BERLIN) for one in [*wall, begins]}
-    return [one.isoformat() for one in sorted(times) if START <= one < END]
+    times = {moment.replace(tzinfo=BERLIN) for moment in [*wall, begins]}
+    return [moment.isoformat() for moment in sorted(times) if START <= moment < END]
 
 
 @settings(max_examples=3, deadline=None)
@@ -367,8 +367,8 @@ def by_another_way(rule: str) -> list[str]:
 def test_rules_mean_what_they_mean_elsewhere(rules: list[str]) -> None:
     """Gatepost finds the same occurrences as dateutil."""
     answer = asked({rule: document(event(rule)) for rule in rules})
-    found: dict[str, list[str]] = {rule: [] for rule in rules}
-    for one in answer["events"]:
-        found[one["calendar"]].append(one["start"])
+    starts: dict[str, list[str]] = {rule: [] for rule in rules}
+    for recurring in answer["events"]:
+        starts[recurring["calendar"]].append(recurring["start"])
 
-    assert found == {rule: by_another_way(rule) for rule in rules}
+    assert starts == {rule: by_another_way(rule) for rule in rules}

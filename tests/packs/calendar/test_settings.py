@@ -9,23 +9,23 @@ from gatepost_packs.calendar.settings import CalendarSettings
 
 pytestmark = pytest.mark.requirement("P7")
 
-SIGNED = {"user": "ada", "password": "secret:WORD"}
-GOOD = [
+CREDENTIAL_FIELDS = {"user": "ada", "password": "secret:WORD"}
+VALID_SETTINGS = [
     {},
     {"zone": "Europe/Berlin", "calendars": {"a": {"url": "https://a.example/a.ics"}}},
     {"calendars": {"a": {"url": "secret:URL"}, "b.2": {"path": "x", "zone": "Asia/Tokyo"}}},
-    {"calendars": {"a": {"caldav": "http://dav.corp.example:8080/"} | SIGNED}},
+    {"calendars": {"a": {"caldav": "http://dav.corp.example:8080/"} | CREDENTIAL_FIELDS}},
 ]
 
 
-@pytest.mark.parametrize("table", GOOD)
+@pytest.mark.parametrize("table", VALID_SETTINGS)
 def test_calendars_that_can_be_read_pass(table: dict[str, Any]) -> None:
     """Each kind, and secrets by reference."""
     assert list(msgspec.convert(table, CalendarSettings).faults()) == []
 
 
 URL = {"url": "https://a.example/a.ics"}
-BAD = [
+REFUSED_SETTINGS = [
     ({}, "calendars.a.url", "one source, not 0"),
     (URL | {"path": "x"}, "calendars.a.path", "one source, not 2"),
     (URL | {"zone": "Mars"}, "calendars.a.zone", "'Mars' is not a time zone"),
@@ -42,7 +42,7 @@ BAD = [
         "not a reference to a secret",
     ),
     ({"url": "secret:address"}, "calendars.a.url", "not a valid name of a secret"),
-    ({"path": "x"} | SIGNED, "calendars.a.user", "needs no user and password"),
+    ({"path": "x"} | CREDENTIAL_FIELDS, "calendars.a.user", "needs no user and password"),
     ({"url": "webcal://a.example/a.ics"}, "calendars.a.url", "not an http or https URL"),
     ({"url": "file:///etc/passwd"}, "calendars.a.url", "not an http or https URL"),
     ({"url": "https://[a/"}, "calendars.a.url", "it is not a URL"),
@@ -50,7 +50,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("calendar", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
+@pytest.mark.parametrize(
+    ("calendar", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
+)
 def test_calendars_that_cannot_be_read_are_told(
     calendar: dict[str, Any], setting: str, says: str
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.processes import Process, free_port, python_environment
 USERS = {"ada-of-acme": "ada's first word", "ada-of-globex": "ada's other word"}
 """Both call their calendars the same."""
 
-NAMED = """<c:mkcalendar xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav">
+MKCALENDAR_BODY = """<c:mkcalendar xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav">
 <d:set><d:prop><d:displayname>The {}</d:displayname></d:prop></d:set></c:mkcalendar>"""
 
 
@@ -40,9 +40,9 @@ class CalDavServer:
     def make(self, user: str, calendar: str, **texts: str) -> None:
         """A calendar with these documents."""
         auth, at = (user, USERS[user]), f"{self.url}{user}/{calendar}/"
-        named = NAMED.format(calendar.title())
-        made = self._client.request("MKCALENDAR", at, content=named, auth=auth)
-        assert made.status_code in (201, 405, 409)
+        named = MKCALENDAR_BODY.format(calendar.title())
+        response = self._client.request("MKCALENDAR", at, content=named, auth=auth)
+        assert response.status_code in (201, 405, 409)
         for name, text in texts.items():
             put = self._client.put(f"{at}{name}.ics", content=text.encode(), auth=auth)
             assert put.status_code in (201, 204), put.text
@@ -94,8 +94,8 @@ def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calen
     folder = tmp_path_factory.mktemp("calendars")
     pages: dict[str, StubResponse] = {}
 
-    def answer(asked: RecordedRequest) -> StubResponse | None:
-        return None if asked.path == "/slow" else pages.get(asked.path, StubResponse(404, b""))
+    def answer(request: RecordedRequest) -> StubResponse | None:
+        return None if request.path == "/slow" else pages.get(request.path, StubResponse(404, b""))
 
     with HttpServer(answer) as site, radicale(tmp_path_factory.mktemp("radicale")) as dav:
         signed = {"user": "secret:DAV_USER", "password": "secret:DAV_PASSWORD"}
@@ -158,7 +158,7 @@ def agent(calendar_servers: CalendarServers, protocol: Protocol) -> PackCaller:
 
 
 def seen(value: Any) -> list[tuple[str, str, str]]:
-    return [(one["calendar"], one["start"], one["summary"]) for one in value["events"]]
+    return [(event["calendar"], event["start"], event["summary"]) for event in value["events"]]
 
 
 @both
@@ -200,10 +200,10 @@ def test_a_password_goes_with_the_request(
     signed = agent.call("calendar_read", **MARCH, calendar="signed").value
     hidden = agent.call("calendar_read", **MARCH, calendar="hidden").value
 
-    asked = {one.path: one.headers for one in calendar_servers.web.asked}
-    assert asked["/signed.ics"]["authorization"].startswith("Basic ")
-    assert "authorization" not in asked["/hidden-9f2c.ics"]
-    assert [one["total"] for one in (signed, hidden)] == [1, 1]
+    headers_by_path = {request.path: request.headers for request in calendar_servers.web.asked}
+    assert headers_by_path["/signed.ics"]["authorization"].startswith("Basic ")
+    assert "authorization" not in headers_by_path["/hidden-9f2c.ics"]
+    assert [answer["total"] for answer in (signed, hidden)] == [1, 1]
 
 
 def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServers) -> None:
@@ -211,16 +211,16 @@ def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServer
     text = document(at(3, "kept")).encode()
     agent, other = calendar_servers.server.agent("rest"), calendar_servers.server.agent("rest")
 
-    def asked(by: PackCaller, status: int, body: bytes) -> tuple[Any, str | None]:
+    def ask(by: PackCaller, status: int, body: bytes) -> tuple[Any, str | None]:
         calendar_servers.pages["/team.ics"] = StubResponse(status, body, {"etag": '"v1"'})
         reply = by.call("calendar_read", **MARCH, calendar="team")
         sent = calendar_servers.web.asked[-1].headers
         return reply.value and reply.value["total"], sent.get("if-none-match")
 
-    assert asked(agent, 200, text) == (1, None)
-    assert asked(agent, 304, b"") == (1, '"v1"')
-    assert asked(other, 304, b"") == (None, None)
-    assert asked(agent, 200, document().encode()) == (0, '"v1"')
+    assert ask(agent, 200, text) == (1, None)
+    assert ask(agent, 304, b"") == (1, '"v1"')
+    assert ask(other, 304, b"") == (None, None)
+    assert ask(agent, 200, document().encode()) == (0, '"v1"')
 
 
 def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
@@ -239,7 +239,7 @@ def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
         "calendar_read", start="2026-03-05T23:00-05:00", end="2026-03-06T00:00", calendar="file"
     ).value
 
-    assert [one["summary"] for one in folder["events"]] == ["two", "one"]
+    assert [event["summary"] for event in folder["events"]] == ["two", "one"]
     assert seen(file) == [("file", "2026-03-05T23:30:00", "late")]
     assert file["end"] == "2026-03-06T00:00:00-05:00"
 
@@ -252,14 +252,14 @@ def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: PackC
     )
     calendar_servers.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
 
-    one = agent.call("calendar_read", **MARCH, calendar="main").value
+    value = agent.call("calendar_read", **MARCH, calendar="main").value
     both = agent.call("calendar_read", **MARCH, calendar="dav").value
     parts = [
         agent.call("calendar_read", **MARCH, calendar=name).value
         for name in ("dav/other", "dav/The Other")
     ]
 
-    assert [event["summary"] for event in one["events"]] == ["one", "two"]
+    assert [event["summary"] for event in value["events"]] == ["one", "two"]
     assert [(event["calendar"], event["summary"]) for event in both["events"]] == [
         ("dav/The Main", "one"),
         ("dav/The Other", "three"),
@@ -278,21 +278,21 @@ def test_one_that_cannot_be_had_hides_no_other(
 
     value = agent.call("calendar_read", **MARCH, query="ONE").value
 
-    reasons = [one["reason"] for one in value["missing"]]
+    reasons = [entry["reason"] for entry in value["missing"]]
     assert ("team", "2026-03-03T09:00:00+01:00", "one") in seen(value)
-    assert any("inside cannot be read" in one and "allow_hosts" in one for one in reasons)
-    [whole] = [one for one in value["missing"] if "inside cannot be read" in one["reason"]]
+    assert any("inside cannot be read" in reason and "allow_hosts" in reason for reason in reasons)
+    [whole] = [entry for entry in value["missing"] if "inside cannot be read" in entry["reason"]]
     assert (whole["calendar"], whole["summary"]) == ("inside", None)
-    assert any(one["calendar"] == "plans" for one in value["missing"])
-    assert not any("own" in one.split() for one in reasons)
+    assert any(entry["calendar"] == "plans" for entry in value["missing"])
+    assert not any("own" in reason.split() for reason in reasons)
 
 
-ASTRAY = b"""<d:multistatus xmlns:d="DAV:"><d:response><d:href>/dav/</d:href><d:propstat><d:prop>
+OTHER_REF = b"""<d:multistatus xmlns:d="DAV:"><d:response><d:href>/dav/</d:href><d:propstat><d:prop>
 <d:current-user-principal><d:href>http://127.0.0.1:1/ada/</d:href></d:current-user-principal>
 </d:prop></d:propstat></d:response></d:multistatus>"""
-BOMB = b"""<!DOCTYPE a [<!ENTITY b "ha"><!ENTITY c "&b;&b;&b;">]><a>&c;</a>"""
+ENTITY_BOMB = b"""<!DOCTYPE a [<!ENTITY b "ha"><!ENTITY c "&b;&b;&b;">]><a>&c;</a>"""
 
-FAILS: list[tuple[dict[str, Any], str, str]] = [
+FAILING_CALLS: list[tuple[dict[str, Any], str, str]] = [
     ({"start": "soon"}, "validation", "`start` should be an ISO 8601 date or time such as"),
     ({"end": "2026-13-01"}, "validation", "`end` should be an ISO 8601"),
     ({"end": "2026-02-01"}, "validation", "`end` .* should be after `start`"),
@@ -324,7 +324,7 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @both
-@each(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
+@each(("arguments", "kind", "says"), FAILING_CALLS, ids=[str(fail[0]) for fail in FAILING_CALLS])
 def test_a_failure_tells_what_would_work(
     calendar_servers: CalendarServers,
     agent: PackCaller,
@@ -336,8 +336,8 @@ def test_a_failure_tells_what_would_work(
     pages = {
         "/signed.ics": StubResponse(401, b""),
         "/hidden-9f2c.ics": StubResponse(200, b"<p>Sign in</p>"),
-        "/dav/": StubResponse(207, ASTRAY),
-        "/bomb/": StubResponse(207, BOMB),
+        "/dav/": StubResponse(207, OTHER_REF),
+        "/bomb/": StubResponse(207, ENTITY_BOMB),
     }
     calendar_servers.pages.update(pages)
     (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
@@ -391,4 +391,4 @@ def test_two_tenants_with_the_same_names_never_meet(calendar_servers: CalendarSe
     for user, agent in workers.items():
         for name in ("dav/same", "plans"):
             value = agent.call("calendar_read", **MARCH, calendar=name).value
-            assert [one["summary"] for one in value["events"]] == [f"only for {user[-4:]}"]
+            assert [event["summary"] for event in value["events"]] == [f"only for {user[-4:]}"]

@@ -10,20 +10,20 @@ from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P6")
 
-GOOD = [
+VALID_SETTINGS = [
     {},
     {"channels": {"team": "secret:TEAM_CHAT_URL", "ops.2": ["secret:A", "jsons://a.example/x"]}},
     {"channels": {"mail": "mailtos://mail.example/?to=a@b.example&overflow=truncate&verify=yes"}},
 ]
 
 
-@pytest.mark.parametrize("table", GOOD)
+@pytest.mark.parametrize("table", VALID_SETTINGS)
 def test_channels_that_can_be_used_pass(table: dict[str, Any]) -> None:
     """References, and URLs that hold no secret."""
     assert list(msgspec.convert(table, ChatSettings).faults()) == []
 
 
-BAD = [
+REFUSED_SETTINGS = [
     ({"team chat": "secret:A"}, "channels.team chat", "not a name for a channel"),
     ({"team": "secret:team"}, "channels.team", "not a valid name of a secret"),
     ({"team": []}, "channels.team", "between 1 and 10 URLs"),
@@ -41,7 +41,9 @@ BAD = [
 ]
 
 
-@each(("channels", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
+@each(
+    ("channels", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
+)
 def test_channels_that_cannot_be_used_are_told(
     channels: dict[str, Any], setting: str, says: str
 ) -> None:

@@ -37,12 +37,12 @@ class WebhookServer(HttpServer):
     @property
     def came(self) -> list[tuple[str, Any]]:
         """The path and the JSON of each request."""
-        return [(one.path, one.json) for one in self.asked]
+        return [(request.path, request.json) for request in self.asked]
 
-    def _answered(self, asked: RecordedRequest) -> StubResponse | None:
-        if asked.path.startswith("/slow"):
+    def _answered(self, request: RecordedRequest) -> StubResponse | None:
+        if request.path.startswith("/slow"):
             return None
-        status = self.statuses.get(asked.path, 200)
+        status = self.statuses.get(request.path, 200)
         headers = {"location": "http://127.0.0.1:1/"} if 300 <= status < 400 else {}
         return StubResponse(status, b"ok", headers)
 
@@ -252,7 +252,7 @@ def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) 
 
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
 # what is heard of it.
-FAILS: list[tuple[str, int, str, str]] = [
+FAILING_CALLS: list[tuple[str, int, str, str]] = [
     ("json://{web}/a/t0ken-9f2c", 413, "validation", "refuses this message .HTTP 413"),
     ("json://{web}/a/t0ken-9f2c", 429, "rate_limit", "no more messages for now .HTTP 429"),
     ("json://{web}/a/t0ken-9f2c", 302, "denied", "it refuses the request .HTTP 302"),
@@ -278,7 +278,9 @@ FAILS: list[tuple[str, int, str, str]] = [
 
 
 @each(
-    ("url", "status", "kind", "says"), FAILS, ids=[f"{url} {status}" for url, status, *_ in FAILS]
+    ("url", "status", "kind", "says"),
+    FAILING_CALLS,
+    ids=[f"{url} {status}" for url, status, *_ in FAILING_CALLS],
 )
 def test_a_failure_tells_what_would_work(
     chat_servers: ChatServers, url: str, status: int, kind: str, says: str

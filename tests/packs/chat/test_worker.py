@@ -76,11 +76,11 @@ def network(internet: Internet) -> Network:
 
 @pytest.fixture
 async def client(internet: Internet, network: Network) -> AsyncIterator[OutboundClient]:
-    made = OutboundClient(
+    client = OutboundClient(
         network, tls=Fetcher(development=True, network=network).tls, resolver=internet.names
     )
-    yield made
-    await made.aclose()
+    yield client
+    await client.aclose()
 
 
 def certificates(network: Network) -> str:
@@ -94,10 +94,10 @@ async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tup
     ca = certificates(network) if trusted else ""
     request = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
     async with worker_connections.open():
-        said = await ask(
+        answer = await ask(
             Path(worker.__file__), request, timeout_s=30, handles=((worker_connections.handle, 3),)
         )
-    return said, [failure.failure.kind for failure in worker_connections.failures]
+    return answer, [failure.failure.kind for failure in worker_connections.failures]
 
 
 async def test_a_message_takes_the_way_of_every_request(
@@ -106,9 +106,9 @@ async def test_a_message_takes_the_way_of_every_request(
     """One look-up, a tunnel to the address that was checked, a certificate that is trusted."""
     internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
-    said, failures = await sent(client, HOOK)
+    answer, failures = await sent(client, HOOK)
 
-    assert (said, failures) == ({"service": "JSON", "parts": 1, "of": 1, "status": None}, [])
+    assert (answer, failures) == ({"service": "JSON", "parts": 1, "of": 1, "status": None}, [])
     assert [(seen.scheme, seen.host, seen.path) for seen in internet.site.seen] == [
         ("https", "hook.web.test", "/a")
     ]
@@ -121,9 +121,9 @@ async def test_an_untrusted_certificate_ends_the_request(
     internet: Internet, client: OutboundClient
 ) -> None:
     """Before a byte of the message is sent."""
-    said, _ = await sent(client, HOOK, trusted=False)
+    answer, _ = await sent(client, HOOK, trusted=False)
 
-    assert (said["parts"], internet.site.seen) == (0, [])
+    assert (answer["parts"], internet.site.seen) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ async def test_no_message_is_sent_to_a_refused_address(
     if addresses:
         internet.names.known["hook.web.test"] = [addresses]
 
-    said, failures = await sent(client, url)
+    answer, failures = await sent(client, url)
 
     assert failures == ([failure] if failure else [])
-    assert said["parts"] == (0 if failure else 1)
+    assert answer["parts"] == (0 if failure else 1)
     assert not failure or internet.proxy.asked == []
 
 

@@ -54,7 +54,7 @@ def test_what_git_itself_refuses_is_told_in_its_words(agent: PackCaller) -> None
     }
 
 
-FAILS: list[tuple[dict[str, Any], str, str]] = [
+FAILING_CALLS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"args": ["rm", "-rf", "."]},
         "validation",
@@ -79,7 +79,7 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("case", FAILS, ids=lambda case: json.dumps(case[0])[:70])
+@pytest.mark.parametrize("case", FAILING_CALLS, ids=lambda case: json.dumps(case[0])[:70])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
     agent: PackCaller, case: tuple[dict[str, Any], str, str]
@@ -137,15 +137,15 @@ def test_a_call_that_is_cancelled_takes_its_programs_with_it(
 
 def working_in(git_servers: GitServers, tenant: str) -> list[str]:
     """The programs that work in a tenant's places."""
-    found = []
+    pid = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while it is looked at
-            place, command = os.readlink(process / "cwd"), (process / "cmdline").read_text()
-            if place.startswith(
+            folder, command = os.readlink(process / "cwd"), (process / "cmdline").read_text()
+            if folder.startswith(
                 (f"{git_servers.root}/{tenant}", f"{git_servers.root}/.gatepost/{tenant}")
             ):
-                found.append(command)
-    return found
+                pid.append(command)
+    return pid
 
 
 def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
@@ -162,18 +162,18 @@ def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
 
 def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> None:
     """They share no repositories, no `--global` settings and no keys."""
-    one, other = git_servers.agent("mcp"), git_servers.agent("rest")
-    for agent in (one, other):
+    first, other = git_servers.agent("mcp"), git_servers.agent("rest")
+    for agent in (first, other):
         fine(agent, "init", "same")
         fine(agent, "config", "--global", "user.name", agent.tenant)
         agent.call("fs_write_text", path="same/a.txt", text=agent.tenant)
         fine(agent, "-C", "same", "add", "-A")
         fine(agent, "-C", "same", "commit", "-m", "mine")
 
-    for agent in (one, other):
+    for agent in (first, other):
         assert fine(agent, "-C", "same", "log", "--format=%an") == f"{agent.tenant}\n"
         assert agent.tenant in fine(agent, "-C", "same", "show", "HEAD:a.txt")
-    assert one.call("ssh_public_key").value != other.call("ssh_public_key").value
+    assert first.call("ssh_public_key").value != other.call("ssh_public_key").value
 
 
 def test_progress_is_told_and_left_out_of_the_answer(
@@ -187,17 +187,23 @@ def test_progress_is_told_and_left_out_of_the_answer(
     }
     fields, body = modern("tools/call", call, progress=7)
     answer = mcp_agent.gatepost.client.send("POST", None, fields, body, token=mcp_agent.token)
-    said = [
+    messages = [
         json.loads(line.removeprefix(b"data: "))
         for line in answer.body.splitlines()
         if line.startswith(b"data: {")
     ]
-    reports = [one["params"] for one in said if one.get("method") == "notifications/progress"]
-    result = said[-1]["result"]["structuredContent"]
+    reports = [
+        message["params"]
+        for message in messages
+        if message.get("method") == "notifications/progress"
+    ]
+    result = messages[-1]["result"]["structuredContent"]
 
     assert result["returncode"] == 0
     assert result["stderr"].startswith("Cloning into 'x'...\n")
     assert "%" not in result["stderr"]
     assert reports
-    assert [one["progress"] for one in reports] == sorted({one["progress"] for one in reports})
+    assert [report["progress"] for report in reports] == sorted(
+        {report["progress"] for report in reports}
+    )
     assert "objects" in reports[-1]["message"]

@@ -117,7 +117,7 @@ KEYS = [
     ("interactive", "diffFilter = RUN"),
 ]
 
-OTHERS = [
+OTHER_CONFIG_LINES = [
     # Lines that git and a hasty reader take apart differently.
     PlantedConfig(
         "continued", setting("[user]\n\tname = x\\\n[core]\n\tfsmonitor = RUN\n"), "line"
@@ -161,12 +161,12 @@ OTHERS = [
     PlantedConfig("link-head", linked(".git/HEAD", "/etc/passwd"), "is a link"),
     PlantedConfig("link-refs", linked(".git/refs/heads", "OUTSIDE"), "is a link"),
 ]
-PLANTED = [
+PLANTED_CONFIGS = [
     *(
         PlantedConfig(f"{head} {line}", setting(f"[{head}]\n\t{line}\n"), "config")
         for head, line in KEYS
     ),
-    *OTHERS,
+    *OTHER_CONFIG_LINES,
 ]
 
 
@@ -188,7 +188,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unconfined")
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+@pytest.mark.parametrize("planted", PLANTED_CONFIGS, ids=lambda planted: planted.name)
 def test_git_is_not_let_into_a_repository_that_steers_it(
     mcp_agent: PackCaller, planted: PlantedConfig
 ) -> None:
@@ -300,10 +300,22 @@ def test_a_branch_that_follows_another_one_here_is_fine(mcp_agent: PackCaller) -
     assert "Your branch is up to date with 'main'" in fine(mcp_agent, "status")
 
 
-SPELLINGS = [".git", ".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".g\u200cit", ".git:x"]
+GIT_FOLDER_SPELLINGS = [
+    ".git",
+    ".GIT",
+    ".Git",
+    "git~1",
+    "GIT~2",
+    ".git ",
+    ".git.",
+    ".g\u200cit",
+    ".git:x",
+]
 
 
-@pytest.mark.parametrize("name", SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode())
+@pytest.mark.parametrize(
+    "name", GIT_FOLDER_SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode()
+)
 def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> None:
     """In no spelling that some file system takes for the same."""
     fine(agent, "init")

@@ -10,14 +10,14 @@ from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X2")
 
-MOST = {
+MAX_ARGUMENTS = {
     **{"clone": 10, "pull": 5, "fetch": 10, "status": 5, "log": 10, "diff": 10, "show": 5},
     **{"branch": 10, "checkout": 5, "add": 50, "reset": 5, "commit": 10, "push": 10},
     **{"remote": 10, "config": 5, "init": 5},
 }
 """The reference's table, column "Max Args"."""
 
-DOCUMENTED = [
+DOCUMENTED_COMMANDS = [
     "status --short --branch --porcelain",
     "log --oneline --max-count=5 --since=2.weeks",
     "clone --depth=1 --branch=main --single-branch https://github.com/user/repo.git ./myrepo",
@@ -56,17 +56,17 @@ DOCUMENTED = [
 ]
 
 
-@each("line", DOCUMENTED)
+@each("line", DOCUMENTED_COMMANDS)
 def test_what_the_reference_allows_is_allowed(line: str) -> None:
     """Every command with every option of its table."""
     assert isinstance(decide(line.split()), GitPlan)
 
 
-@each("command", MOST)
+@each("command", MAX_ARGUMENTS)
 def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str) -> None:
     """One more is refused, whatever it is."""
-    assert RULES[command].most == MOST[command]
-    refused = decide([command, *["x"] * (MOST[command] + 1)])
+    assert RULES[command].most == MAX_ARGUMENTS[command]
+    refused = decide([command, *["x"] * (MAX_ARGUMENTS[command] + 1)])
 
     assert isinstance(refused, ArgumentsRefused)
     assert f"Too many arguments for git {command}" in refused.message
@@ -74,11 +74,11 @@ def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str
 
 def test_there_are_no_other_commands() -> None:
     """Sixteen, and no alias."""
-    assert list(RULES) == list(MOST)
+    assert list(RULES) == list(MAX_ARGUMENTS)
 
 
 URL = "https://github.com/user/repo.git"
-REFUSED: list[tuple[list[str], str]] = [
+REFUSED_COMMANDS: list[tuple[list[str], str]] = [
     # Commands and what is no command.
     ([], "Name a git command"),
     (["rm", "-rf", "."], "not an allowed git command"),
@@ -229,7 +229,7 @@ def id_of(case: tuple[list[str], str]) -> str:
     return " ".join(case[0]).encode("unicode_escape", "surrogatepass").decode()[:70]
 
 
-@each("case", REFUSED, ids=id_of)
+@each("case", REFUSED_COMMANDS, ids=id_of)
 def test_what_could_do_harm_is_refused(case: tuple[list[str], str]) -> None:
     """With a sentence that says what was wrong."""
     args, says = case
@@ -257,7 +257,7 @@ def test_a_message_is_any_ordinary_text(message: str) -> None:
         assert plan.argv[-2:] == ("-m", message)
 
 
-READS: list[tuple[str, bool]] = [
+READING_COMMANDS: list[tuple[str, bool]] = [
     ("status", True),
     ("-C a status --short", True),
     ("log -5", True),
@@ -285,7 +285,7 @@ READS: list[tuple[str, bool]] = [
 ]
 
 
-@each(("line", "reads"), READS)
+@each(("line", "reads"), READING_COMMANDS)
 def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
     """By it a retry runs again, and the kernel lets nothing be written."""
     plan = decide(line.split())
@@ -295,7 +295,7 @@ def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
     assert only_reads({"args": line.split()}) is reads
 
 
-PLACES = [
+PATH_ARGUMENTS = [
     ("add /workspace/a/b.txt", ("a/b.txt",)),
     ("add ./a", ("a",)),
     ("add /workspace", (".",)),
@@ -309,7 +309,7 @@ PLACES = [
 ]
 
 
-@each(("line", "ends"), PLACES)
+@each(("line", "ends"), PATH_ARGUMENTS)
 def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, ...]) -> None:
     """Relative paths, values at their options, and what is no option behind `--`."""
     plan = decide(line.split())
@@ -319,7 +319,7 @@ def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    ("url", "place"),
+    ("url", "location"),
     [
         ("https://GitHub.com/a/b", ("https", "github.com", 443)),
         ("https://h.example:8443/a", ("https", "h.example", 8443)),
@@ -330,9 +330,9 @@ def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, .
         ("ssh://git@h.example:2222/~a/b", ("ssh", "h.example", 2222)),
     ],
 )
-def test_a_remote_says_where_it_is(url: str, place: tuple[str, str, int]) -> None:
+def test_a_remote_says_where_it_is(url: str, location: tuple[str, str, int]) -> None:
     """Gatepost reads a remote's address as git, curl and ssh do."""
     remote = remote_of(url)
 
     assert remote is not None
-    assert (remote.scheme, remote.host, remote.port) == place
+    assert (remote.scheme, remote.host, remote.port) == location

@@ -22,7 +22,7 @@ WORDS = st.sampled_from(
 )
 
 
-def known(option: str, command: str) -> bool:
+def is_known(option: str, command: str) -> bool:
     rule = RULES[command]
     name = option.partition("=")[0]
     return (
@@ -60,7 +60,7 @@ def test_whatever_is_asked_git_gets_nothing_that_is_not_in_the_table(
         if word == "--":
             break
         if word.startswith("-"):
-            assert known(word, command), plan.argv
+            assert is_known(word, command), plan.argv
             if takes(word) and words:
                 words.pop(0)
     for word in plan.argv:

@@ -97,10 +97,10 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
     assert without["returncode"] == wrong["returncode"] == 128
     assert "hint: This host requires a sign-in" in without["stderr"]
     assert "hint: This host does not accept the tenant's secret" in wrong["stderr"]
-    kept = b"".join(path.read_bytes() for path in mcp_agent.folder.rglob("*") if path.is_file())
+    content = b"".join(path.read_bytes() for path in mcp_agent.folder.rglob("*") if path.is_file())
     home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"
-    kept += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
-    assert TOKEN.encode() not in kept
+    content += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert TOKEN.encode() not in content
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
@@ -113,12 +113,12 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
     git_servers.put_secrets(mcp_agent.tenant, "gitlab.com", GIT_TOKEN=TOKEN)
     seen = len(git_servers.web.asked)
     message = refused(mcp_agent, "clone", url, "b")
-    asked = len(git_servers.web.asked) - seen
+    count = len(git_servers.web.asked) - seen
     git_servers.put_secrets(mcp_agent.tenant, git_servers.web.place, GIT_TOKEN=TOKEN)
     fine(mcp_agent, "clone", url, "b")
 
     assert f"is bound to gitlab.com and is not sent to {git_servers.web.place}" in message
-    assert asked == 0
+    assert count == 0
 
 
 def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:

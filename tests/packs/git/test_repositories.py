@@ -10,13 +10,13 @@ from gatepost_packs.git.repository_configuration import configuration_of
 from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 
-DEEP = "/".join("x" * 40)
+DEEP_PATH = "/".join("x" * 40)
 
-PLACES = {
+REFUSED_FOLDERS = {
     "below a name that is too long": (["-C", "a" * 300, "status"], "is too long"),
     "at a name that is too long": (["init", "a" * 300], "is too long"),
-    "deeper than the tools for files go": (["init", DEEP], "and 32 names"),
-    "deeper from a folder": (["-C", DEEP[:60], "init", DEEP[:30]], "and 32 names"),
+    "deeper than the tools for files go": (["init", DEEP_PATH], "and 32 names"),
+    "deeper from a folder": (["-C", DEEP_PATH[:60], "init", DEEP_PATH[:30]], "and 32 names"),
     "at a name that hides": (["init", "a\u202e"], "marks that reorder"),
     "at a file": (["init", "file"], "is a file, not a folder"),
     "a clone at a file": (["clone", "https://git.company.test/a.git", "file"], "is a file"),
@@ -27,7 +27,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("args", "says"), PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(("args", "says"), REFUSED_FOLDERS.values(), ids=REFUSED_FOLDERS)
 def test_an_invalid_path_is_an_error_of_the_caller(
     mcp_agent: PackCaller, args: list[str], says: str
 ) -> None:
@@ -46,8 +46,8 @@ def test_a_new_bare_repository_is_made(mcp_agent: PackCaller, git_servers: GitSe
     """In a folder that is new, and in one that is empty."""
     (mcp_agent.folder / "empty").mkdir(parents=True)
 
-    made = [mcp_agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
-    assert [reply.value["returncode"] for reply in made] == [0, 0]
+    answers = [mcp_agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
+    assert [reply.value["returncode"] for reply in answers] == [0, 0]
 
 
 def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: PackCaller) -> None:
@@ -75,9 +75,9 @@ def test_a_quoted_name_hides_no_key() -> None:
 
 def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> None:
     """An attacker's tree may be a thousand folders deep."""
-    made, here = tmp_path / "made", os.getcwd()
-    made.mkdir()
-    os.chdir(made)
+    folder, here = tmp_path / "made", os.getcwd()
+    folder.mkdir()
+    os.chdir(folder)
     try:
         for _ in range(1_200):
             os.mkdir("d")
@@ -85,12 +85,12 @@ def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> No
         Path("file").write_text("x")
     finally:
         os.chdir(here)
-    emptied(made, keep=True)
-    kept = list(made.iterdir())
-    emptied(made, keep=False)
+    emptied(folder, keep=True)
+    entries = list(folder.iterdir())
+    emptied(folder, keep=False)
 
-    assert kept == []
-    assert not made.exists()
+    assert entries == []
+    assert not folder.exists()
 
 
 def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: PackCaller) -> None:
@@ -103,12 +103,14 @@ def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: PackCaller) -> None
         lock.touch()
     mcp_agent.call("fs_write_text", path="held/a.txt", text="x")
     add = ["-C", "held", "add", "-A"]
-    held = mcp_agent.call("git", args=add)
+    answer = mcp_agent.call("git", args=add)
     for lock in locks:
         os.utime(lock, (1, 1))
     done = mcp_agent.call("git", args=add)
 
-    assert held.value["returncode"] == 128
-    assert "hint: The lock of a stopped command is removed after a minute" in (held.value["stderr"])
+    assert answer.value["returncode"] == 128
+    assert (
+        "hint: The lock of a stopped command is removed after a minute" in (answer.value["stderr"])
+    )
     assert done.value["returncode"] == 0
     assert [lock.exists() for lock in locks] == [False, False]

@@ -14,14 +14,16 @@ from tests.support.server import check_problems, issuer_settings
 KEY = OFFICIAL[0].split(" ")[2]
 
 
-def found(**settings: Any) -> list[tuple[str, str]]:
+def problems_of(**settings: Any) -> list[tuple[str, str]]:
     """Ids and settings of what is said about these packs."""
     with Idp() as idp:
-        said = check_problems([issuer_settings(idp)], tools={"packs": ["git", "ssh"]}, **settings)
+        reported_problems = check_problems(
+            [issuer_settings(idp)], tools={"packs": ["git", "ssh"]}, **settings
+        )
     return [
-        (one.id, one.setting)
-        for one in said
-        if one.id[7:] in {"E060", "E070", "W070", "W071", "W072"}
+        (problem.id, problem.setting)
+        for problem in reported_problems
+        if problem.id[7:] in {"E060", "E070", "W070", "W071", "W072"}
     ]
 
 
@@ -39,11 +41,11 @@ def test_tables_in_order_are_fine() -> None:
     }
     unconfined = [] if landlock_version() else [("config.W070", "tools.packs")]
 
-    assert found(packs=packs) == unconfined
+    assert problems_of(packs=packs) == unconfined
     assert SshSettings(**packs["ssh"]).lines[:2] == OFFICIAL
 
 
-BAD = [
+REFUSED_SETTINGS = [
     ({"git": {"credentials": {"gitlab.com": "glpat-literal"}}}, "packs.git.credentials"),
     ({"git": {"credentials": {"gitlab.com": "secret:gitlab_token"}}}, "packs.git.credentials"),
     ({"git": {"credentials": {"https://gitlab.com": "secret:A"}}}, "packs.git.credentials"),
@@ -62,14 +64,16 @@ BAD = [
 
 
 @pytest.mark.requirement("X2", "X3")
-@each(("packs", "setting"), BAD, ids=[str(one[0])[:60] for one in BAD])
+@each(("packs", "setting"), REFUSED_SETTINGS, ids=[str(case[0])[:60] for case in REFUSED_SETTINGS])
 def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> None:
     """Without repeating what may be a token."""
     with Idp() as idp:
-        said = check_problems([issuer_settings(idp)], packs=packs)
+        reported_problems = check_problems([issuer_settings(idp)], packs=packs)
 
-    assert [one.setting for one in said if one.id == "config.E060"] == [setting]
-    assert all("glpat" not in one.message + one.hint for one in said)
+    assert [problem.setting for problem in reported_problems if problem.id == "config.E060"] == [
+        setting
+    ]
+    assert all("glpat" not in problem.message + problem.hint for problem in reported_problems)
 
 
 @pytest.mark.requirement("X2")
@@ -77,14 +81,14 @@ def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPat
     """Each problem has its id; without the pack there is no problem."""
     monkeypatch.setattr(process_environment, "confines", lambda: False)
     monkeypatch.setattr(process_environment.shutil, "which", lambda name: None)
-    said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]
+    ids = [id_ for id_, _ in problems_of(network={"proxy": "http://127.0.0.1:3128"})]
 
-    assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
+    assert ids == ["config.E070", "config.W071", "config.W070", "config.W072"]
     with Idp() as idp:
         assert not [
-            one
-            for one in check_problems([issuer_settings(idp)])
-            if one.id.endswith(("070", "071", "072"))
+            problem
+            for problem in check_problems([issuer_settings(idp)])
+            if problem.id.endswith(("070", "071", "072"))
         ]
     monkeypatch.setattr(process_environment, "git_version", lambda: (2, 37))
-    assert ("config.E070", "tools.packs") in found()
+    assert ("config.E070", "tools.packs") in problems_of()

@@ -36,12 +36,12 @@ def test_the_public_key_is_one_line_and_stays_the_same(
 def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackCaller) -> None:
     """Neither a path of a file tool nor an argument of git leads to it."""
     mcp_agent.call("ssh_public_key")
-    place = private_key(git_servers, mcp_agent)
-    secret = place.read_text().split("\n")[2]
+    key_path = private_key(git_servers, mcp_agent)
+    secret = key_path.read_text().split("\n")[2]
     fine(mcp_agent, "init")
     paths = (
         *("/workspace/.ssh/id_ed25519", ".ssh/id_ed25519", "../.gatepost/x/ssh/id_ed25519"),
-        *(str(place), f"../.gatepost/{mcp_agent.tenant}/ssh/id_ed25519"),
+        *(str(key_path), f"../.gatepost/{mcp_agent.tenant}/ssh/id_ed25519"),
     )
     for path in paths:
         for tool in ("fs_read_text", "workspace_read"):
@@ -58,11 +58,11 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     """Each has its own handles on the files that they share."""
     replicas = [Workspaces(tmp_path) for _ in range(4)]
     try:
-        keys = await asyncio.gather(*(key_of(one.of("acme")) for one in replicas))
+        keys = await asyncio.gather(*(key_of(replica.of("acme")) for replica in replicas))
         other = await key_of(replicas[0].of("globex"))
     finally:
-        for one in replicas:
-            one.close()
+        for replica in replicas:
+            replica.close()
 
     assert len({key.public for key in keys}) == 1
     assert other.public != keys[0].public

@@ -24,8 +24,8 @@ class Content(NamedTuple):
     modes: dict[str, str] = {}
 
 
-RUN = b"touch trace; touch ../trace"
-SCRIPT = b"#!/bin/sh\n" + RUN + b"\n"
+TRACE_COMMAND = b"touch trace; touch ../trace"
+SCRIPT = b"#!/bin/sh\n" + TRACE_COMMAND + b"\n"
 LINKS: dict[str, bytes | str] = {
     "passwd": "/etc/passwd",
     "up": "..",
@@ -46,7 +46,7 @@ CONTENTS = [
         "bare-layout",
         {
             "HEAD": b"ref: refs/heads/main\n",
-            "config": b"[core]\n\tfsmonitor = " + RUN,
+            "config": b"[core]\n\tfsmonitor = " + TRACE_COMMAND,
             "objects/x": b"",
             "refs/x": b"",
         },
@@ -69,7 +69,10 @@ CONTENTS = [
     ),
     Content(
         "submodule-run",
-        {".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = https://x/x\n\tupdate = !' + RUN},
+        {
+            ".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = https://x/x\n\tupdate = !'
+            + TRACE_COMMAND
+        },
         taken=False,
     ),
     Content(
@@ -97,9 +100,11 @@ CONTENTS = [
             "‮txt.exe": b"1",
         },
     ),
-    Content("dotgit", {".git/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
-    Content("dotgit-case", {".GIT/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
-    Content("dotgit-short", {"git~1/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
+    Content("dotgit", {".git/config": b"[core]\n\tfsmonitor = " + TRACE_COMMAND}, taken=False),
+    Content("dotgit-case", {".GIT/config": b"[core]\n\tfsmonitor = " + TRACE_COMMAND}, taken=False),
+    Content(
+        "dotgit-short", {"git~1/config": b"[core]\n\tfsmonitor = " + TRACE_COMMAND}, taken=False
+    ),
     Content("dotgit-hidden", {".g\u200cit/config": b"x"}, taken=False),
     Content("dotgit-deep", {"a/b/.git/hooks/pre-commit": SCRIPT}, taken=False),
     Content("dotgit-space", {".git /config": b"x"}, taken=False),
@@ -139,10 +144,10 @@ def test_a_clone_of_an_untrusted_repository_does_nothing(
         mcp_agent.folder,
         git_servers.root / ".gatepost",
     }
-    found = every(mcp_agent.folder)
-    assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in found)
+    files = every(mcp_agent.folder)
+    assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in files)
     if not content.taken:
-        assert found == []
+        assert files == []
         return
     fine(mcp_agent, "-C", "theirs", "status")
     assert not any(path.name == "trace" for path in every(mcp_agent.folder))

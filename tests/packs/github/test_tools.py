@@ -39,7 +39,7 @@ class Github(HttpServer):
         """Have the issues of the beginning."""
         self.issues = [self._issue(n, pull=n % 2 == 0) for n in range(1, 12)]
 
-    def _issue(self, number: int, *, pull: bool = False, **told: Any) -> dict[str, Any]:
+    def _issue(self, number: int, *, pull: bool = False, **fields: Any) -> dict[str, Any]:
         kind = "pull" if pull else "issues"
         issue = {
             "id": 1000 + number,
@@ -52,36 +52,36 @@ class Github(HttpServer):
             "html_url": f"https://github.com/octo/demo/{kind}/{number}",
             "updated_at": f"2024-01-{number:02}T00:00:00Z",
         }
-        return issue | ({"pull_request": {"url": "…"}} if pull else {}) | told
+        return issue | ({"pull_request": {"url": "…"}} if pull else {}) | fields
 
-    def _answered(self, asked: RecordedRequest) -> StubResponse:
-        names = asked.path.removeprefix("/api/v3").split("/")
+    def _answered(self, request: RecordedRequest) -> StubResponse:
+        names = request.path.removeprefix("/api/v3").split("/")
         if len(names) != 5 or names[1] != "repos" or names[4] != "issues":
             return StubResponse(404, {"message": "Not Found", "documentation_url": DOCS})
-        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return StubResponse(401, {"message": "Bad credentials", "documentation_url": DOCS})
         if names[2:4] == ["octo", "demo"]:
-            return self._listed(asked) if asked.method == "GET" else self._created(asked)
+            return self._listed(request) if request.method == "GET" else self._created(request)
         return self._odd(names[3])
 
-    def _listed(self, asked: RecordedRequest) -> StubResponse:
-        state, labels = asked.first("state", "open"), asked.first("labels")
-        found = [
+    def _listed(self, request: RecordedRequest) -> StubResponse:
+        state, labels = request.first("state", "open"), request.first("labels")
+        issues = [
             issue
             for issue in reversed(self.issues)
             if state in ("all", issue["state"])
             and set(filter(None, labels.split(","))) <= {label["name"] for label in issue["labels"]}
         ]
-        size, page = int(asked.first("per_page", "30")), int(asked.first("page", "1"))
+        size, page = int(request.first("per_page", "30")), int(request.first("page", "1"))
         headers = {}
-        if page * size < len(found):
-            after = f"{self.url}{asked.path}?page={page + 1}&per_page={size}"
+        if page * size < len(issues):
+            after = f"{self.url}{request.path}?page={page + 1}&per_page={size}"
             headers["link"] = f'<{after}>; rel="next", <{after}>; rel="last"'
-        return StubResponse(200, found[(page - 1) * size : page * size], headers)
+        return StubResponse(200, issues[(page - 1) * size : page * size], headers)
 
-    def _created(self, asked: RecordedRequest) -> StubResponse:
-        given = asked.json
-        if "nobody" in given["assignees"]:
+    def _created(self, request: RecordedRequest) -> StubResponse:
+        fields = request.json
+        if "nobody" in fields["assignees"]:
             wrong = {
                 "value": "nobody",
                 "resource": "Issue",
@@ -89,7 +89,7 @@ class Github(HttpServer):
                 "code": "invalid",
             }
             return StubResponse(422, {"message": "Validation Failed", "errors": [wrong]})
-        issue = self._issue(len(self.issues) + 1, **given)
+        issue = self._issue(len(self.issues) + 1, **fields)
         self.issues.append(issue)
         return StubResponse(201, issue)
 
@@ -190,10 +190,10 @@ def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
     }
     assert [issue["number"] for issue in rest.value["issues"]] == [1]
     assert rest.value["next_page"] is None
-    asked = github.asked[-1]
-    assert asked.path == "/api/v3/repos/octo/demo/issues"
-    assert asked.headers["accept"] == "application/vnd.github+json"
-    assert asked.headers["x-github-api-version"] == "2022-11-28"
+    request = github.asked[-1]
+    assert request.path == "/api/v3/repos/octo/demo/issues"
+    assert request.headers["accept"] == "application/vnd.github+json"
+    assert request.headers["x-github-api-version"] == "2022-11-28"
 
 
 @pytest.mark.parametrize(("state", "has_it"), [("open", False), ("closed", True), ("all", True)])
@@ -241,7 +241,7 @@ class GithubFailure(NamedTuple):
     writes: bool = True
 
 
-FAILS = [
+FAILING_CALLS = [
     GithubFailure("octo", "validation", "`repo` should be owner/name"),
     GithubFailure("https://github.com/octo/demo", "validation", "`repo` should be owner/name"),
     GithubFailure("octo/..", "validation", "`repo` should be owner/name"),
@@ -293,8 +293,12 @@ FAILS = [
 ]
 
 CALLS = [
-    *(("github_list_issues", one, one.more) for one in FAILS if one.reads),
-    *(("github_create_issue", one, {"title": "x", **one.more}) for one in FAILS if one.writes),
+    *(("github_list_issues", case, case.more) for case in FAILING_CALLS if case.reads),
+    *(
+        ("github_create_issue", case, {"title": "x", **case.more})
+        for case in FAILING_CALLS
+        if case.writes
+    ),
 ]
 
 
@@ -368,7 +372,7 @@ def test_a_setting_that_cannot_work_is_found_before_it_is_used(
     settings: dict[str, str], faults: list[str]
 ) -> None:
     """And a token in the configuration is never repeated."""
-    found = list(msgspec.convert(settings, GithubSettings).faults())
+    problems = list(msgspec.convert(settings, GithubSettings).faults())
 
-    assert [fault.setting for fault in found] == faults
-    assert "ghp_literal" not in str(found)
+    assert [fault.setting for fault in problems] == faults
+    assert "ghp_literal" not in str(problems)

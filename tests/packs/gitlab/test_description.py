@@ -40,11 +40,11 @@ components:
 """.encode()
 
 
-def described(asked: RecordedRequest) -> StubResponse:
+def described(request: RecordedRequest) -> StubResponse:
     """The description, bytes that are none, or nothing."""
-    if asked.path == "/gone":
+    if request.path == "/gone":
         return StubResponse(404, b"")
-    return StubResponse(200, b"\xff\xfe\xff" if asked.path == "/bytes" else SPEC)
+    return StubResponse(200, b"\xff\xfe\xff" if request.path == "/bytes" else SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +77,24 @@ def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
 def test_the_description_is_paged_without_breaking_a_character(agent: PackCaller) -> None:
     """A caller that asks for one chunk after another gets every byte once, at any chunk size."""
     for size in (4, 97, 200_000):
-        found = b""
+        content = b""
         for offset in range(0, len(SPEC), size):
             chunk = agent.call("gitlab_openapi_spec", offset=offset, max_bytes=size).value
             assert chunk["status_code"] == 200
             assert chunk["total_bytes"] == len(SPEC)
-            assert chunk["offset"] == len(found)
-            found += chunk["text"].encode()
-            assert chunk["truncated"] is (len(found) < len(SPEC))
-        assert found == SPEC
+            assert chunk["offset"] == len(content)
+            content += chunk["text"].encode()
+            assert chunk["truncated"] is (len(content) < len(SPEC))
+        assert content == SPEC
 
 
 def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
     """By path, method and summary, in any case."""
 
-    def found(**given: Any) -> Any:
-        return agent.call("gitlab_openapi_paths", **given).value
+    def search_paths(**arguments: Any) -> Any:
+        return agent.call("gitlab_openapi_paths", **arguments).value
 
-    everything = found()
+    everything = search_paths()
 
     assert (everything["total"], everything["offset"], everything["limit"]) == (3, 0, 200)
     assert everything["entries"][0] == {
@@ -102,9 +102,9 @@ def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
         "method": "GET",
         "summary": "List project issues",
     }
-    assert found(filter_text="ISSUES")["total"] == 2
-    assert [one["method"] for one in found(filter_text="post")["entries"]] == ["POST"]
-    assert found(filter_text="version", limit=1, offset=1) == {
+    assert search_paths(filter_text="ISSUES")["total"] == 2
+    assert [entry["method"] for entry in search_paths(filter_text="post")["entries"]] == ["POST"]
+    assert search_paths(filter_text="version", limit=1, offset=1) == {
         "total": 1,
         "offset": 1,
         "limit": 1,
@@ -115,15 +115,15 @@ def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
 @pytest.mark.parametrize("path", ["/projects/{id}/issues", "/api/v4/projects/{id}/issues"])
 def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
     """As it is written, references resolved; GitLab's own documentation leaves the root out."""
-    told = agent.call("gitlab_openapi_operation", path=path, method="get").value
+    operation = agent.call("gitlab_openapi_operation", path=path, method="get").value
 
-    assert told["operationId"] == "getProjectIssues"
-    assert told["parameters"][0]["schema"] == {"type": "string"}
-    assert told["tags"] == ["issues"]
+    assert operation["operationId"] == "getProjectIssues"
+    assert operation["parameters"][0]["schema"] == {"type": "string"}
+    assert operation["tags"] == ["issues"]
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "kind", "says"),
+    ("tool", "arguments", "kind", "says"),
     [
         ("gitlab_openapi_spec", {"spec_url": "URL/gone"}, "validation", "answered 404"),
         ("gitlab_openapi_spec", {"spec_url": "URL/bytes"}, "validation", "not UTF-8 text"),
@@ -143,12 +143,14 @@ def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
 )
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: PackCaller, url: str, tool: str, given: dict[str, Any], kind: str, says: str
+    agent: PackCaller, url: str, tool: str, arguments: dict[str, Any], kind: str, says: str
 ) -> None:
     """By both protocols."""
-    given = {n: v.replace("URL", url) if isinstance(v, str) else v for n, v in given.items()}
+    arguments = {
+        n: v.replace("URL", url) if isinstance(v, str) else v for n, v in arguments.items()
+    }
 
-    reply = agent.call(tool, **given)
+    reply = agent.call(tool, **arguments)
 
     assert reply.kind in (None, kind)
     assert re.search(says, str(reply.failure)), reply
@@ -158,15 +160,15 @@ def test_it_is_fetched_once_an_hour_by_each_tenant(
     server: PackServer, host: HttpServer, url: str
 ) -> None:
     """A caller can ask for a fresh one (`refresh`); tenants do not share a cached description."""
-    one, other = server.agent("rest"), server.agent("rest")
-    place = "/counted.yaml"
-    for agent in (one, one, other):
-        agent.call("gitlab_openapi_paths", spec_url=url + place)
-    one.call("gitlab_openapi_spec", spec_url=url + place)
-    twice = [one.path for one in host.asked].count(place)
-    one.call("gitlab_openapi_spec", spec_url=url + place, refresh=True)
+    first, other = server.agent("rest"), server.agent("rest")
+    path = "/counted.yaml"
+    for agent in (first, first, other):
+        agent.call("gitlab_openapi_paths", spec_url=url + path)
+    first.call("gitlab_openapi_spec", spec_url=url + path)
+    twice = [request.path for request in host.asked].count(path)
+    first.call("gitlab_openapi_spec", spec_url=url + path, refresh=True)
 
-    assert (twice, [one.path for one in host.asked].count(place)) == (2, 3)
+    assert (twice, [request.path for request in host.asked].count(path)) == (2, 3)
 
 
 def test_the_hour_passes() -> None:

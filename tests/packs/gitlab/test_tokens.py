@@ -19,11 +19,11 @@ from tests.packs.conftest import (
 )
 from tests.support.client import ToolResult
 
-PERSONAL = "glpat-" + "x" * 20
+PERSONAL_TOKEN = "glpat-" + "x" * 20
 OAUTH = "5" * 64
 README = "# Grüße\n".encode() * 3
 PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0"
-PART = re.compile(
+MULTIPART_HEAD = re.compile(
     rb'name="([^"]*)"(?:; filename="([^"]*)")?(?:\r\nContent-Type: ([^\r]*))?\r\n\r\n'
 )
 
@@ -40,17 +40,17 @@ class Gitlab(HttpServer):
     def api(self) -> str:
         return f"{self.url}/api/v4"
 
-    def _answered(self, asked: RecordedRequest) -> StubResponse | None:
-        path = asked.path.removeprefix("/api/v4/")
-        if path == asked.path:
+    def _answered(self, request: RecordedRequest) -> StubResponse | None:
+        path = request.path.removeprefix("/api/v4/")
+        if path == request.path:
             return StubResponse(404, {"error": "404 Not Found"})
-        given = asked.headers.get("private-token"), asked.headers.get("authorization")
-        if given not in ((PERSONAL, None), (None, f"Bearer {OAUTH}")):
+        credentials = request.headers.get("private-token"), request.headers.get("authorization")
+        if credentials not in ((PERSONAL_TOKEN, None), (None, f"Bearer {OAUTH}")):
             return StubResponse(401, {"message": "401 Unauthorized"})
         if path == "slow":
             return None
         if path == "mirror":
-            seen = given[0] or given[1] or ""
+            seen = credentials[0] or credentials[1] or ""
             coded = base64.b64encode(seen.encode()).decode()
             return StubResponse(
                 200, {"seen": seen, "coded": coded, "url": quote(f"?a={seen}")}, {"x-seen": seen}
@@ -60,61 +60,61 @@ class Gitlab(HttpServer):
         if kind != "projects":
             return self._odd(path)
         if not rest:
-            return self._projects(asked)
+            return self._projects(request)
         if unquote(project) not in ("1", "group/demo"):
             return StubResponse(404, {"message": "404 Project Not Found"})
-        return self._project(asked, below)
+        return self._project(request, below)
 
-    def _projects(self, asked: RecordedRequest) -> StubResponse:
+    def _projects(self, request: RecordedRequest) -> StubResponse:
         pages = {"x-total": "1", "x-next-page": "", "link": f'<{self.api}/projects>; rel="first"'}
         headers = {**pages, "set-cookie": "_gitlab_session=abc", "ratelimit-remaining": "1999"}
-        found = {"id": 1, "path_with_namespace": "group/demo", "query": dict(asked.query)}
-        return StubResponse(200, [found], headers)
+        project = {"id": 1, "path_with_namespace": "group/demo", "query": dict(request.query)}
+        return StubResponse(200, [project], headers)
 
-    def _project(self, asked: RecordedRequest, below: str) -> StubResponse:
-        match asked.method, below:
+    def _project(self, request: RecordedRequest, below: str) -> StubResponse:
+        match request.method, below:
             case "GET", "":
                 return StubResponse(200, {"id": 1, "path_with_namespace": "group/demo"})
             case "GET" | "HEAD", "issues":
                 return StubResponse(200, self.issues)
             case "POST", "issues":
-                return self._created(asked)
+                return self._created(request)
             case "PUT", "issues/1":
-                return StubResponse(200, {"iid": 1, **asked.json})
+                return StubResponse(200, {"iid": 1, **request.json})
             case "PATCH", "echo":
-                return StubResponse(200, parse_qs(asked.body.decode()))
+                return StubResponse(200, parse_qs(request.body.decode()))
             case "DELETE", "issues/1":
                 return StubResponse(204, b"")
             case "POST", "uploads":
-                return self._uploaded(asked)
+                return self._uploaded(request)
             case "GET", "repository/files/docs%2FREADME.md/raw":
                 return StubResponse(200, README, {"content-type": "text/plain; charset=utf-8"})
             case "GET", "repository/files/logo.png/raw":
                 return StubResponse(200, PICTURE, {"content-type": "image/png"})
         return StubResponse(404, {"message": "404 Not found"})
 
-    def _created(self, asked: RecordedRequest) -> StubResponse:
-        if asked.headers.get("content-type") == "application/json":
-            given = asked.json
+    def _created(self, request: RecordedRequest) -> StubResponse:
+        if request.headers.get("content-type") == "application/json":
+            fields = request.json
         else:
-            given = {name: value[0] for name, value in parse_qs(asked.body.decode()).items()}
-        if not given.get("title"):
+            fields = {name: value[0] for name, value in parse_qs(request.body.decode()).items()}
+        if not fields.get("title"):
             return StubResponse(400, {"message": {"title": ["can't be blank"]}})
-        if given["title"] in [issue["title"] for issue in self.issues]:
+        if fields["title"] in [issue["title"] for issue in self.issues]:
             return StubResponse(409, {"message": "Duplicated issue"})
-        issue = {"iid": len(self.issues) + 1, **given}
+        issue = {"iid": len(self.issues) + 1, **fields}
         self.issues.append(issue)
         return StubResponse(201, issue)
 
-    def _uploaded(self, asked: RecordedRequest) -> StubResponse:
-        boundary = asked.headers["content-type"].partition("boundary=")[2].encode()
-        found = {}
-        for part in asked.body.split(b"--" + boundary)[1:-1]:
-            head = PART.search(part)
+    def _uploaded(self, request: RecordedRequest) -> StubResponse:
+        boundary = request.headers["content-type"].partition("boundary=")[2].encode()
+        values = {}
+        for part in request.body.split(b"--" + boundary)[1:-1]:
+            head = MULTIPART_HEAD.search(part)
             assert head is not None, part
-            name, filename, kind = [(one or b"").decode() for one in head.groups()]
-            found[name] = [filename, kind, part[head.end() :].removesuffix(b"\r\n").decode()]
-        return StubResponse(201, {"parts": found, "markdown": "![x](/uploads/x)"})
+            name, filename, kind = [(field_value or b"").decode() for field_value in head.groups()]
+            values[name] = [filename, kind, part[head.end() :].removesuffix(b"\r\n").decode()]
+        return StubResponse(201, {"parts": values, "markdown": "![x](/uploads/x)"})
 
     def _odd(self, path: str) -> StubResponse:
         away = {"location": f"{self.elsewhere}/api/v4/projects/1"}
@@ -138,10 +138,10 @@ class Gitlab(HttpServer):
         }.get(path, StubResponse(404, {"error": "404 Not Found"}))
 
 
-def echoed(asked: RecordedRequest) -> StubResponse:
+def echoed(request: RecordedRequest) -> StubResponse:
     """What another server says: which headers reached it."""
     return StubResponse(
-        200, {"headers": sorted(asked.headers), "seen": json.dumps(dict(asked.headers))}
+        200, {"headers": sorted(request.headers), "seen": json.dumps(dict(request.headers))}
     )
 
 
@@ -189,7 +189,7 @@ def agent(
 ) -> PackCaller:
     """An agent of a tenant that keeps a token."""
     hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
-    return server.agent_with(request.param, *hosts, GITLAB_TOKEN=PERSONAL)
+    return server.agent_with(request.param, *hosts, GITLAB_TOKEN=PERSONAL_TOKEN)
 
 
 pytestmark = pytest.mark.requirement("X4")
@@ -211,7 +211,7 @@ def test_a_token_stays_with_the_server_it_is_for(
 
     assert value["status_code"] == 200
     assert not {"private-token", "authorization", "x-mine"} & set(value["json"]["headers"])
-    assert PERSONAL not in value["json"]["seen"]
+    assert PERSONAL_TOKEN not in value["json"]["seen"]
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
@@ -225,7 +225,7 @@ def test_literal_tokens_can_be_refused(
         network={"allow_hosts": [forge_servers.gitlab.place]},
         packs={"gitlab": {"literals": False}},
     ) as strict:
-        agent = strict.agent_with(protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL)
+        agent = strict.agent_with(protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL_TOKEN)
         refused = ask(agent, forge_servers, "/projects/1", token=OAUTH)
         taken = ask(agent, forge_servers, "/projects/1")
 
@@ -236,14 +236,14 @@ def test_literal_tokens_can_be_refused(
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(
-    "given", ["secret:GITLAB_TOKEN", PERSONAL, OAUTH], ids=["kept", "glpat", "oauth"]
+    "value", ["secret:GITLAB_TOKEN", PERSONAL_TOKEN, OAUTH], ids=["kept", "glpat", "oauth"]
 )
 def test_a_token_never_comes_back(
-    agent: PackCaller, forge_servers: ForgeServers, given: str
+    agent: PackCaller, forge_servers: ForgeServers, value: str
 ) -> None:
     """The other side may return it in a value, in a header, encoded, or in the bytes."""
-    reply = ask(agent, forge_servers, "/mirror", token=given, include_base64=True)
-    token = PERSONAL if given.startswith("secret:") else given
+    reply = ask(agent, forge_servers, "/mirror", token=value, include_base64=True)
+    token = PERSONAL_TOKEN if value.startswith("secret:") else value
 
     assert reply.value["status_code"] == 200
     assert token not in reply.text

@@ -13,7 +13,7 @@ from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
 from tests.packs.conftest import PackCaller, by_mcp, by_rest, open_server
 from tests.packs.gitlab.test_tokens import (
-    PERSONAL,
+    PERSONAL_TOKEN,
     PICTURE,
     README,
     ForgeServers,
@@ -32,7 +32,7 @@ def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """The answer has status, headers, text and value, but no cookie that would sign a reader in."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
     value = ask(agent, forge_servers, "/projects", params=params).value
-    asked = forge_servers.gitlab.asked[-1]
+    request = forge_servers.gitlab.asked[-1]
 
     assert set(value) == {"status_code", "headers", "text", "json", "truncated"}
     assert (value["status_code"], value["truncated"]) == (200, False)
@@ -45,8 +45,8 @@ def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
         "not[x]": ["1"],
     }
     assert value["text"].startswith('[{"id": 1')
-    assert asked.headers["private-token"] == PERSONAL
-    assert "authorization" not in asked.headers
+    assert request.headers["private-token"] == PERSONAL_TOKEN
+    assert "authorization" not in request.headers
 
 
 class Works(NamedTuple):
@@ -67,10 +67,10 @@ UPLOAD = {
 }
 
 DEMO = {"id": 1, "path_with_namespace": "group/demo"}
-RAW = "/projects/1/repository/files/docs%2FREADME.md/raw"
-BLANK = {"message": {"title": ["can't be blank"]}}
+RAW_FILE_PATH = "/projects/1/repository/files/docs%2FREADME.md/raw"
+BLANK_TITLE_ERROR = {"message": {"title": ["can't be blank"]}}
 
-WORKS = [
+WORKING_CALLS = [
     Works("/projects/1", {}, 200, DEMO),
     Works("projects/group%2Fdemo", {}, 200, DEMO),
     Works("/projects/1", {"method": "get"}, 200, DEMO),
@@ -98,13 +98,13 @@ WORKS = [
         },
     ),
     Works(
-        RAW,
+        RAW_FILE_PATH,
         {"params": {"ref": "main"}},
         200,
         None,
         README.decode(),
     ),
-    Works(f"{RAW}?ref=main", {}, 200, None, README.decode()),
+    Works(f"{RAW_FILE_PATH}?ref=main", {}, 200, None, README.decode()),
     Works("/moved", {}, 200, DEMO),
     Works("/html", {}, 200, None, "<p>Sign in</p>"),
     Works("/latin", {}, 200, None, "ü"),
@@ -114,14 +114,16 @@ WORKS = [
     Works("/projects/1", {"include_text": False}, 200, DEMO),
     Works("/projects/2", {}, 404, {"message": "404 Project Not Found"}),
     Works("/forbidden", {}, 403, {"message": "403 Forbidden", "error": "insufficient_scope"}),
-    Works("/projects/1/issues", {"method": "POST", "json_body": {}}, 400, BLANK),
+    Works("/projects/1/issues", {"method": "POST", "json_body": {}}, 400, BLANK_TITLE_ERROR),
     Works("/flooded", {}, 429, None, "Retry later\n"),
     Works("/broken", {}, 500, {"message": "500 Internal Server Error"}),
     Works("/projects/1", {"token": "glpat-wrong"}, 401, {"message": "401 Unauthorized"}),
 ]
 
 
-@pytest.mark.parametrize("case", WORKS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKS)])
+@pytest.mark.parametrize(
+    "case", WORKING_CALLS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKING_CALLS)]
+)
 @by_mcp
 def test_whatever_gitlab_answers_is_answered(
     agent: PackCaller, forge_servers: ForgeServers, case: Works
@@ -142,12 +144,12 @@ def test_whatever_gitlab_answers_is_answered(
 def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """As JSON and as a form; the second of one title is GitLab's own conflict."""
     title = f"Bug of {agent.tenant}"
-    made = ask(
+    answer = ask(
         agent, forge_servers, "/projects/1/issues", method="POST", json_body={"title": title}
     )
     again = ask(agent, forge_servers, "/projects/1/issues", method="POST", form={"title": title})
 
-    assert (made.value["status_code"], made.value["json"]["title"]) == (201, title)
+    assert (answer.value["status_code"], answer.value["json"]["title"]) == (201, title)
     assert (again.value["status_code"], again.value["json"]) == (
         409,
         {"message": "Duplicated issue"},
@@ -183,7 +185,7 @@ class GitlabFailure(NamedTuple):
     says: str
 
 
-FAILS = [
+FAILING_CALLS = [
     *[
         GitlabFailure({"path": path}, "validation", says)
         for path, says in (
@@ -247,19 +249,19 @@ FAILS = [
 ]
 
 
-@pytest.mark.parametrize("case", FAILS, ids=[str(n) for n in range(len(FAILS))])
+@pytest.mark.parametrize("case", FAILING_CALLS, ids=[str(n) for n in range(len(FAILING_CALLS))])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
     agent: PackCaller, forge_servers: ForgeServers, case: GitlabFailure
 ) -> None:
     """GitLab gave no answer, and Gatepost sent no request that it must not send."""
-    asked = len(forge_servers.gitlab.asked)
+    count = len(forge_servers.gitlab.asked)
     reply = ask(agent, forge_servers, case.arguments.get("path", "/projects"), **case.arguments)
 
     assert reply.failure is not None
     assert re.search(case.says, reply.failure), reply.failure
     assert reply.kind in (None, case.kind)
-    assert len(forge_servers.gitlab.asked) == asked + (case.kind == "timeout")
+    assert len(forge_servers.gitlab.asked) == count + (case.kind == "timeout")
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD", "get", "POST", "DELETE", "PUT"])

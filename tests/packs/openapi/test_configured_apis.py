@@ -24,7 +24,7 @@ __all__ = ["petstore"]  # fixtures
 
 pytestmark = pytest.mark.requirement("X7")
 
-OLD, NEW = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.yaml")
+PETSTORE_2, PETSTORE_3 = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Both petstores, one from a file and whole, one by URL and in part."""
     new = {"document": f"{petstore.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
-        "old": {"document": OLD, "base_url": f"{petstore.url}/v2"},
+        "old": {"document": PETSTORE_2, "base_url": f"{petstore.url}/v2"},
         "new": new | {"tags": ["pet", "store"], "paths": ["/pet/*"], "methods": ["get"]},
     }
     network = {"allow_hosts": [petstore.place]}
@@ -65,7 +65,7 @@ def test_arguments_are_the_operations_own(tools: dict[str, Tool]) -> None:
     """Types, limits, allowed values and descriptions; a body's members are arguments."""
     order = tools["get_order_by_id"].input_schema
     pet = tools["add_pet"].input_schema
-    found = tools["find_pets_by_status"].input_schema
+    schema = tools["find_pets_by_status"].input_schema
     users = tools["create_users_with_array_input"].input_schema
 
     assert order["properties"]["orderId"] == {
@@ -79,7 +79,7 @@ def test_arguments_are_the_operations_own(tools: dict[str, Tool]) -> None:
     assert pet["required"] == ["name", "photoUrls"]
     assert pet["properties"]["status"]["enum"] == ["available", "pending", "sold"]
     assert pet["properties"]["category"]["properties"]["name"] == {"type": "string"}
-    assert found["properties"]["status"]["items"]["default"] == "available"
+    assert schema["properties"]["status"]["items"]["default"] == "available"
     assert list(users["properties"]) == ["body"]
     assert users["properties"]["body"]["type"] == "array"
     assert tools["upload_file"].input_schema["properties"]["file"]["type"] == ["object", "string"]
@@ -109,7 +109,7 @@ def test_the_petstore_is_served(server: PackServer, petstore: Petstore, protocol
     pet = {"id": 8, "name": "Fluffy", "photoUrls": ["a"], "status": "pending"}
     added = agent.call("add_pet", **pet)
     read = agent.call("new_get_pet_by_id", petId=8)
-    found = agent.call("find_pets_by_status", status=["pending", "sold"])
+    answer = agent.call("find_pets_by_status", status=["pending", "sold"])
     renamed = agent.call("update_pet_with_form", petId=8, name="Bello")
     sent = {"filename": "a.png", "data_base64": "iVBORw==", "content_type": "image/png"}
     upload = agent.call("upload_file", petId=8, file=sent, additionalMetadata="x")
@@ -119,7 +119,7 @@ def test_the_petstore_is_served(server: PackServer, petstore: Petstore, protocol
     assert json.loads(added.text) == pet
     # The new description is relative to where it was fetched from: the same store.
     assert read.value == pet
-    assert json.loads(found.text) == [pet]
+    assert json.loads(answer.text) == [pet]
     assert json.loads(renamed.text)["name"] == "Bello"
     assert upload.value["message"] == "x: a.png image/png 4 bytes"
     assert deleted.failure is None
@@ -178,8 +178,10 @@ def moody(folder: Path) -> Iterator[PackServer]:
         return content
 
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
-    good = {"200": {"content": {"application/json": {"schema": schema}}}}
-    paths = {f"/{name}": {"post": {"operationId": name, "responses": good}} for name in ANSWERS}
+    responses = {"200": {"content": {"application/json": {"schema": schema}}}}
+    paths = {
+        f"/{name}": {"post": {"operationId": name, "responses": responses}} for name in ANSWERS
+    }
     description = {"openapi": "3.1.0", "info": {}, "paths": paths}
     (folder / "moody.json").write_text(json.dumps(description))
     host = AsgiServer(Starlette(routes=[Route("/{name}", answer, methods=["POST"])])).start()
@@ -221,40 +223,54 @@ def test_the_apis_refusals_are_failures(tmp_path: Path) -> None:
     assert "MOODY" in str(without.failure)
 
 
-BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
+BROKEN_TABLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no file": ({"document": "no.json"}, "a.document", "No such file"),
     "no description": ({"document": __file__}, "a.document", "cannot be used: The description"),
     "unreachable": ({"document": "http://127.0.0.1:8081/x"}, "a.document", "cannot be used"),
-    "nothing fits": ({"document": OLD, "tags": ["no"]}, "a", "no operation of .* matches"),
-    "no base": ({"document": NEW}, "a.base_url", "does not say where the API is"),
-    "literal": ({"document": OLD, "auth": "Bearer x"}, "a.auth", "no reference to a secret"),
-    "lower case": ({"document": OLD, "auth": "secret:low"}, "a.auth", "no reference to a secret"),
-    "prefix": ({"document": OLD, "prefix": "A-"}, "a.prefix", "a-z, 0-9 and _"),
-    "header": ({"document": OLD, "auth_header": "a b"}, "a.auth_header", "not a header name"),
-    "base": ({"document": OLD, "base_url": "ftp://x"}, "a.base_url", "not an http or https"),
-    "scope": ({"document": OLD, "scopes": ["a b"]}, "a.scopes", "is not a scope"),
-    "timeout": ({"document": OLD, "timeout_s": 0}, "a.timeout_s", "above 0"),
+    "nothing fits": ({"document": PETSTORE_2, "tags": ["no"]}, "a", "no operation of .* matches"),
+    "no base": ({"document": PETSTORE_3}, "a.base_url", "does not say where the API is"),
+    "literal": ({"document": PETSTORE_2, "auth": "Bearer x"}, "a.auth", "no reference to a secret"),
+    "lower case": (
+        {"document": PETSTORE_2, "auth": "secret:low"},
+        "a.auth",
+        "no reference to a secret",
+    ),
+    "prefix": ({"document": PETSTORE_2, "prefix": "A-"}, "a.prefix", "a-z, 0-9 and _"),
+    "header": (
+        {"document": PETSTORE_2, "auth_header": "a b"},
+        "a.auth_header",
+        "not a header name",
+    ),
+    "base": ({"document": PETSTORE_2, "base_url": "ftp://x"}, "a.base_url", "not an http or https"),
+    "scope": ({"document": PETSTORE_2, "scopes": ["a b"]}, "a.scopes", "is not a scope"),
+    "timeout": ({"document": PETSTORE_2, "timeout_s": 0}, "a.timeout_s", "above 0"),
     "empty": ({"document": ""}, "a.document", "no description"),
 }
 
 
-@each("name", BROKEN)
+@each("name", BROKEN_TABLES)
 def test_what_is_wrong_with_a_table_is_told_by_its_setting(name: str) -> None:
     """At `gatepost check`, once."""
-    api, setting, says = BROKEN[name]
+    api, setting, says = BROKEN_TABLES[name]
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
-    told = check_problems(issuers, packs={"openapi": {"apis": {"a": api}}})
-    found = [one for one in told if one.id == "config.E060"]
+    reported_problems = check_problems(issuers, packs={"openapi": {"apis": {"a": api}}})
+    matching = [problem for problem in reported_problems if problem.id == "config.E060"]
 
-    assert [one.setting for one in found] == [f"packs.openapi.apis.{setting}"]
-    assert re.search(says, found[0].message), found
+    assert [reported_problem.setting for reported_problem in matching] == [
+        f"packs.openapi.apis.{setting}"
+    ]
+    assert re.search(says, matching[0].message), matching
 
 
 def test_two_apis_with_one_name_are_told_apart() -> None:
     """By a prefix, which the problem leads to; a built-in pack's name is taken."""
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
-    apis = {"a": {"document": OLD}, "b": {"document": OLD}, "git": {"document": OLD}}
-    told = check_problems(issuers, packs={"openapi": {"apis": apis}})
+    apis = {
+        "a": {"document": PETSTORE_2},
+        "b": {"document": PETSTORE_2},
+        "git": {"document": PETSTORE_2},
+    }
+    reported_problems = check_problems(issuers, packs={"openapi": {"apis": apis}})
 
-    assert [one.id for one in told].count("config.E012") == 20
-    assert any("built-in pack" in one.message for one in told)
+    assert [problem.id for problem in reported_problems].count("config.E012") == 20
+    assert any("built-in pack" in problem.message for problem in reported_problems)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, open_server
-from tests.packs.openapi.test_tools import INLINE, Petstore, load, petstore, server
+from tests.packs.openapi.test_tools import INLINE_DOCUMENT, Petstore, load, petstore, server
 
 __all__ = ["petstore", "server"]  # fixtures
 
@@ -28,11 +28,11 @@ def sent_header(petstore: Petstore, name: str) -> str | None:
 
 def test_a_literal_is_sent_and_never_shown(agent: PackCaller, petstore: Petstore) -> None:
     """No answer shows it, not even the echo of a request, and later calls still send it."""
-    told = load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
+    loaded = load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
     answer = call(agent).value
 
     assert sent_header(petstore, "authorization") == f"Bearer {TOKEN}"
-    assert TOKEN not in json.dumps([told, answer])
+    assert TOKEN not in json.dumps([loaded, answer])
     assert answer["body"]["headers"]["authorization"] == "Bearer [REDACTED:AUTH_HEADER]"
 
 
@@ -42,9 +42,9 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(
     """What is kept of the API names what is sealed."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    kept = repr(vars(server.services.records))
+    content = repr(vars(server.services.records))
 
-    assert TOKEN not in kept
+    assert TOKEN not in content
 
 
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
@@ -105,19 +105,19 @@ def test_a_credential_stays_with_its_own_origin(agent: PackCaller, petstore: Pet
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"headers": {"authorization": "mine"}}, "carries the API's credential"),
         ({"headers": {"AUTHORIZATION": "mine"}}, "carries the API's credential"),
     ],
 )
 def test_no_caller_replaces_a_configured_header(
-    agent: PackCaller, petstore: Petstore, given: dict[str, Any], says: str
+    agent: PackCaller, petstore: Petstore, arguments: dict[str, Any], says: str
 ) -> None:
     """Two headers of one name would let the server choose."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    assert says in str(call(agent, **given).failure)
+    assert says in str(call(agent, **arguments).failure)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "tok€n-of-nobody", "x" * 9000])
@@ -157,8 +157,8 @@ def test_literals_are_refused_unless_the_operator_allows_them(
 
 def test_tenants_do_not_share_credentials(server: PackServer, petstore: Petstore) -> None:
     """The same API, loaded by two tenants."""
-    one, other = server.agent("rest"), server.agent("rest")
-    load(one, petstore, "echo", auth_header=TOKEN)
+    first, other = server.agent("rest"), server.agent("rest")
+    load(first, petstore, "echo", auth_header=TOKEN)
     load(other, petstore, "echo")
     call(other)
 
@@ -170,14 +170,14 @@ def test_two_tenants_with_the_same_names_never_meet(
     server: PackServer, petstore: Petstore, protocol: Any
 ) -> None:
     """They share no lists and no descriptions, and a load of one leaves the other unchanged."""
-    one, other = server.agent(protocol), server.agent(protocol)
-    load(one, petstore, "echo")
+    first, other = server.agent(protocol), server.agent(protocol)
+    load(first, petstore, "echo")
 
     assert other.call("openapi_list_apis").value == {"apis": []}
     assert other.call("openapi_list_endpoints", name="echo").failure is not None
 
-    other.call("openapi_load", name="echo", spec_content=INLINE)
+    other.call("openapi_load", name="echo", spec_content=INLINE_DOCUMENT)
 
-    assert one.call("openapi_list_endpoints", name="echo").value["total"] == 13
+    assert first.call("openapi_list_endpoints", name="echo").value["total"] == 13
     assert other.call("openapi_list_endpoints", name="echo").value["total"] == 1
     assert other.call("openapi_call", name="echo", path="/list", method="GET").failure is not None

@@ -69,23 +69,23 @@ def test_yaml_means_what_openapi_says() -> None:
     }
 
 
-VALUES = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=8),
     max_leaves=60,
 )
 
 
-@given(VALUES, st.integers(1, 400))
+@given(JSON_VALUES, st.integers(1, 400))
 @example([[]], 2)
 @example([[None]], 4)
 @example({"a": [None, None]}, 9)
 def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) -> None:
     """Or the same, when it is small enough; never more than `null` beyond the limit."""
-    shown = shortened(value, most)
-    size = len(msgspec.json.encode(shown.body))
+    text = shortened(value, most)
+    size = len(msgspec.json.encode(text.body))
 
-    assert shown.cut is (shown.body != value or size > most)
+    assert text.cut is (text.body != value or size > most)
     assert size <= max(most, 4)
 
 
@@ -97,11 +97,11 @@ def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
 
 def operation(written: dict[str, Any], path: str = "/a/{id}", version: str = "3.0.0") -> Any:
     document = {"openapi": version, "paths": {path: {"post": written}}}
-    made = ApiDescription(canonical(json.dumps(document).encode()))
-    return read_operation(made, made.entries[0])
+    description = ApiDescription(canonical(json.dumps(document).encode()))
+    return read_operation(description, description.entries[0])
 
 
-CLASH = {
+CLASHING_PARAMETERS = {
     "parameters": [
         {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
         {"name": "id", "in": "query", "schema": {"type": "integer"}},
@@ -130,10 +130,10 @@ CLASH = {
 
 def test_names_that_clash_are_kept_apart_and_find_their_way_back() -> None:
     """Path before query before header before cookie before body."""
-    arguments = arguments_of(operation(CLASH), hidden=frozenset({"x-key"}))
-    given = {"id": "p", "query_id": 1, "header_id": "h", "cookie_id": "c", "body_id": 2}
+    arguments = arguments_of(operation(CLASHING_PARAMETERS), hidden=frozenset({"x-key"}))
+    values = {"id": "p", "query_id": 1, "header_id": "h", "cookie_id": "c", "body_id": 2}
 
-    assert [one.name for one in arguments.listed] == [
+    assert [argument.name for argument in arguments.listed] == [
         "id",
         "query_id",
         "filter_name",
@@ -143,7 +143,7 @@ def test_names_that_clash_are_kept_apart_and_find_their_way_back() -> None:
     ]
     assert arguments.schema()["required"] == ["id", "body_id"]
     assert arguments.schema()["additionalProperties"] is False
-    assert arguments.given({**given, "filter_name": "f"}) == OperationInput(
+    assert arguments.given({**values, "filter_name": "f"}) == OperationInput(
         {"id": "p"}, {"id": 1, "filter[name]": "f"}, {"id": "h"}, {"id": "c"}, {"id": 2}
     )
 
@@ -174,16 +174,16 @@ SCHEMAS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "made"), SCHEMAS)
+@pytest.mark.parametrize(("written", "converted"), SCHEMAS)
 def test_a_schema_is_said_in_the_words_of_2020_12(
-    written: dict[str, Any], made: dict[str, Any]
+    written: dict[str, Any], converted: dict[str, Any]
 ) -> None:
     """What is no keyword, or no value for one, is left out."""
-    assert Simplified("3.0").schema(written) == made
-    validator_of({"type": "object", "properties": {"x": made}})
+    assert Simplified("3.0").schema(written) == converted
+    validator_of({"type": "object", "properties": {"x": converted}})
 
 
-@given(VALUES)
+@given(JSON_VALUES)
 def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
     """The result is valid whatever the description contains."""
     schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
@@ -221,25 +221,25 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
         target = request_target(operation({}, "/a/{id}/b"), OperationInput(path={"id": value}))
     except Misuse:
         return
-    first, place, last = target.removeprefix("/").split("/")
+    first, segment, last = target.removeprefix("/").split("/")
 
     assert (first, last) == ("a", "b")
-    assert place not in ("", ".", "..")
-    assert not set(place) & set("?#\\/ ")
+    assert segment not in ("", ".", "..")
+    assert not set(segment) & set("?#\\/ ")
 
 
 @pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf_7", "zlib", "no-such"])
 def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
     """Python's punycode keeps a processor busy for minutes with one answer."""
     data = b"-a9a9+AGE-\\x41"
-    shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
+    body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
 
-    assert shown.body == data.decode()
+    assert body.body == data.decode()
 
 
 def test_text_is_read_by_the_character_set_it_names() -> None:
     """Of those that the web knows."""
     for charset, data in {"latin1": b"\xfc", "Shift_JIS": "語".encode("cp932")}.items():
-        shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
+        body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
 
-        assert shown.body in ("ü", "語")
+        assert body.body in ("ü", "語")

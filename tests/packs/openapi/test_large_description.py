@@ -82,7 +82,7 @@ def test_it_is_loaded_paged_and_described(
         assert page["total"] == count
         assert page["entries"]
         listed += page["entries"]
-    told = agent.call(
+    operation = agent.call(
         "openapi_get_operation",
         name="github",
         path="/repos/{owner}/{repo}/issues",
@@ -91,10 +91,12 @@ def test_it_is_loaded_paged_and_described(
 
     assert loaded.failure is None
     assert loaded.value["endpoint_count"] == count > 1000
-    assert len({(one["path"], one["method"]) for one in listed}) == count
-    assert [one["name"] for one in told["parameters"]] == ["owner", "repo"]
-    assert told["responses"]["201"]["content"]["application/json"]["schema"]["properties"]["user"]
-    assert list(references(told)) == []
+    assert len({(entry["path"], entry["method"]) for entry in listed}) == count
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["owner", "repo"]
+    assert operation["responses"]["201"]["content"]["application/json"]["schema"]["properties"][
+        "user"
+    ]
+    assert list(references(operation)) == []
 
 
 def test_every_operation_of_it_can_be_described(github: ApiDescription) -> None:
@@ -125,9 +127,9 @@ def test_what_it_takes_in_memory_is_bounded(written: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(12):
         cache.put("acme", str(number), ApiDescription(data))
-    kept = [number for number in range(12) if cache.get("acme", str(number))]
+    numbers = [number for number in range(12) if cache.get("acme", str(number))]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
-    assert kept == list(range(12 - len(kept), 12))
-    assert len(kept) * ApiDescription(data).weight <= CACHED_BYTES
+    assert numbers == list(range(12 - len(numbers), 12))
+    assert len(numbers) * ApiDescription(data).weight <= CACHED_BYTES
     assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * CACHED_BYTES

@@ -24,15 +24,15 @@ def document(**members: Any) -> ApiDescription:
 
 
 def read(data: bytes) -> ApiDescription:
-    made = ApiDescription(canonical(data))
-    refuse_outside(made)
-    return made
+    description = ApiDescription(canonical(data))
+    refuse_outside(description)
+    return description
 
 
-def described(made: ApiDescription) -> Any:
+def described(description: ApiDescription) -> Any:
     """The first operation, all of it, which must be JSON."""
-    told = read_operation(made, made.entries[0]).source
-    return json.loads(json.dumps(told))
+    operation = read_operation(description, description.entries[0]).source
+    return json.loads(json.dumps(operation))
 
 
 def aliases(levels: int) -> bytes:
@@ -53,7 +53,7 @@ def merges(levels: int) -> bytes:
     return "\n".join(lines).encode()
 
 
-REFUSED = {
+REFUSED_DOCUMENTS = {
     "alias bomb": (aliases(12), "too large with its YAML aliases expanded"),
     "merge bomb": (merges(12), "too large with its YAML aliases expanded"),
     "alias of itself": (b"openapi: 3.0.0\nx: &x [*x]", r"has no anchor"),
@@ -91,10 +91,10 @@ REFUSED = {
 }
 
 
-@each("name", REFUSED)
+@each("name", REFUSED_DOCUMENTS)
 def test_what_cannot_be_read_is_said_in_a_sentence(name: str) -> None:
     """The refusal comes at once, however large the description would have become."""
-    data, says = REFUSED[name]
+    data, says = REFUSED_DOCUMENTS[name]
 
     with pytest.raises(DescriptionUnreadable, match=says):
         read(data)
@@ -107,21 +107,21 @@ def schema_of(**schemas: Any) -> ApiDescription:
     return document(paths=paths, components={"schemas": schemas})
 
 
-def shown(made: ApiDescription) -> Any:
-    return described(made)["responses"]["200"]["content"]["application/json"]["schema"]
+def shown_schema(description: ApiDescription) -> Any:
+    return described(description)["responses"]["200"]["content"]["application/json"]["schema"]
 
 
 def test_a_schema_that_contains_itself_is_cut_where_it_repeats() -> None:
     """What stands there is valid where a schema was."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/A"}}}
 
-    told = shown(schema_of(A=node))
+    displayed = shown_schema(schema_of(A=node))
 
-    assert told["properties"]["next"]["x-circular-ref"] == "#/components/schemas/A"
-    assert "Circular" in told["properties"]["next"]["description"]
+    assert displayed["properties"]["next"]["x-circular-ref"] == "#/components/schemas/A"
+    assert "Circular" in displayed["properties"]["next"]["description"]
 
 
-CIRCLES = {
+CIRCULAR_SCHEMAS = {
     "itself": {"A": {"$ref": "#/components/schemas/A"}},
     "two": {
         "A": {"$ref": "#/components/schemas/B"},
@@ -137,10 +137,10 @@ CIRCLES = {
 }
 
 
-@pytest.mark.parametrize("name", CIRCLES)
+@pytest.mark.parametrize("name", CIRCULAR_SCHEMAS)
 def test_circles_end(name: str) -> None:
     """However they are drawn; the rest stands."""
-    assert shown(schema_of(**CIRCLES[name])) is not None
+    assert shown_schema(schema_of(**CIRCULAR_SCHEMAS[name])) is not None
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,12 @@ def test_circles_end(name: str) -> None:
 )
 def test_a_reference_that_leads_nowhere_is_shown_as_such(reference: str) -> None:
     """The others of the operation stand."""
-    told = shown(schema_of(A={"properties": {"x": {"$ref": reference}, "y": {"type": "string"}}}))
+    displayed = shown_schema(
+        schema_of(A={"properties": {"x": {"$ref": reference}, "y": {"type": "string"}}})
+    )
 
-    assert told["properties"]["x"]["x-unresolved-ref"] == reference
-    assert told["properties"]["y"] == {"type": "string"}
+    assert displayed["properties"]["x"]["x-unresolved-ref"] == reference
+    assert displayed["properties"]["y"] == {"type": "string"}
 
 
 def test_what_would_grow_without_bound_is_left_out() -> None:
@@ -162,9 +164,9 @@ def test_what_would_grow_without_bound_is_left_out() -> None:
         }
         for at in range(30)
     }
-    made = schema_of(A={"$ref": "#/components/schemas/S0"}, **schemas)
+    description = schema_of(A={"$ref": "#/components/schemas/S0"}, **schemas)
 
-    text = json.dumps(described(made))
+    text = json.dumps(described(description))
 
     assert "x-omitted-ref" in text
     assert len(text) < 6_000_000
@@ -183,12 +185,12 @@ def test_words_that_only_look_like_references_are_left_alone() -> None:
         "x-note": data,
     }
 
-    told = shown(schema_of(A=schema, B={"type": "integer"}))
+    displayed = shown_schema(schema_of(A=schema, B={"type": "integer"}))
 
-    assert told["properties"]["$ref"] == {"type": "string"}
-    assert told["properties"]["example"] == {"type": "integer"}
-    assert told["properties"]["enum"]["default"] == data
-    assert told["example"] == data
+    assert displayed["properties"]["$ref"] == {"type": "string"}
+    assert displayed["properties"]["example"] == {"type": "integer"}
+    assert displayed["properties"]["enum"]["default"] == data
+    assert displayed["example"] == data
 
 
 PATHS = {
@@ -205,18 +207,18 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS)
 def test_odd_paths_stay_with_their_server(path: str) -> None:
     """What would become part of the host is no operation at all."""
-    made = document(paths={path: {"get": {}}})
+    description = document(paths={path: {"get": {}}})
 
-    assert bool(made.entries) is PATHS[path]
+    assert bool(description.entries) is PATHS[path]
 
 
 def test_what_is_no_operation_is_none() -> None:
     """Whatever stands where one is expected."""
     paths = {"/a": {"get": [], "post": None, "put": "x", "delete": {"tags": 7, "summary": []}}}
-    made = document(paths=paths | {"/b": [], "/c": None, "/d": {"$ref": "#/paths/~1d"}})
+    description = document(paths=paths | {"/b": [], "/c": None, "/d": {"$ref": "#/paths/~1d"}})
 
-    assert [(one.path, one.method) for one in made.entries] == [("/a", "DELETE")]
-    assert described(made)["tags"] == 7
+    assert [(entry.path, entry.method) for entry in description.entries] == [("/a", "DELETE")]
+    assert described(description)["tags"] == 7
     assert document(paths=[]).entries == ()
 
 
@@ -228,7 +230,7 @@ def test_too_many_operations_are_refused() -> None:
         document(paths=paths)
 
 
-BASES = [
+BASE_URLS = [
     "ftp://api.example",
     "//",
     "https://",
@@ -244,12 +246,12 @@ BASES = [
 ]
 
 
-@each("url", BASES)
+@each("url", BASE_URLS)
 def test_a_server_that_cannot_be_called_is_refused(url: str) -> None:
     """In the words that help: which argument names another."""
-    for made in (document(servers=[{"url": url}], paths={}),):
+    for content in (document(servers=[{"url": url}], paths={}),):
         with pytest.raises(NoServerUrl, match="base_url_override"):
-            base_url(made)
+            base_url(content)
     with pytest.raises(NoServerUrl, match="base_url_override"):
         operation_base([{"url": url}])
 
@@ -282,9 +284,12 @@ def test_servers_are_read_as_the_specification_has_it(
 def test_doubled_and_odd_operation_ids_get_names_of_their_own() -> None:
     """Legal, unique, and the same whatever stands beside them."""
     ids = ["get", "get", "getPetByID", "issues/list-for-repo", "", "x" * 100, "日本語", "GET_ A"]
-    paths = {f"/p{at}/{{id}}": {"get": {"operationId": one}} for at, one in enumerate(ids)}
-    made = document(paths=paths)
-    names = list(tool_names(made.entries).values())
+    paths = {
+        f"/p{at}/{{id}}": {"get": {"operationId": operation_id}}
+        for at, operation_id in enumerate(ids)
+    }
+    description = document(paths=paths)
+    names = list(tool_names(description.entries).values())
     alone = tool_names(document(paths={"/p2/{id}": paths["/p2/{id}"]}).entries, "pre_")
 
     assert len(set(names)) == len(names)
@@ -297,7 +302,7 @@ def test_a_huge_enum_costs_no_more_than_its_bytes() -> None:
     """Work grows with the size of what is read, not with its square."""
 
     def work(count: int) -> int:
-        made = schema_of(A={"enum": [f"v{at}" for at in range(count)]})
-        return steps(lambda: described(made))
+        description = schema_of(A={"enum": [f"v{at}" for at in range(count)]})
+        return steps(lambda: described(description))
 
     assert work(20_000) < work(10_000) * 3

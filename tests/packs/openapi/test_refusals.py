@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer
-from tests.packs.openapi.test_tools import APIS, INLINE, Petstore, load, petstore, server
+from tests.packs.openapi.test_tools import APIS, INLINE_DOCUMENT, Petstore, load, petstore, server
 from tests.support.measuring import each
 
 __all__ = ["petstore", "server"]  # fixtures
@@ -29,8 +29,8 @@ def calls(
     return {"name": api, "path": path, "method": method, **more}
 
 
-THING = "/things/{id}/parts/{part}"
-FAILS = [
+THING_PATH = "/things/{id}/parts/{part}"
+FAILING_CALLS = [
     Refused("openapi_load", {"name": "x"}, "validation", "either spec_url or spec_content"),
     Refused(
         "openapi_load",
@@ -40,7 +40,7 @@ FAILS = [
     ),
     Refused(
         "openapi_load",
-        {"name": "../x", "spec_content": INLINE},
+        {"name": "../x", "spec_content": INLINE_DOCUMENT},
         "validation",
         "`name` must begin",
     ),
@@ -81,19 +81,19 @@ FAILS = [
     Refused("openapi_load", {"name": "x", "spec_url": "ftp://x/y"}, "denied", "."),
     Refused(
         "openapi_load",
-        {"name": "x", "spec_content": INLINE, "base_url_override": "ftp://x"},
+        {"name": "x", "spec_content": INLINE_DOCUMENT, "base_url_override": "ftp://x"},
         "validation",
         "cannot be called",
     ),
     Refused(
         "openapi_load",
-        {"name": "x", "spec_content": INLINE, "auth_header_name": "Host"},
+        {"name": "x", "spec_content": INLINE_DOCUMENT, "auth_header_name": "Host"},
         "validation",
         "'Host' is not",
     ),
     Refused(
         "openapi_load",
-        {"name": "x", "spec_content": INLINE, "auth_header": "Token trun"},
+        {"name": "x", "spec_content": INLINE_DOCUMENT, "auth_header": "Token trun"},
         "validation",
         "has 4 characters besides its scheme",
     ),
@@ -125,29 +125,32 @@ FAILS = [
     Refused("openapi_call", calls("/nowhere"), "not_found", "There is no GET /nowhere in echo"),
     Refused(
         "openapi_call",
-        calls(THING, path_params={"id": 1}),
+        calls(THING_PATH, path_params={"id": 1}),
         "validation",
         "Missing required path parameters: `part`",
     ),
     Refused(
-        "openapi_call", calls(THING), "validation", "Missing required path parameters: `id`, `part`"
+        "openapi_call",
+        calls(THING_PATH),
+        "validation",
+        "Missing required path parameters: `id`, `part`",
     ),
     Refused(
         "openapi_call",
-        calls(THING, path_params={"id": "", "part": None}),
+        calls(THING_PATH, path_params={"id": "", "part": None}),
         "validation",
         "`id`, `part`",
     ),
     Refused(
         "openapi_call",
-        calls(THING, path_params={"id": 1, "part": 2, "x": 3}),
+        calls(THING_PATH, path_params={"id": 1, "part": 2, "x": 3}),
         "validation",
         "no path parameter `x`; it takes: `id`, `part`",
     ),
     *[
         Refused(
             "openapi_call",
-            calls(THING, path_params={"id": step, "part": 2}),
+            calls(THING_PATH, path_params={"id": step, "part": 2}),
             "validation",
             "must not have",
         )
@@ -155,7 +158,7 @@ FAILS = [
     ],
     Refused(
         "openapi_call",
-        calls(THING, path_params={"id": {"a": {}}, "part": 2}),
+        calls(THING_PATH, path_params={"id": {"a": {}}, "part": 2}),
         "validation",
         "not a string, a number",
     ),
@@ -200,17 +203,17 @@ def refused(server: PackServer, petstore: Petstore, request: pytest.FixtureReque
     return agent
 
 
-@each("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
+@each("case", FAILING_CALLS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_tells_the_model_what_would_work(
     refused: PackCaller, petstore: Petstore, case: Refused
 ) -> None:
     """Every documented error, and what an agent does wrong."""
-    given = {
+    arguments = {
         name: value.replace("SHOP", petstore.url) if isinstance(value, str) else value
         for name, value in case.arguments.items()
     }
 
-    reply = refused.call(case.tool, **given)
+    reply = refused.call(case.tool, **arguments)
 
     assert reply.failure is not None, reply
     assert re.search(case.says, reply.failure), reply.failure

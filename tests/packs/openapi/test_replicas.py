@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.test_tools import INLINE, Petstore, petstore
+from tests.packs.openapi.test_tools import INLINE_DOCUMENT, Petstore, petstore
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
 
@@ -39,11 +39,13 @@ def replicas(
             yield pair
 
 
-def call(replicas: ReplicaProcesses, at: int, tool: str, tenant: str = "acme", **given: Any) -> Any:
+def call(
+    replicas: ReplicaProcesses, at: int, tool: str, tenant: str = "acme", **arguments: Any
+) -> Any:
     """What that replica answers to an agent of the tenant."""
     answer = httpx2.post(
         f"http://127.0.0.1:{replicas.ports[at]}/tool/openapi_{tool}/call",
-        json=given,
+        json=arguments,
         headers={
             "Authorization": f"Bearer {replicas.token(org_id=tenant, scope=SCOPES)}",
             "Host": f"127.0.0.1:{replicas.port}",
@@ -62,14 +64,14 @@ def test_apis_are_shared_by_replicas(replicas: ReplicaProcesses, petstore: Petst
     called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
     reply = petstore.asked[-1]["headers"]["authorization"]
     other_tenant = call(replicas, 1, "list_apis", tenant="globex")
-    call(replicas, 1, "load", name="echo", spec_content=INLINE)
+    call(replicas, 1, "load", name="echo", spec_content=INLINE_DOCUMENT)
     anew = call(replicas, 0, "list_endpoints", name="echo")
     replicas.kill(1)
-    left = call(replicas, 0, "get_operation", name="echo", path="/users", method="GET")
+    answer = call(replicas, 0, "get_operation", name="echo", path="/users", method="GET")
 
     assert listed == {"apis": [loaded]}
     assert called["status"] == 200
     assert reply == f"Bearer {TOKEN}"
     assert other_tenant == {"apis": []}
     assert anew["total"] == 1
-    assert left["summary"] == "List users"
+    assert answer["summary"] == "List users"

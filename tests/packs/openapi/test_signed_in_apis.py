@@ -120,7 +120,7 @@ def test_an_apis_tools_sign_in_with_the_credential(api: SignedInApi, server: Pac
     assert api.issued[0]["resource"] == [api.server.url]
     assert len(api.issued) == 1
     assert "issued-token" not in str(answers)
-    assert [one.failure for one in answers] == [None, None]
+    assert [answer.failure for answer in answers] == [None, None]
 
 
 @pytest.mark.parametrize("tool", ["list_things", "add_thing"])
@@ -135,7 +135,7 @@ def test_a_refused_token_is_renewed_once(api: SignedInApi, server: PackServer, t
 
     assert again.failure is None
     assert refused.kind == "denied"
-    sent = [int(one.rpartition("-")[2]) for one in api.asked]
+    sent = [int(token.rpartition("-")[2]) for token in api.asked]
     assert sent == [1, 1, 2, 2]
     assert len(api.issued) == 2
 
@@ -186,12 +186,12 @@ def test_the_use_of_a_credential_is_logged(api: SignedInApi, server: PackServer)
         agent.call("list_things")
         agent.call("ask_as", name="elsewhere", url=api.server.url)
 
-    told = [(one["event"], one["tenant"], one["credential"]) for one in lines]
-    assert told == [
+    uses = [(line["event"], line["tenant"], line["credential"]) for line in lines]
+    assert uses == [
         ("credential_used", "acme", "things"),
         ("credential_withheld", "acme", "elsewhere"),
     ]
-    assert all(one["request_id"] for one in lines)
+    assert all(line["request_id"] for line in lines)
     assert "issued-token" not in str(lines)
     assert CLIENT_SECRET not in str(lines)
 
@@ -201,7 +201,7 @@ def test_an_api_has_one_way_to_sign_in(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}", encoding="utf-8")
     entry = {"document": str(tmp_path / "a.json"), "auth": "secret:A", "credential": "things"}
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
-    told = check_problems(issuers, packs={"openapi": {"apis": {"a": entry}}})
+    reported_problems = check_problems(issuers, packs={"openapi": {"apis": {"a": entry}}})
 
-    found = [one.message for one in told if one.id == "config.E060"]
-    assert found == ["the API has both `auth` and `credential`"]
+    messages = [problem.message for problem in reported_problems if problem.id == "config.E060"]
+    assert messages == ["the API has both `auth` and `credential`"]

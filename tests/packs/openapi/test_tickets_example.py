@@ -57,7 +57,7 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
     assert agent.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
 
     created = agent.call("zendesk_create_ticket", **TICKET)
-    found = agent.call("zendesk_search_tickets", query="billing 403", status="open")
+    answer = agent.call("zendesk_search_tickets", query="billing 403", status="open")
     solved = agent.call("zendesk_search_tickets", query="billing", status="solved")
     other = server.agent(agent.protocol, "globex").call("zendesk_search_tickets", query="")
 
@@ -66,13 +66,13 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
     assert created.value["ticket_url"] == (
         f"https://acme.example.com/tickets/{created.value['ticket_id']}"
     )
-    assert found.value["tickets"][0] == {**TICKET, **created.value}
+    assert answer.value["tickets"][0] == {**TICKET, **created.value}
     assert solved.value == {"count": 0, "tickets": []}
     assert other.value == {"count": 0, "tickets": []}
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "says"),
+    ("tool", "arguments", "says"),
     [
         ("zendesk_create_ticket", {"subject": "x"}, "`description` is required"),
         (
@@ -86,10 +86,10 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
     ],
 )
 def test_an_error_is_described_in_words(
-    agent: PackCaller, tool: str, given: dict[str, Any], says: str
+    agent: PackCaller, tool: str, arguments: dict[str, Any], says: str
 ) -> None:
     """By the schema before anything is sent, and by the help desk in its own words."""
-    reply = agent.call(tool, **given)
+    reply = agent.call(tool, **arguments)
 
     assert reply.kind in (None, "validation")
     assert re.search(says, str(reply.failure)), reply

@@ -15,8 +15,8 @@ from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.issuers import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
-OLD = (DOCUMENTS / "petstore_2_0.json").read_bytes()
-NEW = (DOCUMENTS / "petstore_3_0.yaml").read_bytes()
+PETSTORE_2 = (DOCUMENTS / "petstore_2_0.json").read_bytes()
+PETSTORE_3 = (DOCUMENTS / "petstore_3_0.yaml").read_bytes()
 ECHO = (DOCUMENTS / "echo.json").read_bytes()
 """Each operation answers what it was asked, or what its name says."""
 
@@ -39,8 +39,8 @@ class Petstore(AsgiServer):
         ]
         return Starlette(
             routes=[
-                Mount("/v2", routes=[Route("/swagger.json", served(OLD)), *pets]),
-                Mount("/api/v3", routes=[Route("/openapi.yaml", served(NEW)), *pets]),
+                Mount("/v2", routes=[Route("/swagger.json", served(PETSTORE_2)), *pets]),
+                Mount("/api/v3", routes=[Route("/openapi.yaml", served(PETSTORE_3)), *pets]),
                 Route("/echo.json", served(ECHO)),
                 Route("/broken.json", served(b'{"openapi": [}')),
                 Route("/echo/long", self._long),
@@ -64,8 +64,8 @@ class Petstore(AsgiServer):
 
     async def _by_status(self, request: Request) -> Response:
         self._note(request)
-        wanted = request.query_params.getlist("status")
-        return JSONResponse([pet for pet in self.pets.values() if pet.get("status") in wanted])
+        statuses = request.query_params.getlist("status")
+        return JSONResponse([pet for pet in self.pets.values() if pet.get("status") in statuses])
 
     async def _pet(self, request: Request) -> Response:
         self._note(request)
@@ -83,9 +83,9 @@ class Petstore(AsgiServer):
         self._note(request)
         async with request.form() as form:
             file: Any = form["file"]
-            told = f"{file.filename} {file.content_type} {len(await file.read())} bytes"
+            text = f"{file.filename} {file.content_type} {len(await file.read())} bytes"
             more = form.get("additionalMetadata")
-        return JSONResponse({"code": 200, "type": "unknown", "message": f"{more}: {told}"})
+        return JSONResponse({"code": 200, "type": "unknown", "message": f"{more}: {text}"})
 
     async def _inventory(self, request: Request) -> Response:
         self._note(request)
@@ -138,7 +138,7 @@ def served(document: bytes) -> Any:
     return answer
 
 
-INLINE = """
+INLINE_DOCUMENT = """
 openapi: 3.0.0
 info:
   title: My API
@@ -193,11 +193,11 @@ def loaded(agent: PackCaller, petstore: Petstore) -> PackCaller:
 
 def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore: Petstore) -> None:
     """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
-    told = load(loaded, petstore, "old")
-    inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
+    answer = load(loaded, petstore, "old")
+    inline = loaded.call("openapi_load", name="inline", spec_content=INLINE_DOCUMENT).value
     apis = loaded.call("openapi_list_apis").value["apis"]
 
-    assert told == {
+    assert answer == {
         "name": "old",
         "title": "Swagger Petstore",
         "version": "1.0.7",
@@ -214,12 +214,12 @@ def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore: Petstore) -> N
 
 def test_endpoints_are_filtered_and_paged(loaded: PackCaller) -> None:
     """By a part of the path, by tag; `total` counts all that fit."""
-    found = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
+    answer = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
     rest = loaded.call("openapi_list_endpoints", name="old", filter="petId", offset=2).value
 
-    assert found.value["total"] == 4
-    assert (found.value["offset"], found.value["limit"]) == (0, 2)
-    assert found.value["entries"][0] == {
+    assert answer.value["total"] == 4
+    assert (answer.value["offset"], answer.value["limit"]) == (0, 2)
+    assert answer.value["entries"][0] == {
         "path": "/pet/{petId}",
         "method": "GET",
         "summary": "Find pet by ID",
@@ -235,17 +235,18 @@ def test_an_operation_is_described_with_everything_it_refers_to(
     loaded: PackCaller, api: str
 ) -> None:
     """As it is written, path and method first, without a single reference."""
-    told = loaded.call("openapi_get_operation", name=api, path="/pet/{petId}", method="get").value
-    answer = told["responses"]["200"]
+    arguments = {"name": api, "path": "/pet/{petId}", "method": "get"}
+    operation = loaded.call("openapi_get_operation", **arguments).value
+    answer = operation["responses"]["200"]
     schema = answer["schema"] if api == "old" else answer["content"]["application/json"]["schema"]
 
-    assert list(told)[:2] == ["path", "method"]
-    assert (told["path"], told["method"]) == ("/pet/{petId}", "GET")
-    assert told["operationId"] == "getPetById"
-    assert told["description"] == "Returns a single pet"
-    assert told["parameters"][0]["name"] == "petId"
+    assert list(operation)[:2] == ["path", "method"]
+    assert (operation["path"], operation["method"]) == ("/pet/{petId}", "GET")
+    assert operation["operationId"] == "getPetById"
+    assert operation["description"] == "Returns a single pet"
+    assert operation["parameters"][0]["name"] == "petId"
     assert schema["properties"]["category"]["properties"]["name"] == {"type": "string"}
-    assert "$ref" not in json.dumps(told)
+    assert "$ref" not in json.dumps(operation)
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
@@ -260,7 +261,7 @@ def test_an_api_is_called(loaded: PackCaller, petstore: Petstore, api: str) -> N
     pet = {"id": 7, "name": "Fluffy", "photoUrls": [], "status": "available"}
     seven = {"petId": 7}
     added = call("POST", "/pet", body=pet)
-    found = call("GET", "/pet/findByStatus", query_params={"status": ["available", "sold"]})
+    answer = call("GET", "/pet/findByStatus", query_params={"status": ["available", "sold"]})
     renamed = call("POST", "/pet/{petId}", path_params=seven, body={"name": "Bello & Co"})
     sent = {"filename": "a.png", "data_base64": "iVBO\nRw==", "content_type": "image/png"}
     upload = call(
@@ -276,7 +277,7 @@ def test_an_api_is_called(loaded: PackCaller, petstore: Petstore, api: str) -> N
     assert added["body"] == pet
     assert added["headers"]["content-type"] == "application/json"
     assert added["truncated"] is False
-    assert found["body"] == [pet]
+    assert answer["body"] == [pet]
     assert renamed["body"]["name"] == "Bello & Co"
     assert upload["body"]["message"] == "photo: a.png image/png 4 bytes"
     assert deleted["status"] == 200
@@ -292,7 +293,7 @@ class Echo(NamedTuple):
     reply: dict[str, Any]
 
 
-ECHOES = [
+ECHO_CASES = [
     Echo(
         "GET",
         "/list",
@@ -338,7 +339,7 @@ ECHOES = [
 
 
 @pytest.mark.parametrize(
-    "case", ECHOES, ids=lambda case: f"{case.path} {list(case.given.values())}"
+    "case", ECHO_CASES, ids=lambda case: f"{case.path} {list(case.given.values())}"
 )
 def test_arguments_are_written_as_the_description_wants_them(
     loaded: PackCaller, case: Echo

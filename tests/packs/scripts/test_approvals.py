@@ -19,7 +19,7 @@ __all__ = ["agent", "script_server"]  # fixtures
 
 pytestmark = pytest.mark.requirement("P11")
 
-ONE, OTHER = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
+FIRST_SCRIPT, OTHER_SCRIPT = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
 
 
 def answer(agent: PackCaller, name: str = "mine") -> Any:
@@ -33,16 +33,16 @@ def answer(agent: PackCaller, name: str = "mine") -> Any:
 
 def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: PackCaller) -> None:
     """One byte is a change; after a new approval, the old content is no longer approved."""
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     before = answer(agent)
-    script_server.approve(agent.tenant, "mine", ONE)
+    script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
     approved = answer(agent)
-    script_server.put("mine", ONE + "\n", agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT + "\n", agent.tenant)
     touched = answer(agent)
-    script_server.put("mine", OTHER, agent.tenant)
-    script_server.approve(agent.tenant, "mine", OTHER)
+    script_server.put("mine", OTHER_SCRIPT, agent.tenant)
+    script_server.approve(agent.tenant, "mine", OTHER_SCRIPT)
     changed = answer(agent)
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     brought_back = answer(agent)
 
     assert [before, approved, touched, changed, brought_back] == [
@@ -56,8 +56,8 @@ def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: 
 
 def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: PackCaller) -> None:
     """From the next call on."""
-    script_server.put("mine", ONE, agent.tenant)
-    script_server.approve(agent.tenant, "mine", ONE)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
+    script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
     before = answer(agent)
     script_server.revoke(agent.tenant, "mine")
 
@@ -66,28 +66,28 @@ def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: PackC
 
 def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCaller) -> None:
     """The same bytes under another name are another script: callers choose by names."""
-    script_server.put("mine", ONE, agent.tenant)
-    script_server.put("yours", ONE, agent.tenant)
-    script_server.approve(agent.tenant, "mine", ONE)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
+    script_server.put("yours", FIRST_SCRIPT, agent.tenant)
+    script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
 
     assert (answer(agent, "mine"), answer(agent, "yours")) == ("one", "pending")
 
 
 def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
     """They share no files, no approvals and no waiting scripts."""
-    one, other = script_server.agent("mcp"), script_server.agent("rest")
-    for caller, text in ((one, ONE), (other, OTHER)):
+    first, other = script_server.agent("mcp"), script_server.agent("rest")
+    for caller, text in ((first, FIRST_SCRIPT), (other, OTHER_SCRIPT)):
         script_server.put("mine", text, caller.tenant)
-    script_server.approve(one.tenant, "mine", ONE)
-    script_server.approve_code(one.tenant, "40 + 2")
+    script_server.approve(first.tenant, "mine", FIRST_SCRIPT)
+    script_server.approve_code(first.tenant, "40 + 2")
     names = [script["name"] for script in other.call("script_list").value["scripts"]]
 
-    assert (answer(one), answer(other)) == ("one", "pending")
-    assert one.call("script_exec", code="40 + 2").value["value"] == 42
+    assert (answer(first), answer(other)) == ("one", "pending")
+    assert first.call("script_exec", code="40 + 2").value["value"] == 42
     assert "pending" in str(other.call("script_exec", code="40 + 2").failure)
     assert names.count("mine") == 1
-    assert script_server.waiting(one.tenant) == []
-    script_server.approve(other.tenant, "mine", OTHER)
+    assert script_server.waiting(first.tenant) == []
+    script_server.approve(other.tenant, "mine", OTHER_SCRIPT)
     assert answer(other) == "other"
 
 
@@ -134,7 +134,7 @@ def test_one_caller_does_not_push_out_the_script_of_another(
         agent.call("script_exec", code=f"{number}")
     waiting = script_server.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
-    assert [one.content for one in waiting] == ["'quiet'", "3", "4"]
+    assert [request.content for request in waiting] == ["'quiet'", "3", "4"]
 
 
 def test_what_waits_is_bounded_and_can_be_read(
@@ -143,15 +143,17 @@ def test_what_waits_is_bounded_and_can_be_read(
     """The newest scripts wait with their content; of each file, only the newest version waits."""
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
-    for text in (ONE, OTHER):
+    for text in (FIRST_SCRIPT, OTHER_SCRIPT):
         script_server.put("mine", text, agent.tenant)
         agent.call("script_run", name="mine")
         agent.call("script_run", name="mine")
     waiting = script_server.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
-    assert [one.content for one in waiting] == ["3", "4", OTHER]
+    assert [request.content for request in waiting] == ["3", "4", OTHER_SCRIPT]
     issuer = agent.gatepost.idp.issuer("main")
-    callers = {(one.caller.subject, one.caller.issuer, one.caller.kind) for one in waiting}
+    callers = {
+        (request.caller.subject, request.caller.issuer, request.caller.kind) for request in waiting
+    }
     assert callers == {("alice", issuer, "user")}
 
 
@@ -159,14 +161,14 @@ def test_no_other_bytes_slip_between_the_check_and_the_run(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """A thread swaps the file as fast as possible, and only the approved content ever runs."""
-    path = script_server.put("mine", ONE, agent.tenant)
-    script_server.approve(agent.tenant, "mine", ONE)
+    path = script_server.put("mine", FIRST_SCRIPT, agent.tenant)
+    script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
     over = threading.Event()
 
     def swap() -> None:
         spare = path.with_name("spare")
         while not over.is_set():
-            for text in (OTHER, ONE):
+            for text in (OTHER_SCRIPT, FIRST_SCRIPT):
                 spare.write_text(text, encoding="utf-8")
                 spare.replace(path)
 
@@ -184,18 +186,18 @@ def test_no_other_bytes_slip_between_the_check_and_the_run(
 def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer) -> None:
     """Another server on the same database and files asks the store as well, and nothing else."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
-        here, there = (
+        here, remote = (
             script_server.agent("mcp", "shared"),
             script_server.elsewhere("mcp", "shared"),
         )
-        script_server.put("mine", ONE, "shared")
-        before = [answer(here), answer(there)]
-        script_server.approve("shared", "mine", ONE)
-        approved = [answer(there), answer(here)]
+        script_server.put("mine", FIRST_SCRIPT, "shared")
+        before = [answer(here), answer(remote)]
+        script_server.approve("shared", "mine", FIRST_SCRIPT)
+        approved = [answer(remote), answer(here)]
         first_reload = here.call("script_reload").value["new"]
-        second_reload = there.call("script_reload").value["new"]
+        second_reload = remote.call("script_reload").value["new"]
         script_server.revoke("shared", "mine")
-        revoked = [answer(here), answer(there)]
+        revoked = [answer(here), answer(remote)]
 
     assert before == revoked == ["pending", "pending"]
     assert approved == ["one", "one"]
@@ -206,14 +208,14 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
     """The hash is that of `sha256sum`; a script with another byte or another name waits."""
     settings = script_server.config.packs.scripts
-    bound = f"mine@sha256:{_sha256(ONE)}"
+    bound = f"mine@sha256:{_sha256(FIRST_SCRIPT)}"
     allows = type(settings)(allow=[bound])
 
-    assert is_allowed(Script("mine", ONE.encode(), "workspace"), allows)
-    assert is_allowed(Script("mine", ONE.encode(), "server"), allows)
-    assert not is_allowed(Script("mine", OTHER.encode(), "workspace"), allows)
-    assert not is_allowed(Script("yours", ONE.encode(), "workspace"), allows)
-    assert not is_allowed(Script("mine", ONE.encode(), "code"), allows)
+    assert is_allowed(Script("mine", FIRST_SCRIPT.encode(), "workspace"), allows)
+    assert is_allowed(Script("mine", FIRST_SCRIPT.encode(), "server"), allows)
+    assert not is_allowed(Script("mine", OTHER_SCRIPT.encode(), "workspace"), allows)
+    assert not is_allowed(Script("yours", FIRST_SCRIPT.encode(), "workspace"), allows)
+    assert not is_allowed(Script("mine", FIRST_SCRIPT.encode(), "code"), allows)
 
 
 def _sha256(text: str) -> str:
@@ -237,24 +239,24 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(
     """By its digest, while the server runs; what changed meanwhile is not approved."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    script_server.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, agent.tenant)
+    script_server.put("mine", "# \x1b[2J\u202ehidden\n" + FIRST_SCRIPT, agent.tenant)
     before = answer(agent)
-    code, shown, _ = asked("approve", "mine", *who)
-    (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown)
+    code, output, _ = asked("approve", "mine", *who)
+    (digest,) = re.findall(r"--digest ([0-9a-f]{64})", output)
     still = answer(agent)
-    script_server.put("mine", OTHER, agent.tenant)
+    script_server.put("mine", OTHER_SCRIPT, agent.tenant)
     agent.call("script_run", name="mine")
     stale, _, says = asked("approve", "mine", "--digest", digest, *who)
     unchanged = answer(agent)
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     _, shown_again, _ = asked("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown_again)
     approved, _, _ = asked("approve", "mine.star", "--digest", digest, *who)
 
     assert (code, stale, approved) == (0, 1, 0)
-    assert "\\x1b[2J\\u202ehidden" in shown
-    assert "\x1b" not in shown
-    assert "return 'one'" in shown
+    assert "\\x1b[2J\\u202ehidden" in output
+    assert "\x1b" not in output
+    assert "return 'one'" in output
     assert "Nothing was approved" in says
     assert (before, still, unchanged, answer(agent)) == ("pending", "pending", "pending", "one")
 
@@ -263,17 +265,19 @@ def test_an_administrator_sees_what_there_is(script_server: ScriptServer, asked:
     """What is approved, what waits, what the configuration allows; a revocation counts at once."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    script_server.put("mine", ONE, agent.tenant)
-    script_server.approve(agent.tenant, "mine", ONE)
-    script_server.put("mine", OTHER, agent.tenant)
-    script_server.put("quiet", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
+    script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
+    script_server.put("mine", OTHER_SCRIPT, agent.tenant)
+    script_server.put("quiet", FIRST_SCRIPT, agent.tenant)
     answer(agent)
     agent.call("script_exec", code="1")
     _, listed, _ = asked("list", *who)
     states = sorted(tuple(line.split()[:2]) for line in listed.splitlines()[1:])
     gone, _, _ = asked("revoke", "mine", *who)
 
-    assert [one for one in states if one[0] in ("mine", "quiet", "weather", "new_feature")] == [
+    assert [
+        state for state in states if state[0] in ("mine", "quiet", "weather", "new_feature")
+    ] == [
         ("mine", "approved"),
         ("mine", "waits"),
         ("new_feature", "not"),
@@ -297,12 +301,12 @@ def test_what_is_different_from_what_was_approved_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Line by line, with what a terminal would act on as escapes."""
-    before = ScriptReview(name="mine", digest="", content=ONE, place="code", at=0)
+    before = ScriptReview(name="mine", digest="", content=FIRST_SCRIPT, place="code", at=0)
 
-    show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
+    show(Script("mine", (OTHER_SCRIPT + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
 
-    shown = capsys.readouterr().out
-    assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in shown
+    output = capsys.readouterr().out
+    assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in output
 
 
 def test_unreadable_bytes_are_not_shown_for_approval() -> None:
@@ -316,7 +320,7 @@ def test_a_reload_lets_no_more_wait_than_may(
 ) -> None:
     """A caller may write any number of scripts; those that wait already stay unchanged."""
     for number in range(6):
-        script_server.put(f"mine-{number}", ONE, agent.tenant)
+        script_server.put(f"mine-{number}", FIRST_SCRIPT, agent.tenant)
 
     reloads = [agent.call("script_reload").value["unapproved"] for _ in range(2)]
 

@@ -26,7 +26,7 @@ tools = { packs = ["scripts"] }
 tenancy = { tenants = ["acme"] }
 issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
 """
-WHO = ("--tenant", "acme")
+TENANT_OPTIONS = ("--tenant", "acme")
 Gatepost = Callable[..., str]
 
 
@@ -60,28 +60,30 @@ async def untold(folder: Path) -> list[Any]:
     """Return the messages that the servers still have to send to the webhook, and remove them."""
     records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
     async with aclosing(records):
-        told = await records.lease_messages(time.time() + 1, time.time() + 9, "test", 9)
-        for tenant, message in told:
+        messages = await records.lease_messages(time.time() + 1, time.time() + 9, "test", 9)
+        for tenant, message in messages:
             assert await records.of(tenant).outbox.remove(message)
-    return [json.loads(message.body) for _, message in told]
+    return [json.loads(message.body) for _, message in messages]
 
 
 def on_record(gatepost: Gatepost) -> list[dict[str, Any]]:
-    told = gatepost("audit", "export", *WHO)
-    found = [json.loads(line).get("record") for line in told.splitlines()]
-    return [one for one in found if one is not None]
+    output = gatepost("audit", "export", *TENANT_OPTIONS)
+    records = [json.loads(line).get("record") for line in output.splitlines()]
+    return [record for record in records if record is not None]
 
 
 def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) -> None:
     """Before it counts; a look at what there is, and a command that changes nothing, are not."""
-    seen = gatepost("scripts", "approve", "mine", *WHO)
+    seen = gatepost("scripts", "approve", "mine", *TENANT_OPTIONS)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", seen)
-    gatepost("scripts", "approve", "mine", "--digest", digest, *WHO)
-    gatepost("scripts", "revoke", "mine", *WHO)
-    gatepost("scripts", "list", *WHO)
+    gatepost("scripts", "approve", "mine", "--digest", digest, *TENANT_OPTIONS)
+    gatepost("scripts", "revoke", "mine", *TENANT_OPTIONS)
+    gatepost("scripts", "list", *TENANT_OPTIONS)
 
-    told = [(one["kind"], one["outcome"], one["tool"]) for one in on_record(gatepost)]
-    assert told == [("approval", "approved", "mine.star"), ("approval", "revoked", "mine.star")]
+    recorded = [
+        (record["kind"], record["outcome"], record["tool"]) for record in on_record(gatepost)
+    ]
+    assert recorded == [("approval", "approved", "mine.star"), ("approval", "revoked", "mine.star")]
     assert on_record(gatepost)[0]["approval"] == f"script:{digest}"
     gatepost("audit", "verify")
 
@@ -93,11 +95,14 @@ def test_the_webhook_is_told_what_a_command_decides(gatepost: Gatepost, tmp_path
     key = base64.b64encode(bytes(32)).decode()
     (tmp_path / "hook").write_text(f"whsec_{key}", encoding="utf-8")
     (tmp_path / "hook").chmod(0o600)
-    (digest,) = re.findall(r"--digest ([0-9a-f]{64})", gatepost("scripts", "approve", "mine", *WHO))
+    (digest,) = re.findall(
+        r"--digest ([0-9a-f]{64})", gatepost("scripts", "approve", "mine", *TENANT_OPTIONS)
+    )
     for words in (("approve", "mine", "--digest", digest), ("revoke", "mine")):
-        gatepost("scripts", *words, *WHO)
-        told = asyncio.run(untold(tmp_path))
+        gatepost("scripts", *words, *TENANT_OPTIONS)
+        messages = asyncio.run(untold(tmp_path))
         expected = "approved" if words[0] == "approve" else "withdrawn"
-        assert [(one["type"], one["data"]["id"], one["data"]["state"]) for one in told] == [
-            ("approval.decided", f"script:{digest}", expected)
-        ]
+        assert [
+            (message["type"], message["data"]["id"], message["data"]["state"])
+            for message in messages
+        ] == [("approval.decided", f"script:{digest}", expected)]

@@ -41,12 +41,12 @@ def inside(*lines: str) -> str:
     return "def f():\n" + "".join(f"  {line}\n" for line in lines) + "f()"
 
 
-BUSY = inside("x = 3", "for i in range(60): x = x * x")
-IDLE = "call('count_slowly', steps = 9, delay_s = 9)"
-LOOP = "for i in range(1000000000): pass"
-GROW = "for i in range(1000000): {}"
-ENDS = [
-    ("a long loop", inside(LOOP), "validation", "max_steps"),
+BUSY_SCRIPT = inside("x = 3", "for i in range(60): x = x * x")
+SLOW_CALL = "call('count_slowly', steps = 9, delay_s = 9)"
+LONG_LOOP = "for i in range(1000000000): pass"
+GROWING_LOOP = "for i in range(1000000): {}"
+SCRIPT_ENDINGS = [
+    ("a long loop", inside(LONG_LOOP), "validation", "max_steps"),
     (
         "nested loops",
         inside("for a in range(10**5 * 10 // 10): pass"),
@@ -59,17 +59,27 @@ ENDS = [
         "validation",
         "max_steps",
     ),
-    ("a list that doubles", inside("x = [1]", GROW.format("x = x + x")), "validation", "memory_mb"),
-    ("a text that doubles", inside("x = 'a'", GROW.format("x = x + x")), "validation", "memory_mb"),
+    (
+        "a list that doubles",
+        inside("x = [1]", GROWING_LOOP.format("x = x + x")),
+        "validation",
+        "memory_mb",
+    ),
+    (
+        "a text that doubles",
+        inside("x = 'a'", GROWING_LOOP.format("x = x + x")),
+        "validation",
+        "memory_mb",
+    ),
     (
         "many small things",
-        inside("x = []", GROW.format("x.append([i] * 9)")),
+        inside("x = []", GROWING_LOOP.format("x.append([i] * 9)")),
         "validation",
         "memory",
     ),
     (
         "a dict that grows",
-        inside("x = {}", GROW.format("x[i] = str(i) * 9")),
+        inside("x = {}", GROWING_LOOP.format("x[i] = str(i) * 9")),
         "validation",
         "memory",
     ),
@@ -95,7 +105,7 @@ ENDS = [
     ("a huge value", "'x' * 10000000", "validation", "max_output_bytes"),
     (
         "data nested deeply",
-        inside("a = []", GROW.format("a = [a]"), "return a"),
+        inside("a = []", GROWING_LOOP.format("a = [a]"), "return a"),
         "validation",
         "levels",
     ),
@@ -107,7 +117,7 @@ ENDS = [
     ),
     (
         "a deep text of data",
-        inside("a = []", GROW.format("a = [a]"), "return str(a)"),
+        inside("a = []", GROWING_LOOP.format("a = [a]"), "return str(a)"),
         "",
         "too deeply",
     ),
@@ -132,7 +142,7 @@ ENDS = [
 ]
 
 
-@each(("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in ENDS])
+@each(("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in SCRIPT_ENDINGS])
 def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
     script_server: ScriptServer, code: str, kind: str, says: str
 ) -> None:
@@ -148,8 +158,8 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        pytest.param(BUSY, "cpu_s|timeout_s", id="busy"),
-        pytest.param(IDLE, "timeout_s", id="idle"),
+        pytest.param(BUSY_SCRIPT, "cpu_s|timeout_s", id="busy"),
+        pytest.param(SLOW_CALL, "timeout_s", id="idle"),
     ],
 )
 def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> None:
@@ -162,7 +172,7 @@ def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> Non
 
 def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) -> None:
     """The author of the script sees how far it came."""
-    code = inside("print('so far')", LOOP)
+    code = inside("print('so far')", LONG_LOOP)
 
     reply = script_server.agent("mcp").call("script_exec", code=code)
 
@@ -170,7 +180,7 @@ def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) ->
     assert reply.failure.endswith("It had printed:\nso far")
 
 
-def started(agent: PackCaller, reply: list[ToolResult], code: str = IDLE) -> threading.Thread:
+def started(agent: PackCaller, reply: list[ToolResult], code: str = SLOW_CALL) -> threading.Thread:
     def call() -> None:
         reply.append(agent.call("script_exec", code=code))
 
@@ -201,7 +211,7 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
     assert files.failure is None
     assert script.value == {"value": 2, "printed": ""}
     assert still_running == 3
-    assert [one.value["value"] for one in reply[1:]] == ["let go"] * 3
+    assert [answer.value["value"] for answer in reply[1:]] == ["let go"] * 3
 
 
 def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> None:

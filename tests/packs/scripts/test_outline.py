@@ -37,9 +37,11 @@ FUNCTIONS = [
 @each(("text", "functions"), FUNCTIONS, ids=[row[0][:30] for row in FUNCTIONS])
 def test_functions_at_the_top_are_found(text: str, functions: list[str]) -> None:
     """With their parameters as they are written."""
-    found = outline_of(text).functions
+    outlined = outline_of(text).functions
 
-    assert [f"{one.name}({', '.join(one.parameters)})" for one in found] == functions
+    assert [
+        f"{function.name}({', '.join(function.parameters)})" for function in outlined
+    ] == functions
 
 
 DESCRIPTIONS = [
@@ -67,10 +69,10 @@ def test_no_text_breaks_it(text: str) -> None:
     assert len(outline.description) <= MAX_DESCRIPTION
 
 
-HARD = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", '"\\\n', "rb'"]
+HARD_TEXTS = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", '"\\\n', "rb'"]
 
 
-@each("piece", HARD)
+@each("piece", HARD_TEXTS)
 def test_its_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     """Ten times the text takes no more than about ten times the steps."""
     few = steps(lambda: outline_of(piece * 200))

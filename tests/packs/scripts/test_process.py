@@ -103,7 +103,7 @@ async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
     assert handles == ["0", "1", "2", "3"]
 
 
-TRIES = {
+ESCAPE_ATTEMPTS = {
     "read a file": "open('/etc/hostname').read()",
     "read its own program": "open(worker.__file__).read()",
     "write a file": "open('/tmp/gatepost-worker', 'w').write('x')",
@@ -117,7 +117,7 @@ TRIES = {
 }
 
 
-@each("attempt", TRIES.values(), ids=TRIES.keys())
+@each("attempt", ESCAPE_ATTEMPTS.values(), ids=ESCAPE_ATTEMPTS.keys())
 async def test_a_worker_is_refused_every_resource(attempt: str) -> None:
     """This holds even if an attacker controls its interpreter."""
     program = (
@@ -140,7 +140,7 @@ async def test_a_worker_is_refused_every_resource(attempt: str) -> None:
     assert ran.value == "refused"
 
 
-START = """
+WORKER_PROLOGUE = """
 import json, os, struct, sys, time
 
 def w(data):
@@ -158,7 +158,7 @@ def nested(kind, member, depth):
     f(b'{"type":"%s","tool":"x","%s":' % (kind, member) + data + b"}")
 
 """
-SAYS = {
+MALFORMED_REPLIES = {
     "nothing": "",
     "a length and no frame": "w(bytes([0, 0, 0, 5]))",
     "half a length": "w(bytes([0]))",
@@ -183,20 +183,20 @@ SAYS = {
 }
 
 
-@each("says", SAYS.values(), ids=SAYS.keys())
+@each("says", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES.keys())
 async def test_whatever_a_worker_says_ends_in_a_sentence(says: str) -> None:
     """An attacker may control its interpreter."""
     before = children()
 
     with pytest.raises(ScriptFailed) as ended:
-        await run("1", command=(sys.executable, "-I", "-S", "-c", START + says))
+        await run("1", command=(sys.executable, "-I", "-S", "-c", WORKER_PROLOGUE + says))
 
     failure = failure_of(ended.value, "x.star", SETTINGS).failure
     assert failure.message.startswith("Script 'x.star' ")
     assert children() == before
 
 
-STAYS = {
+HANGING_WORKERS = {
     "without a word": "while True: time.sleep(9)",
     "with its pipe closed": "os.close(1)\nwhile True: time.sleep(9)",
     "deaf to signals": "import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
@@ -205,14 +205,16 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize("does", STAYS.values(), ids=STAYS.keys())
+@pytest.mark.parametrize("does", HANGING_WORKERS.values(), ids=HANGING_WORKERS.keys())
 async def test_a_worker_that_stays_is_ended(does: str) -> None:
     """By its time, with all that it started."""
     before = children()
     short = ScriptsSettings(timeout_s=0.3)
 
     with pytest.raises(ScriptFailed) as ended:
-        await run("1", settings=short, command=(sys.executable, "-I", "-S", "-c", START + does))
+        await run(
+            "1", settings=short, command=(sys.executable, "-I", "-S", "-c", WORKER_PROLOGUE + does)
+        )
 
     assert ended.value.reason == "wall"
     assert children() == before

@@ -11,7 +11,7 @@ from gatepost_packs.scripts.settings import ScriptsSettings
 
 pytestmark = pytest.mark.requirement("P10")
 
-TERMS = ScriptsSettings(workers=3, workers_per_tenant=2, queue_per_tenant=2)
+QUEUE_SETTINGS = ScriptsSettings(workers=3, workers_per_tenant=2, queue_per_tenant=2)
 
 
 class QueuedScripts:
@@ -24,7 +24,7 @@ class QueuedScripts:
 
     async def take(self, who: str, *, patient: bool = True) -> None:
         self.leave[who] = asyncio.Event()
-        async with self.queue.admitted(who.partition("-")[0], TERMS, may_wait=patient):
+        async with self.queue.admitted(who.partition("-")[0], QUEUE_SETTINGS, may_wait=patient):
             self.entered.append(who)
             await self.leave[who].wait()
 
@@ -103,4 +103,4 @@ async def test_an_untaken_turn_goes_to_the_next_call() -> None:
     assert floor.queue.running.total() == 0
     async with AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(floor.queue.admitted("a", TERMS))
+            await stack.enter_async_context(floor.queue.admitted("a", QUEUE_SETTINGS))

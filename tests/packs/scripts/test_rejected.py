@@ -115,7 +115,7 @@ OPERATORS = {
 }
 
 
-ALLOW = ["weather", "tools", "broken", "values", "binary"]
+ALLOWED_TOOLS = ["weather", "tools", "broken", "values", "binary"]
 
 
 PACKS = ["scripts", "filesystem", "demo"]
@@ -178,7 +178,9 @@ class ScriptServer(PackServer):
 
     def waiting(self, tenant: str) -> list[str]:
         """Return the names of the scripts that wait for an administrator."""
-        return [one.name for one in self.at_approvals(tenant, lambda those: those.waiting())]
+        return [
+            request.name for request in self.at_approvals(tenant, lambda those: those.waiting())
+        ]
 
 
 @contextmanager
@@ -186,7 +188,7 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
     """Serve the scripts above; *scripts* are settings of the pack beside the usual low limits."""
     usual = {
         "folder": str(folder / "operator"),
-        "allow": ALLOW,
+        "allow": ALLOWED_TOOLS,
         "timeout_s": 10,
         "cpu_s": 5,
         "memory_mb": 64,
@@ -226,8 +228,8 @@ def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> PackCa
 
 pytestmark = pytest.mark.requirement("P11")
 
-ONE, OTHER = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
-REFUSED = (
+FIRST_SCRIPT, OTHER_SCRIPT = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
+REFUSAL_PATTERN = (
     r"Error: Script '{}\.star' was rejected by \S+, so it was not run\. Their reason: {} "
     r"Do not call it again as it is: change it, or ask your user\."
 )
@@ -246,10 +248,10 @@ def gatepost(script_server: ScriptServer, *words: str) -> str:
 
 def reject(script_server: ScriptServer, tenant: str, name: str, reason: str) -> str:
     """Reject what waits by that name, at the command line; its id."""
-    found = [
+    rows = [
         line.split() for line in gatepost(script_server, *LIST, "--tenant", tenant).splitlines()
     ]
-    [which] = [words[0] for words in found if words[2] == f"{name}.star"]
+    [which] = [words[0] for words in rows if words[2] == f"{name}.star"]
     gatepost(script_server, "approvals", "reject", "--tenant", tenant, which, "--reason", reason)
     return which
 
@@ -261,14 +263,14 @@ def test_the_agent_is_told_who_rejected_it_and_why(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """Each call of that content is refused over both protocols; no administrator is asked again."""
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     run(agent)
     reject(script_server, agent.tenant, "mine", "Not tested")
     again = [run(agent), run(agent)]
     reloaded = agent.call("script_reload").value
 
     for reply in again:
-        assert re.fullmatch(REFUSED.format("mine", r"Not tested\."), str(reply.failure))
+        assert re.fullmatch(REFUSAL_PATTERN.format("mine", r"Not tested\."), str(reply.failure))
         assert reply.kind == ("denied" if agent.protocol == "rest" else None)
     assert "mine" in reloaded["unapproved"]
     assert "mine" not in script_server.waiting(agent.tenant)
@@ -276,18 +278,18 @@ def test_the_agent_is_told_who_rejected_it_and_why(
 
 def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> None:
     """The rejected content comes back to a rejection, whatever was approved meanwhile."""
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     run(agent)
     reject(script_server, agent.tenant, "mine", "No!")
-    script_server.put("mine", OTHER, agent.tenant)
+    script_server.put("mine", OTHER_SCRIPT, agent.tenant)
     changed = run(agent)
-    script_server.approve(agent.tenant, "mine", OTHER)
+    script_server.approve(agent.tenant, "mine", OTHER_SCRIPT)
     approved = run(agent)
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
 
     assert "pending approval" in str(changed.failure)
     assert approved.value["value"] == "other"
-    assert re.fullmatch(REFUSED.format("mine", "No!"), str(run(agent).failure))
+    assert re.fullmatch(REFUSAL_PATTERN.format("mine", "No!"), str(run(agent).failure))
     assert script_server.waiting(agent.tenant) == []
 
 
@@ -308,7 +310,7 @@ def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> 
     """By either command, which say that it was rejected; a script without a file as well."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     run(agent)
     which = reject(script_server, agent.tenant, "mine", "Not \x1b[2Jtested.")
     code = agent.call("script_exec", code="6 * 7")
@@ -316,18 +318,18 @@ def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> 
     reject(script_server, agent.tenant, name, "")
     listed = gatepost(script_server, "scripts", "list", *who)
     past = gatepost(script_server, *LIST, "--past", *who)
-    shown = gatepost(script_server, "approvals", "show", *who, which)
+    output = gatepost(script_server, "approvals", "show", *who, which)
     seen = gatepost(script_server, "scripts", "approve", name, *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", seen)
     gatepost(script_server, "scripts", "approve", name, "--digest", digest, *who)
-    (digest,) = re.findall(r"approve .* --digest (\w+)", shown)
+    (digest,) = re.findall(r"approve .* --digest (\w+)", output)
     gatepost(script_server, "approvals", "approve", *who, which, "--digest", digest)
 
     rows = [line.split()[:2] for line in listed.splitlines()]
     assert ["mine", "rejected"] in rows
     assert [name, "rejected"] in rows
     assert which in past
-    assert "Not \\x1b[2Jtested." in shown
+    assert "Not \\x1b[2Jtested." in output
     assert "rejected this content." in seen
     assert run(agent).value["value"] == "one"
     assert agent.call("script_exec", code="6 * 7").value["value"] == 42
@@ -336,20 +338,22 @@ def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> 
 def test_a_rejection_counts_at_every_replica(script_server: ScriptServer) -> None:
     """From the next call on, wherever it arrives."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
-        here, there = (
+        here, remote = (
             script_server.agent("mcp", "far"),
             script_server.elsewhere("mcp", "far"),
         )
-        script_server.put("mine", ONE, "far")
-        before = [run(here).failure, run(there).failure]
+        script_server.put("mine", FIRST_SCRIPT, "far")
+        before = [run(here).failure, run(remote).failure]
         reject(script_server, "far", "mine", "No.")
-        after = [run(there).failure, run(here).failure]
+        after = [run(remote).failure, run(here).failure]
 
-    assert all("pending approval" in str(one) for one in before)
-    assert all(re.fullmatch(REFUSED.format("mine", r"No\."), str(one)) for one in after)
+    assert all("pending approval" in str(answer) for answer in before)
+    assert all(
+        re.fullmatch(REFUSAL_PATTERN.format("mine", r"No\."), str(answer)) for answer in after
+    )
 
 
-SAID = {
+REASON_SENTENCES = {
     "": "",
     "No": " Their reason: No.",
     "No!": " Their reason: No!",
@@ -357,7 +361,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("said", "told"), SAID.items())
-def test_a_reason_is_told_as_a_sentence(said: str, told: str) -> None:
+@pytest.mark.parametrize(("reason", "sentence"), REASON_SENTENCES.items())
+def test_a_reason_is_told_as_a_sentence(reason: str, sentence: str) -> None:
     """Scripts and calls have the same sentence; without a reason there is none."""
-    assert reason_sentence(said) == told
+    assert reason_sentence(reason) == sentence

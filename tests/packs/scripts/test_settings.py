@@ -9,7 +9,7 @@ from gatepost_packs.scripts.settings import ScriptsSettings
 
 pytestmark = pytest.mark.requirement("P11")
 
-WRONG: list[tuple[dict[str, Any], str, str]] = [
+WRONG_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"folder": "missing"}, "folder", "is not a folder"),
     ({"folder": "everybody"}, "folder", "every user of the machine may write"),
     ({"allow": ["weather"]}, "allow[0]", "`folder`, which is not set"),
@@ -29,9 +29,15 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "setting", "says"), WRONG, ids=[str(row[0]) for row in WRONG])
+@pytest.mark.parametrize(
+    ("settings", "setting", "says"), WRONG_SETTINGS, ids=[str(row[0]) for row in WRONG_SETTINGS]
+)
 def test_what_cannot_be_used_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], setting: str, says: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    setting: str,
+    says: str,
 ) -> None:
     """By the setting's name, before anything is served."""
     monkeypatch.chdir(tmp_path)
@@ -39,7 +45,7 @@ def test_what_cannot_be_used_is_said(
     (tmp_path / "everybody").mkdir()
     (tmp_path / "everybody").chmod(0o777)
 
-    faults = list(ScriptsSettings(**given).faults())
+    faults = list(ScriptsSettings(**settings).faults())
 
     assert setting in [fault.setting for fault in faults]
     assert any(says in fault.message for fault in faults)

@@ -13,7 +13,7 @@ from tests.support.client import modern
 
 __all__ = ["agent", "script_server"]  # fixtures
 
-PENDING = (
+PENDING_PATTERN = (
     "Error: Script '{}' is pending approval. An administrator must review and approve this script "
     "before it can be executed."
 )
@@ -36,7 +36,7 @@ def run(name: str, function: str | None = None, *args: Any) -> tuple[str, dict[s
 
 
 LONDON = {"city": "London", "temp_c": 15.5, "condition": "Cloudy"}
-WORKS = [
+WORKING_SCRIPTS = [
     ScriptStep(*run("weather", "get_weather", "London"), ran(LONDON)),
     ScriptStep(*run("weather.star", "get_weather", "London"), ran(LONDON)),
     ScriptStep("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
@@ -50,12 +50,12 @@ WORKS = [
 ]
 
 
-def told(step: ScriptStep) -> Any:
+def step_id(step: ScriptStep) -> Any:
     return pytest.param(step, id=f"{step.tool} {json.dumps(step.arguments)}"[:90])
 
 
 @pytest.mark.requirement("P10", "P11")
-@pytest.mark.parametrize("step", [told(step) for step in WORKS])
+@pytest.mark.parametrize("step", [step_id(step) for step in WORKING_SCRIPTS])
 @by_mcp
 def test_an_allowed_script_answers_its_value_and_what_it_printed(
     agent: PackCaller, step: ScriptStep
@@ -66,7 +66,7 @@ def test_an_allowed_script_answers_its_value_and_what_it_printed(
     assert (reply.failure, reply.value) == (None, step.answer)
 
 
-FAILS = [
+FAILING_SCRIPTS = [
     ScriptStep(*run("unknown"), ("not_found", r"^Error: script 'unknown' not found$")),
     *[
         ScriptStep(*run(name), ("not_found", rf"^Error: script '{re.escape(name)}' not found$"))
@@ -77,7 +77,8 @@ FAILS = [
     ScriptStep("script_run", {}, ("validation", "name")),
     ScriptStep("script_run", {"name": "weather", "args": "London"}, ("validation", "args")),
     ScriptStep(
-        *run("new_feature"), ("denied", f"^{re.escape(PENDING.format('new_feature.star'))}$")
+        *run("new_feature"),
+        ("denied", f"^{re.escape(PENDING_PATTERN.format('new_feature.star'))}$"),
     ),
     ScriptStep(
         *run("weather", "no"), ("not_found", r"no function 'no'. It has: get_weather, main\.")
@@ -110,7 +111,7 @@ FAILS = [
 
 
 @pytest.mark.requirement("P10", "P11")
-@pytest.mark.parametrize("step", [told(step) for step in FAILS])
+@pytest.mark.parametrize("step", [step_id(step) for step in FAILING_SCRIPTS])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
     script_server: ScriptServer, agent: PackCaller, step: ScriptStep
@@ -147,7 +148,7 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(
     script_server.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
     script_server.put("weather", "mine now", agent.tenant)
 
-    listed = {one["name"]: one for one in agent.call("script_list").value["scripts"]}
+    listed = {script["name"]: script for script in agent.call("script_list").value["scripts"]}
 
     assert sorted(listed) == [
         "binary",
@@ -218,7 +219,7 @@ def test_a_script_reaches_what_its_caller_reaches_and_no_more(script_server: Scr
     assert 'scope="files:read"' in (answer.field("www-authenticate") or "")
 
 
-CALLED = [
+CALLED_TOOLS = [
     ("asks", "denied", "needs a client that can do: elicitation"),
     ("answers_an_error", "internal", "not in this house"),
     ("no_such_tool", "not_found", "There is no tool named 'no_such_tool'"),
@@ -227,7 +228,9 @@ CALLED = [
 
 
 @pytest.mark.requirement("P10")
-@pytest.mark.parametrize(("tool", "kind", "says"), CALLED, ids=[row[0] for row in CALLED])
+@pytest.mark.parametrize(
+    ("tool", "kind", "says"), CALLED_TOOLS, ids=[row[0] for row in CALLED_TOOLS]
+)
 def test_what_a_called_tool_meets_is_an_outcome(
     agent: PackCaller, tool: str, kind: str, says: str
 ) -> None:

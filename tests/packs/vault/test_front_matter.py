@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gatepost_packs.vault.front_matter import MAX_BYTES, FrontMatterError, merged, split
 from tests.support.measuring import REFERENCE_S, each, slowness, steps
 
-READ = [
+READABLE_NOTES = [
     ("---\na: 1\n---\ntext", {"a": 1}, "text"),
     ("---\r\na: 1\r\n---\r\ntext", {"a": 1}, "text"),
     ("\ufeff---\na: ü\n---\n", {"a": "ü"}, ""),
@@ -35,7 +35,7 @@ READ = [
 
 
 @pytest.mark.requirement("P5")
-@each(("text", "values", "body"), READ, ids=[repr(r[0])[:40] for r in READ])
+@each(("text", "values", "body"), READABLE_NOTES, ids=[repr(r[0])[:40] for r in READABLE_NOTES])
 def test_front_matter_is_what_stands_between_two_lines(
     text: str, values: dict[str, object] | None, body: str
 ) -> None:
@@ -46,7 +46,7 @@ def test_front_matter_is_what_stands_between_two_lines(
     assert matter.raw + matter.body == text
 
 
-HOSTILE = [
+HOSTILE_HEADS = [
     ("not YAML", "a: [", "is not valid YAML at line "),
     ("a list", "- a", "does not consist of names and values"),
     ("a word", "word", "does not consist of names and values"),
@@ -69,7 +69,7 @@ HOSTILE = [
 
 
 @pytest.mark.requirement("P5")
-@each(("yaml", "says"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+@each(("yaml", "says"), [h[1:] for h in HOSTILE_HEADS], ids=[h[0] for h in HOSTILE_HEADS])
 def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
     """Nothing is run, nothing overflows, nothing is lost, and the model is told why."""
     text = f"---\n{yaml}\n---\nbody"
@@ -99,10 +99,12 @@ def test_a_long_text_costs_no_more_for_how_it_begins() -> None:
     assert steps(lambda: split(long)) == steps(lambda: split(short))
 
 
-BEFORE = "---\n# who\nname: Ada  # of course\n\ntags:\n  - a\n  - b\nday: 2024-01-31\n---\nbody"
+NOTE_BEFORE = (
+    "---\n# who\nname: Ada  # of course\n\ntags:\n  - a\n  - b\nday: 2024-01-31\n---\nbody"
+)
 
 CHANGES = [
-    ({}, BEFORE[:-4]),
+    ({}, NOTE_BEFORE[:-4]),
     (
         {"name": "Bob"},
         "---\n# who\nname: Bob\n\ntags:\n  - a\n  - b\nday: 2024-01-31\n---\n",
@@ -117,7 +119,7 @@ CHANGES = [
         "---\n# who\nname: Ada  # of course\n\ntags:\n  - a\n  - b\nday: 2024-02-01\n"
         "new:\n  x:\n  - 1\n  - null\n---\n",
     ),
-    ({"gone": None}, BEFORE[:-4]),
+    ({"gone": None}, NOTE_BEFORE[:-4]),
 ]
 
 
@@ -127,7 +129,7 @@ def test_what_is_not_changed_stays_as_it_was_written(
     changes: dict[str, object], after: str
 ) -> None:
     """Comments, order and spelling; null takes a property away."""
-    assert merged(split(BEFORE), changes) == after
+    assert merged(split(NOTE_BEFORE), changes) == after
 
 
 @pytest.mark.requirement("P5")
@@ -168,7 +170,7 @@ def test_what_could_not_be_read_again_is_not_written(
         merged(split(before), changes)
 
 
-VALUES = st.recursive(
+YAML_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
@@ -179,8 +181,8 @@ VALUES = st.recursive(
 
 @pytest.mark.requirement("P5")
 @given(
-    before=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
-    changes=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+    before=st.dictionaries(st.text(max_size=8), YAML_VALUES, max_size=4),
+    changes=st.dictionaries(st.text(max_size=8), YAML_VALUES, max_size=4),
 )
 def test_whatever_is_written_is_read_again(
     before: dict[str, object], changes: dict[str, object]

@@ -26,7 +26,7 @@ from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("P5")
 
-OLD = 1_700_000_000
+OLD_TIME = 1_700_000_000
 
 
 class VaultTestSettings:
@@ -58,7 +58,7 @@ class VaultTools:
             caller=a_caller(), request_id="1", workspace=space, services=tool_services
         )
 
-    def put(self, path: str, text: str, *, at: float = OLD) -> Path:
+    def put(self, path: str, text: str, *, at: float = OLD_TIME) -> Path:
         file = self.vault / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -106,7 +106,7 @@ async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTo
     assert len(secrets.read) == 600
     assert await secrets.search("word5") == ["f5/n5.md"]
     assert secrets.read == []
-    secrets.put("f0/n0.md", "unicorn", at=OLD + 1)
+    secrets.put("f0/n0.md", "unicorn", at=OLD_TIME + 1)
     assert await secrets.search("unicorn") == ["f0/n0.md"]
     assert secrets.read == ["f0/n0.md"]
     assert (await vault_list(secrets.ctx)).total == 600
@@ -118,7 +118,9 @@ async def test_the_next_search_finds_every_change_of_a_file(secrets: VaultTools)
     secrets.put("a/two.md", "pear")
     assert await secrets.search("apple") == ["a/one.md"]
 
-    os.utime(secrets.put("a/one.md", "grape #fruit"), (OLD, OLD))  # as long as before, as old
+    os.utime(
+        secrets.put("a/one.md", "grape #fruit"), (OLD_TIME, OLD_TIME)
+    )  # as long as before, as old
     assert await secrets.search("apple") == []
     assert await secrets.search("grape", tag="fruit") == ["a/one.md"]
     assert (await vault_read(secrets.ctx, "two")).backlinks == []
@@ -139,7 +141,7 @@ async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: VaultToo
     assert await secrets.search("apple") == ["one.md"]
     assert await secrets.search("apple") == ["one.md"]
     assert secrets.read == ["one.md"]
-    secrets.put("one.md", "apple", at=OLD)
+    secrets.put("one.md", "apple", at=OLD_TIME)
     await secrets.search("apple")
     await secrets.search("apple")
     assert secrets.read == []
@@ -204,7 +206,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
 
     hits = await vault_search(secrets.ctx, "word59")
     listed = await vault_list(secrets.ctx)
-    secrets.put("n00.md", "fresh " + " ".join(f"new{n}" for n in range(100_000)), at=OLD + 5)
+    secrets.put("n00.md", "fresh " + " ".join(f"new{n}" for n in range(100_000)), at=OLD_TIME + 5)
     stale = await secrets.search("word0")
 
     assert hits.hits == []
@@ -218,13 +220,13 @@ async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None
     """Each has its own, beside its own workspace."""
     spaces = Workspaces(tmp_path)
     tenants = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
-    for one in tenants:
-        one.put("same.md", f"apple of {one.vault.parent.name}")
+    for tenant in tenants:
+        tenant.put("same.md", f"apple of {tenant.vault.parent.name}")
 
-    found = await asyncio.gather(*(one.search("apple") for one in tenants))
+    results = await asyncio.gather(*(tenant.search("apple") for tenant in tenants))
 
-    assert found == [["same.md"], ["same.md"]]
-    assert all(one.index.is_file() for one in tenants)
+    assert results == [["same.md"], ["same.md"]]
+    assert all(tenant.index.is_file() for tenant in tenants)
     spaces.close()
 
 
@@ -234,11 +236,11 @@ async def test_many_searches_at_once_read_each_note_once(secrets: VaultTools) ->
         secrets.put(f"n{number}.md", f"word{number}")
     secrets.read.clear()
 
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(vault_search(secrets.ctx, f"word{number}") for number in range(8))
     )
 
-    assert [len(one.hits) for one in found] == [1] * 8
+    assert [len(result.hits) for result in results] == [1] * 8
     assert len(secrets.read) == 50
 
 
@@ -264,7 +266,7 @@ async def test_the_loop_goes_on_while_an_index_is_made(secrets: VaultTools) -> N
 AUDITS: list[Any] = []
 sys.addaudithook(lambda event, args: [hook(event, args) for hook in AUDITS] and None)
 
-OTHER = """
+OTHER_PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from tests.packs.vault.test_index import VaultTools
@@ -289,15 +291,15 @@ async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path
         secrets.put(f"n{number}.md", f"common word{number}")
     others = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", OTHER, str(tmp_path), name),
+            *(sys.executable, "-c", OTHER_PROGRAM, str(tmp_path), name),
             env=python_environment(),
             stderr=asyncio.subprocess.PIPE,
         )
         for name in ("left", "right")
     ]
     for other in others:
-        _, said = await asyncio.wait_for(other.communicate(), 60)
-        assert other.returncode == 0, said.decode()
+        _, output = await asyncio.wait_for(other.communicate(), 60)
+        assert other.returncode == 0, output.decode()
 
     assert await secrets.search("leftword3") == ["left/n3.md"]
     assert (await vault_list(secrets.ctx)).total == 108
@@ -315,11 +317,11 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
         for path, text, at in (("a.md", "old", 1), ("a.md", "new", 2), ("b.md", "new", 2))
     )
     index.put({}, [old])
-    known = index.known()
+    notes = index.known()
     index.put(index.known(), [new, fresh])
 
-    assert index.behind(known, [old.item]) == []
-    assert index.put(known, [old])
+    assert index.behind(notes, [old.item]) == []
+    assert index.put(notes, [old])
     assert index.behind(index.known(), [new.item, fresh.item]) == []
 
 
@@ -344,15 +346,15 @@ async def test_a_search_sees_one_state_while_notes_are_written(
     secrets.put("one.md", "apple before")
     assert await secrets.search("apple") == ["one.md"]
 
-    def meanwhile(*found: Any) -> Any:
+    def meanwhile(*results: Any) -> Any:
         if not written.is_set():
             written.set()
-            secrets.put("one.md", "apple after", at=OLD + 1)
+            secrets.put("one.md", "apple after", at=OLD_TIME + 1)
             other = asyncio.run_coroutine_threadsafe(secrets.search("after"), loop)
             # It waits for this search, or is done with it: both are no reason to fail.
             concurrent.futures.wait([other], timeout=0.5)
             others.append(other)
-        return hits(*found)
+        return hits(*results)
 
     others: list[concurrent.futures.Future[list[str]]] = []
     monkeypatch.setattr(lookup, "_hits", meanwhile)
@@ -370,12 +372,12 @@ async def test_searches_and_writes_at_once_all_succeed(secrets: VaultTools) -> N
     async def write() -> None:
         for step in range(1, 25):
             for number in range(8):
-                secrets.put(f"n{number}.md", f"apple {step}", at=OLD + step)
+                secrets.put(f"n{number}.md", f"apple {step}", at=OLD_TIME + step)
             await secrets.search(str(step))
 
     async def search() -> None:
         for _ in range(40):
-            found = await secrets.search("apple", limit=20)
-            assert len(set(found)) == len(found) <= 8
+            result = await secrets.search("apple", limit=20)
+            assert len(set(result)) == len(result) <= 8
 
     await asyncio.gather(write(), search(), search())

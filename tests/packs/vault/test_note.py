@@ -85,9 +85,9 @@ LINKS = [
 @each(("text", "links"), LINKS, ids=[repr(t[0])[:40] for t in LINKS])
 def test_a_note_has_links(text: str, links: list[tuple[object, ...]]) -> None:
     """Wiki links, embeds and Markdown links within the vault, in the order of the text."""
-    found = read_note("Note.md", text).links
+    note_links = read_note("Note.md", text).links
 
-    assert [(x.target, x.heading, x.text, x.embed, x.relative) for x in found] == links
+    assert [(x.target, x.heading, x.text, x.embed, x.relative) for x in note_links] == links
 
 
 @pytest.mark.requirement("P5")
@@ -128,7 +128,7 @@ def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
 
 @pytest.mark.requirement("P5")
 @pytest.mark.parametrize(
-    ("link", "found"),
+    ("link", "expected"),
     [
         ("note", ["note.md", "a/Note.md", "b/c/note.md"]),
         ("NOTE.md", ["note.md", "a/Note.md", "b/c/note.md"]),
@@ -139,11 +139,11 @@ def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
         ("cafe\u0301", ["Caf\u00e9.md"]),
     ],
 )
-def test_of_several_notes_the_shortest_path_is_meant(link: str, found: list[str]) -> None:
+def test_of_several_notes_the_shortest_path_is_meant(link: str, expected: list[str]) -> None:
     """A note at exactly that path comes first; case and the form of accents do not matter."""
     paths = ["b/c/note.md", "a/Note.md", "note.md", "x.png", "Caf\u00e9.md"]
 
-    assert chosen(key_of(link), paths) == found
+    assert chosen(key_of(link), paths) == expected
 
 
 @pytest.mark.requirement("P5")
@@ -155,7 +155,7 @@ def test_a_relative_path_stays_in_the_vault() -> None:
     assert keys_of("a/B/C.md") == ["a/b/c", "b/c", "c"]
 
 
-GROWING = {
+GROWING_TEXTS = {
     "brackets": "[",
     "double brackets": "[[",
     "ticks": "`",
@@ -177,7 +177,7 @@ GROWING = {
 
 
 @pytest.mark.requirement("P5")
-@each("piece", GROWING.values(), ids=GROWING)
+@each("piece", GROWING_TEXTS.values(), ids=GROWING_TEXTS)
 def test_no_text_takes_long(piece: str) -> None:
     """Half a megabyte of the same is read, in steps that only add up."""
     small, large = piece * 1_500, piece * 15_000
@@ -210,8 +210,8 @@ def test_links_and_tags_are_found_wherever_a_long_text_is_searched_in_steps() ->
 async def test_a_long_note_delays_no_other_call(unit: str) -> None:
     """A search that finds nothing would keep the interpreter to itself to the end of the text."""
     text = (unit * (3_900_000 // len(unit))) + "`"
-    held, limit = await shortest_hold(lambda: asyncio.to_thread(read_note, "n.md", text), HOLD_S)
-    assert held < limit
+    hold_s, limit = await shortest_hold(lambda: asyncio.to_thread(read_note, "n.md", text), HOLD_S)
+    assert hold_s < limit
 
 
 def test_a_note_is_read_up_to_a_limit() -> None:

@@ -33,9 +33,9 @@ def test_a_setting_that_cannot_work_is_found_before_it_is_used(
     settings: dict[str, Any], faults: list[str]
 ) -> None:
     """By `gatepost check`, with what would work."""
-    found = list(msgspec.convert(settings, VaultSettings).faults())
+    problems = list(msgspec.convert(settings, VaultSettings).faults())
 
-    assert [fault.setting for fault in found] == faults
+    assert [fault.setting for fault in problems] == faults
 
 
 @pytest.mark.parametrize(

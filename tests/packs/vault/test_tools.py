@@ -11,8 +11,8 @@ from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest
 
 pytestmark = pytest.mark.requirement("P5")
 
-OLD = 1_700_000_000
-WHEN = "2023-11-14T22:13:20+00:00"
+OLD_TIME = 1_700_000_000
+OLD_TIME_TEXT = "2023-11-14T22:13:20+00:00"
 
 NOTES = {
     "Home.md": "---\ntags: [start]\naliases: [Front page]\n---\n# Welcome\nSee [[Plan]] and "
@@ -30,7 +30,7 @@ def filled(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
     for path, text in notes.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
         (vault / path).write_text(text)
-        os.utime(vault / path, (OLD, OLD))
+        os.utime(vault / path, (OLD_TIME, OLD_TIME))
     return vault
 
 
@@ -57,7 +57,7 @@ def test_a_note_is_read_with_all_that_belongs_to_it(agent: PackCaller) -> None:
             {"target": "Missing#Part", "path": None, "text": "", "embed": False},
         ],
         "backlinks": [{"path": "/vault/Ideas/Plan.md", "title": "Plan"}],
-        "modified": WHEN,
+        "modified": OLD_TIME_TEXT,
         "truncated": False,
         "remarks": [],
     }
@@ -71,7 +71,7 @@ class NoteLookup(NamedTuple):
     remark: str = ""
 
 
-NAMED = [
+NOTE_LOOKUPS = [
     NoteLookup("/vault/Plan.md", "Plan.md"),
     NoteLookup("Plan", "Plan.md", "2 notes are called 'Plan'.* the shortest path.*Ideas/Plan.md"),
     NoteLookup("[[Plan]]", "Plan.md", "2 notes are called 'Plan'"),
@@ -86,7 +86,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("named", NAMED, ids=[named.path for named in NAMED])
+@pytest.mark.parametrize("named", NOTE_LOOKUPS, ids=[named.path for named in NOTE_LOOKUPS])
 @by_mcp
 def test_a_note_is_found_by_what_it_is_called(agent: PackCaller, named: NoteLookup) -> None:
     """By path, name, link or alias; of several the shortest path, and it says so."""
@@ -132,31 +132,31 @@ class Written(NamedTuple):
     remark: str = ""
 
 
-FRONT = "---\n# mine\na: 1\nday: 2024-01-31\n---\n"
+FRONT_MATTER = "---\n# mine\na: 1\nday: 2024-01-31\n---\n"
 
-WRITES = [
+WRITE_CASES = [
     Written(None, {"content": "x\n"}, "x\n"),
     Written(None, {"content": "x", "front_matter": {"a": [1]}}, "---\na:\n- 1\n---\nx"),
     Written(None, {"content": "x", "append": True}, "x"),
     Written("old", {"content": "x"}, "x"),
-    Written(f"{FRONT}old", {"content": "x"}, f"{FRONT}x"),
-    Written(f"{FRONT}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
+    Written(f"{FRONT_MATTER}old", {"content": "x"}, f"{FRONT_MATTER}x"),
+    Written(f"{FRONT_MATTER}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
     Written(
-        f"{FRONT}old",
+        f"{FRONT_MATTER}old",
         {"content": "---\nb: [\n---\nx"},
-        f"{FRONT}---\nb: [\n---\nx",
+        f"{FRONT_MATTER}---\nb: [\n---\nx",
         "not valid YAML",
     ),
     Written(
-        f"{FRONT}old",
+        f"{FRONT_MATTER}old",
         {"content": "x", "front_matter": {"a": None, "b": "c"}},
         "---\n# mine\nday: 2024-01-31\nb: c\n---\nx",
     ),
-    Written(f"{FRONT}old", {"content": "x", "front_matter": {}}, f"{FRONT}x"),
-    Written(f"{FRONT}old", {"content": "x", "append": True}, f"{FRONT}old\nx"),
+    Written(f"{FRONT_MATTER}old", {"content": "x", "front_matter": {}}, f"{FRONT_MATTER}x"),
+    Written(f"{FRONT_MATTER}old", {"content": "x", "append": True}, f"{FRONT_MATTER}old\nx"),
     Written("old\n", {"content": "---\nb: 2\n---\n", "append": True}, "old\n---\nb: 2\n---\n"),
     Written(
-        f"{FRONT}old\n",
+        f"{FRONT_MATTER}old\n",
         {"content": "x", "append": True, "front_matter": {"a": 2}},
         "---\n# mine\na: 2\nday: 2024-01-31\n---\nold\nx",
     ),
@@ -165,7 +165,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("case", WRITES, ids=[str(n) for n in range(len(WRITES))])
+@pytest.mark.parametrize("case", WRITE_CASES, ids=[str(n) for n in range(len(WRITE_CASES))])
 @by_mcp
 def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Written) -> None:
     """The call replaces or appends text, and leaves properties that it does not name."""
@@ -198,7 +198,12 @@ def test_notes_are_listed(agent: PackCaller) -> None:
     ]
     assert (whole["total"], whole["remarks"]) == (4, [])
     assert page["notes"] == [
-        {"path": "/vault/Ideas/Plan.md", "title": "Plan", "tags": ["todo"], "modified": WHEN}
+        {
+            "path": "/vault/Ideas/Plan.md",
+            "title": "Plan",
+            "tags": ["todo"],
+            "modified": OLD_TIME_TEXT,
+        }
     ]
     assert page["total"] == 4
     assert [note["title"] for note in folder["notes"]] == ["Plan", "Rechnung"]
@@ -291,7 +296,7 @@ class VaultFailure(NamedTuple):
     says: str
 
 
-FAILS = [
+FAILING_CALLS = [
     VaultFailure(
         "vault_read",
         {"path": "Hom"},
@@ -338,7 +343,9 @@ FAILS = [
 ]
 
 
-@pytest.mark.parametrize("case", FAILS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILS)])
+@pytest.mark.parametrize(
+    "case", FAILING_CALLS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILING_CALLS)]
+)
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, case: VaultFailure) -> None:
     """In the words of the vault; nothing of the machine's own paths."""
@@ -370,13 +377,13 @@ def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_notes_never_meet(server: PackServer, protocol: Any) -> None:
     """Reading, searching and links lead only to the caller's own notes."""
-    one, other = server.agent(protocol), server.agent(protocol)
-    for agent in (one, other):
+    first, other = server.agent(protocol), server.agent(protocol)
+    for agent in (first, other):
         agent.call("vault_write", path="Same", content=f"Of {agent.tenant} [[Same]]")
     other.call("vault_write", path="Only", content="[[Same]] xyzzy")
 
-    assert one.call("vault_read", path="Same").value["content"] == f"Of {one.tenant} [[Same]]"
-    assert one.call("vault_read", path="Same").value["backlinks"] == []
-    assert one.call("vault_search", query="xyzzy").value["hits"] == []
-    assert one.call("vault_list").value["total"] == 1
-    assert one.call("vault_read", path=f"../../{other.tenant}/vault/Only").failure is not None
+    assert first.call("vault_read", path="Same").value["content"] == f"Of {first.tenant} [[Same]]"
+    assert first.call("vault_read", path="Same").value["backlinks"] == []
+    assert first.call("vault_search", query="xyzzy").value["hits"] == []
+    assert first.call("vault_list").value["total"] == 1
+    assert first.call("vault_read", path=f"../../{other.tenant}/vault/Only").failure is not None

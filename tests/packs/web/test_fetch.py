@@ -46,7 +46,7 @@ def answer(text: str, url: str = f"{SITE}/a/b", title: str = "", **more: Any) ->
     return usual | more
 
 
-WORKS = {
+FETCH_CASES = {
     "markdown": FetchCase({"/a/b": says(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
     "text": FetchCase(
         {"/a/b": says(ARTICLE)},
@@ -105,11 +105,11 @@ WORKS = {
 
 
 @pytest.mark.requirement("P9")
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", FETCH_CASES)
 @by_mcp
 def test_a_page_is_answered_as_text(agent: PackCaller, world: Internet, name: str) -> None:
     """Title, where it was, its text, and whether there is more."""
-    case = WORKS[name]
+    case = FETCH_CASES[name]
     world.site.pages |= case.pages
 
     reply = agent.call("web_fetch", url=f"{SITE}/a/b", **case.arguments)
@@ -117,7 +117,7 @@ def test_a_page_is_answered_as_text(agent: PackCaller, world: Internet, name: st
     assert (reply.failure, reply.value) == (None, case.answer)
 
 
-FAILS = {
+FAILING_FETCHES = {
     "404": FetchCase({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
     "410": FetchCase({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
     "401": FetchCase({"/a/b": says("", status=401)}, {}, ("denied", "without signing in")),
@@ -168,11 +168,11 @@ FAILS = {
 
 
 @pytest.mark.requirement("P9")
-@pytest.mark.parametrize("name", FAILS)
+@pytest.mark.parametrize("name", FAILING_FETCHES)
 @by_rest
 def test_a_failure_says_what_would_work(agent: PackCaller, world: Internet, name: str) -> None:
     """In a sentence for a model."""
-    case = FAILS[name]
+    case = FAILING_FETCHES[name]
     world.site.pages |= case.pages
     kind, message = case.answer
 

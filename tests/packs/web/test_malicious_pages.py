@@ -19,7 +19,7 @@ from tests.support.measuring import each
 URL = "https://www.web.test/"
 
 # Each grows with its number, and would break a reader that recurses or looks back.
-GROWING = {
+GROWING_PAGES = {
     "nested div": lambda n: "<div>" * n,
     "nested div with text": lambda n: "<div>" * n + "x",
     "nested b": lambda n: "<b>" * n + "x",
@@ -77,10 +77,10 @@ def read(source: str, *, markdown: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("P9")
-@each("name", GROWING)
+@each("name", GROWING_PAGES)
 def test_a_heap_of_it_is_read(name: str) -> None:
     """Within the worker's limits of time and memory, in both forms, and no longer than may be."""
-    grow = GROWING[name]
+    grow = GROWING_PAGES[name]
     source = grow(60_000 // max(len(grow(2)) - len(grow(1)), 1))
     with worker_limits():
         for markdown in (True, False):

@@ -71,31 +71,43 @@ def test_text_has_no_markup() -> None:
     assert read(html, markdown=False)["text"] == "a\n\nb c\n\n- d\n\ne\tf"
 
 
-LONG = "x" * 300
+LONG_TEXT = "x" * 300
 
-CHOICES = [
+CONTENT_CHOICES = [
     # page, what of it is read
-    (f"<nav>a</nav><p>{LONG}<footer>c</footer>", LONG),
-    (f"<header>a</header><aside>b</aside><p>{LONG}", LONG),
-    (f"<div role=navigation>a</div><p>{LONG}<div role=search>b", LONG),
-    (f"<p>a<main>{LONG}</main><p>b", LONG),
-    (f"<p>a<div role=main>{LONG}</div><p>b", LONG),
-    (f"<p>a<main>b</main><article>{LONG}</article><p>c", LONG),
-    (f"<article><header>a</header>{LONG}</article>c", f"a\n\n{LONG}"),
-    (f"<article>{LONG}</article><article>{LONG}</article>", f"{LONG}\n\n{LONG}"),
-    (f"<p>{LONG}<script>a</script><style>b</style><noscript>c</noscript><svg>d</svg>", LONG),
-    (f"<p>{LONG}<select><option>a</select><button>b</button><textarea>c</textarea>", LONG),
-    (f"<p>{LONG}<p hidden>a<p aria-hidden=true>b<p style='color:red;DISPLAY : none'>c", LONG),
-    (f"<p>{LONG}<template><p>a</template><!-- b --><![CDATA[c]]><?d?>", LONG),
-    (f"<script>var a = '<p>b</p>'</script ><p>{LONG}", LONG),
-    (f"<p>{LONG}<nav>a", LONG),
-    (f"<p>{LONG}\U000e0041\x1b[31m\x00", LONG + r"\[31m"),
+    (f"<nav>a</nav><p>{LONG_TEXT}<footer>c</footer>", LONG_TEXT),
+    (f"<header>a</header><aside>b</aside><p>{LONG_TEXT}", LONG_TEXT),
+    (f"<div role=navigation>a</div><p>{LONG_TEXT}<div role=search>b", LONG_TEXT),
+    (f"<p>a<main>{LONG_TEXT}</main><p>b", LONG_TEXT),
+    (f"<p>a<div role=main>{LONG_TEXT}</div><p>b", LONG_TEXT),
+    (f"<p>a<main>b</main><article>{LONG_TEXT}</article><p>c", LONG_TEXT),
+    (f"<article><header>a</header>{LONG_TEXT}</article>c", f"a\n\n{LONG_TEXT}"),
+    (
+        f"<article>{LONG_TEXT}</article><article>{LONG_TEXT}</article>",
+        f"{LONG_TEXT}\n\n{LONG_TEXT}",
+    ),
+    (
+        f"<p>{LONG_TEXT}<script>a</script><style>b</style><noscript>c</noscript><svg>d</svg>",
+        LONG_TEXT,
+    ),
+    (
+        f"<p>{LONG_TEXT}<select><option>a</select><button>b</button><textarea>c</textarea>",
+        LONG_TEXT,
+    ),
+    (
+        f"<p>{LONG_TEXT}<p hidden>a<p aria-hidden=true>b<p style='color:red;DISPLAY : none'>c",
+        LONG_TEXT,
+    ),
+    (f"<p>{LONG_TEXT}<template><p>a</template><!-- b --><![CDATA[c]]><?d?>", LONG_TEXT),
+    (f"<script>var a = '<p>b</p>'</script ><p>{LONG_TEXT}", LONG_TEXT),
+    (f"<p>{LONG_TEXT}<nav>a", LONG_TEXT),
+    (f"<p>{LONG_TEXT}\U000e0041\x1b[31m\x00", LONG_TEXT + r"\[31m"),
     ("<nav>only a menu is here, and more of it</nav>", "only a menu is here, and more of it"),
 ]
 
 
 @pytest.mark.requirement("P9")
-@each(("html", "text"), CHOICES, ids=[str(n) for n in range(len(CHOICES))])
+@each(("html", "text"), CONTENT_CHOICES, ids=[str(n) for n in range(len(CONTENT_CHOICES))])
 def test_the_main_content_is_what_a_reader_came_for(html: str, text: str) -> None:
     """Without what stands around it, and without what only programs see."""
     assert read(html)["text"] == text

@@ -12,38 +12,38 @@ from gatepost_packs.web.robots import (
 from gatepost_packs.web.robots_worker import answer
 from tests.support.measuring import each
 
-ALL = "User-agent: *\n"
+EVERY_AGENT = "User-agent: *\n"
 
 RULES = [
     # rules, path, whether it may be asked for
     ("", "/", True),
     ("Disallow: /", "/a", True),
-    (ALL + "Disallow: /", "/a", False),
-    (ALL + "Disallow:", "/a", True),
-    (ALL + "Disallow: /a", "/b", True),
-    (ALL + "Disallow: /a", "/ab", False),
-    (ALL + "Disallow: /a\nAllow: /a/b", "/a/b/c", True),
-    (ALL + "Allow: /a\nDisallow: /a", "/a", True),
-    (ALL + "Disallow: /*.gif$", "/x/y.gif", False),
-    (ALL + "Disallow: /*.gif$", "/x/y.gif?z", True),
-    (ALL + "Disallow: /a*b*c", "/axxbyyc/d", False),
-    (ALL + "Disallow: /a*b*c$", "/abcbc", False),
-    (ALL + "Disallow: /a$", "/a", False),
-    (ALL + "Disallow: /a$", "/ab", True),
-    (ALL + "Disallow: /ab$*", "/ab$", False),
-    (ALL + "Disallow: /p?q=", "/p?q=1", False),
-    (ALL + "Disallow: /ü", "/%C3%BC", False),
-    (ALL + "Disallow: /%7Ea", "/~a", False),
-    (ALL + "Disallow: /a%2Fb", "/a/b", True),
-    (ALL + "Disallow: /a%2fb", "/a%2Fb", False),
-    ("User-agent: gatepost\nDisallow: /a\n" + ALL + "Disallow: /", "/b", True),
+    (EVERY_AGENT + "Disallow: /", "/a", False),
+    (EVERY_AGENT + "Disallow:", "/a", True),
+    (EVERY_AGENT + "Disallow: /a", "/b", True),
+    (EVERY_AGENT + "Disallow: /a", "/ab", False),
+    (EVERY_AGENT + "Disallow: /a\nAllow: /a/b", "/a/b/c", True),
+    (EVERY_AGENT + "Allow: /a\nDisallow: /a", "/a", True),
+    (EVERY_AGENT + "Disallow: /*.gif$", "/x/y.gif", False),
+    (EVERY_AGENT + "Disallow: /*.gif$", "/x/y.gif?z", True),
+    (EVERY_AGENT + "Disallow: /a*b*c", "/axxbyyc/d", False),
+    (EVERY_AGENT + "Disallow: /a*b*c$", "/abcbc", False),
+    (EVERY_AGENT + "Disallow: /a$", "/a", False),
+    (EVERY_AGENT + "Disallow: /a$", "/ab", True),
+    (EVERY_AGENT + "Disallow: /ab$*", "/ab$", False),
+    (EVERY_AGENT + "Disallow: /p?q=", "/p?q=1", False),
+    (EVERY_AGENT + "Disallow: /ü", "/%C3%BC", False),
+    (EVERY_AGENT + "Disallow: /%7Ea", "/~a", False),
+    (EVERY_AGENT + "Disallow: /a%2Fb", "/a/b", True),
+    (EVERY_AGENT + "Disallow: /a%2fb", "/a%2Fb", False),
+    ("User-agent: gatepost\nDisallow: /a\n" + EVERY_AGENT + "Disallow: /", "/b", True),
     ("User-agent: GatePost/2.0\nDisallow: /a\n", "/a", False),
     ("User-agent: gatepostbot\nDisallow: /\n", "/a", True),
     ("User-agent: x\nUser-agent: gatepost\nDisallow: /a", "/a", False),
     ("User-agent: x\nDisallow: /\nUser-agent: gatepost\nAllow: /", "/a", True),
     ("User-agent: gatepost\nDisallow: /a\nUser-agent: gatepost\nDisallow: /b", "/b", False),
     (" user-AGENT :* # all\r\n disallow : /a # x\r\n", "/a", False),
-    ("Sitemap: x\nCrawl-delay: 9\n" + ALL + "nonsense\nDisallow: /a", "/a", False),
+    ("Sitemap: x\nCrawl-delay: 9\n" + EVERY_AGENT + "nonsense\nDisallow: /a", "/a", False),
 ]
 
 
@@ -87,5 +87,5 @@ def test_long_rules_take_the_place_of_others() -> None:
         cache.put(("acme", f"https://{number}"), long)
         cache.put(("acme", f"https://{number}"), long)
 
-    kept = [number for number in range(4) if cache.get(("acme", f"https://{number}"))[0]]
-    assert kept == [1, 2, 3]
+    numbers = [number for number in range(4) if cache.get(("acme", f"https://{number}"))[0]]
+    assert numbers == [1, 2, 3]

@@ -11,14 +11,16 @@ from gatepost import OutboundReply, ToolFailure
 from gatepost_packs.web import tools
 
 REPLY = OutboundReply(200, {"content-type": "text/html"}, b"<p>x", False, "https://www.web.test/")
-ENDLESS = "def answer(question):\n    while True: pass\n"
-HUNGRY = "def answer(question):\n    return bytearray(8_000_000_000)\n"
-TALKATIVE = "def answer(question):\n    return 'x' * 50_000_000\n"
+ENDLESS_PROGRAM = "def answer(question):\n    while True: pass\n"
+HUNGRY_PROGRAM = "def answer(question):\n    return bytearray(8_000_000_000)\n"
+TALKATIVE_PROGRAM = "def answer(question):\n    return 'x' * 50_000_000\n"
 
 
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize(
-    "program", [ENDLESS, HUNGRY, TALKATIVE], ids=["endless", "hungry", "talkative"]
+    "program",
+    [ENDLESS_PROGRAM, HUNGRY_PROGRAM, TALKATIVE_PROGRAM],
+    ids=["endless", "hungry", "talkative"],
 )
 async def test_a_page_that_breaks_the_worker_is_refused(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -28,7 +30,7 @@ async def test_a_page_that_breaks_the_worker_is_refused(
     worker.write_text(program, encoding="utf-8")
     with monkeypatch.context() as patched:
         patched.setattr(tools, "PAGE_WORKER", worker)
-        if program == ENDLESS:
+        if program == ENDLESS_PROGRAM:
             patched.setattr(tools, "READ_S", 1.0)
         with pytest.raises(ToolFailure, match="too much time or memory"):
             await tools._read("acme", REPLY, "markdown")

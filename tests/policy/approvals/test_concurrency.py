@@ -17,7 +17,7 @@ from tests.support.runners import (
     failure_kind,
 )
 
-WHATS = ("a", "b", "c")
+ARGUMENT_VALUES = ("a", "b", "c")
 
 
 async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
@@ -25,7 +25,7 @@ async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
     kinds = []
     for _ in range(6):
         client = {"client": WaitingClient()} if dice.random() < 0.5 else {}
-        outcome = await replica.call(what=dice.choice(WHATS), **client)  # type: ignore[arg-type]
+        outcome = await replica.call(what=dice.choice(ARGUMENT_VALUES), **client)  # type: ignore[arg-type]
         kinds.append(failure_kind(outcome))
         await asyncio.sleep(0)
     return kinds
@@ -55,16 +55,16 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
     dice, over = random.Random(seed), asyncio.Event()
     people = [asyncio.create_task(person(each, dice, over)) for each in replicas]
     async with asyncio.timeout(30):
-        said = await asyncio.gather(*(agent(replicas[at % 2], dice) for at in range(6)))
+        answers = await asyncio.gather(*(agent(replicas[at % 2], dice) for at in range(6)))
     over.set()
     await asyncio.gather(*people)
 
-    kinds = {one for several in said for one in several}
+    kinds = {outcome for several in answers for outcome in several}
     assert kinds <= {"", "approval_pending", "denied", "conflict"}
-    states = [one.state for one in await replicas[0].service.history(ACME, most=500)]
+    states = [request.state for request in await replicas[0].service.history(ACME, most=500)]
     assert sum(deployment.effects.values()) == states.count("used")
-    told = [one.what for one in deployment.changes]
-    assert told.count("used") == states.count("used")
+    effects = [change.what for change in deployment.changes]
+    assert effects.count("used") == states.count("used")
 
 
 async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: Records) -> None:
@@ -77,4 +77,4 @@ async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: R
     outcomes = await asyncio.gather(*(replicas[at % 2].call(what="a") for at in range(20)))
 
     assert deployment.effects["a"] == 4
-    assert {failure_kind(one) for one in outcomes} <= {"", "approval_pending", "conflict"}
+    assert {failure_kind(outcome) for outcome in outcomes} <= {"", "approval_pending", "conflict"}

@@ -21,7 +21,7 @@ def rule(**settings: Any) -> dict[str, Any]:
     return {"rules": [{"tools": ["whoami"], **settings}]}
 
 
-FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
+CONFIG_CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({}, []),
     "what is right": (
         {
@@ -80,15 +80,15 @@ def secrets() -> None:
 
 
 @pytest.mark.requirement("A7")
-@pytest.mark.parametrize(("settings", "ids"), FOUND.values(), ids=FOUND)
+@pytest.mark.parametrize(("settings", "ids"), CONFIG_CASES.values(), ids=CONFIG_CASES)
 def test_what_is_found(idp: Idp, settings: dict[str, Any], ids: list[str]) -> None:
     """Each problem once, by its id, and no value of a secret in its text."""
     problems = check_problems([issuer_settings(idp, roles=ROLES)], approvals=settings)
 
-    assert [one.id for one in problems if "approvals" in (one.setting or "")] == ids
-    told = " ".join(f"{one.message} {one.hint}" for one in problems)
-    assert "hunter2" not in told
-    assert SECRET not in told
+    assert [problem.id for problem in problems if "approvals" in (problem.setting or "")] == ids
+    text = " ".join(f"{problem.message} {problem.hint}" for problem in problems)
+    assert "hunter2" not in text
+    assert SECRET not in text
 
 
 def test_calls_that_only_the_command_line_can_approve(idp: Idp) -> None:
@@ -96,9 +96,9 @@ def test_calls_that_only_the_command_line_can_approve(idp: Idp) -> None:
     settings = {"require": ["whoami"]}
 
     [problem] = [
-        one
-        for one in check_problems([issuer_settings(idp)], approvals=settings)
-        if one.setting == "approvals"
+        problem
+        for problem in check_problems([issuer_settings(idp)], approvals=settings)
+        if problem.setting == "approvals"
     ]
 
     assert problem.id == "config.W082"

@@ -17,7 +17,7 @@ def test_a_tool_that_needs_no_approval_costs_one_lookup() -> None:
     """However many rules there are for others; nothing is awaited, decoded or asked."""
     rules = [{"tools": ["put"], "when": f"arguments.amount > {number}"} for number in range(50)]
     replica = ApprovalDeployment(rules=rules, require=["look"]).replica()
-    [stage] = [one for one in replica.stages if type(one).__name__ == "ApprovalStage"]
+    [stage] = [stage for stage in replica.stages if type(stage).__name__ == "ApprovalStage"]
     call = Call(caller=ALICE, name="act", arguments=b"{}", request_id="r")
     offer, answered = replica.tools["act"], object()
 

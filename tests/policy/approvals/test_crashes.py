@@ -16,8 +16,8 @@ from tests.support.measuring import eventually
 
 WITHIN_S = 240.0
 """The longest pause between two attempts, and the time for which a message is left to its taker."""
-MANY = 12
-REFUSED = 4
+PAYMENT_COUNT = 12
+REFUSED_COUNT = 4
 """Attempts that fail at first: with five for each message, none is given up for them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a dead server's lease: 20 s each
@@ -45,26 +45,28 @@ def servers(
 def heard(servers: ApprovalServers) -> Counter[str]:
     """Return how often the listener took each message about a request, by message id."""
     taken = [*servers.listener.got]
-    return Counter(one.headers["webhook-id"] for one in taken if "requested" in one.event["type"])
+    return Counter(
+        message.headers["webhook-id"] for message in taken if "requested" in message.event["type"]
+    )
 
 
 def same(servers: ApprovalServers) -> None:
     """Check that every message that came twice, taken or not, had the same content."""
     bodies: dict[str, set[bytes]] = {}
-    for one in [*servers.listener.tried]:
-        assert one.event  # verifies the signature
-        bodies.setdefault(one.headers["webhook-id"], set()).add(one.body)
-    assert {len(said) for said in bodies.values()} == {1}
+    for message in [*servers.listener.tried]:
+        assert message.event  # verifies the signature
+        bodies.setdefault(message.headers["webhook-id"], set()).add(message.body)
+    assert {len(body) for body in bodies.values()} == {1}
 
 
-def asked(servers: ApprovalServers, at: int, to: str) -> None:
+def request_payment(servers: ApprovalServers, at: int, to: str) -> None:
     """Ask one of the servers for a payment; return when it has answered, before any webhook."""
     servers.listener.refusing = servers.listener.refused + 10**6
     status, body = servers.rest(at, servers.token(subject=to), to=to)
     assert (status, body["error"]) == (503, "approval_pending")
 
 
-def told(servers: ApprovalServers, before: int) -> None:
+def deliver_messages(servers: ApprovalServers, before: int) -> None:
     """Let the listener take messages; wait for one more than *before*."""
     servers.listener.refusing = 0
     eventually(lambda: len(heard(servers)) == before + 1, within=WITHIN_S)
@@ -75,10 +77,10 @@ def told(servers: ApprovalServers, before: int) -> None:
 def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers) -> None:
     """The other server knew of neither the request nor the message."""
     before = len(heard(servers))
-    asked(servers, 1, to="ivy")
+    request_payment(servers, 1, to="ivy")
     servers.kill(1)
 
-    told(servers, before)
+    deliver_messages(servers, before)
 
     servers.restart(1)
 
@@ -87,12 +89,12 @@ def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers
 def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalServers) -> None:
     """No server runs meanwhile, so only the database knows which messages are still to be sent."""
     before = len(heard(servers))
-    asked(servers, 0, to="joe")
+    request_payment(servers, 0, to="joe")
     for number in (0, 1):
         servers.kill(number)
     servers.restart(0)
 
-    told(servers, before)
+    deliver_messages(servers, before)
 
     servers.restart(1)
 
@@ -100,21 +102,21 @@ def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalSe
 def test_what_two_servers_tell_arrives_and_is_known_again(servers: ApprovalServers) -> None:
     """One message for each request, though both look, and what is tried again is the same."""
     before, tried = heard(servers), len(servers.listener.tried)
-    servers.listener.refusing = servers.listener.refused + REFUSED
-    for number in range(MANY):
+    servers.listener.refusing = servers.listener.refused + REFUSED_COUNT
+    for number in range(PAYMENT_COUNT):
         assert (
             servers.rest(number % 2, servers.token(subject=f"s{number}"), to=f"p{number}")[0] == 503
         )
 
-    eventually(lambda: len(heard(servers)) == len(before) + MANY, within=WITHIN_S)
+    eventually(lambda: len(heard(servers)) == len(before) + PAYMENT_COUNT, within=WITHIN_S)
 
     # How often is not said: a server that is held up for half a minute loses what it has taken.
     since = servers.listener.tried[tried:]
-    assert len(since) >= MANY + REFUSED
-    since = [one for one in since if "requested" in one.event["type"]]
-    new = [one for one in since if one.headers["webhook-id"] not in before]
-    assert len({one.headers["webhook-id"] for one in new}) == MANY
-    assert len({one.event["data"]["id"] for one in new}) == MANY
+    assert len(since) >= PAYMENT_COUNT + REFUSED_COUNT
+    since = [message for message in since if "requested" in message.event["type"]]
+    new = [message for message in since if message.headers["webhook-id"] not in before]
+    assert len({message.headers["webhook-id"] for message in new}) == PAYMENT_COUNT
+    assert len({message.event["data"]["id"] for message in new}) == PAYMENT_COUNT
     same(servers)
 
 
@@ -128,8 +130,8 @@ def test_a_payment_whose_server_was_killed_is_on_record(
     monkeypatch.chdir(servers.folder)
     before, token = len(heard(servers)), servers.token(subject="kay")
     assert servers.rest(1, token, "wire", to="kay")[0] == 503
-    told(servers, before)
-    [line] = [one for one in servers.operator("list").splitlines() if " wire " in one]
+    deliver_messages(servers, before)
+    [line] = [line for line in servers.operator("list").splitlines() if " wire " in line]
     request = line.split()[0]
     [digest] = re.findall(r"--digest (\w+)", servers.operator("show", request))
     servers.operator("approve", request, "--digest", digest)
@@ -148,8 +150,10 @@ def test_a_payment_whose_server_was_killed_is_on_record(
     assert servers.rest(0, servers.token(subject="kay"), "wire", to="kay")[1]["error"] == "conflict"
     assert servers.paid("kay") == 1
     export = ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]
-    lines = [one for one in CliRunner().invoke(main, export).stdout.splitlines() if request in one]
-    assert any('"unknown"' in one for one in lines)
-    assert not any('"expired"' in one for one in lines)
+    lines = [
+        line for line in CliRunner().invoke(main, export).stdout.splitlines() if request in line
+    ]
+    assert any('"unknown"' in line for line in lines)
+    assert not any('"expired"' in line for line in lines)
     assert ("approval.expired", "expired") not in servers.listener.events(request)
     servers.restart(1)

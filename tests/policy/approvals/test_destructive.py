@@ -16,35 +16,35 @@ from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server
 
 pack = Pack("wrecking")
-RUN: list[str] = []
+RUN_TOOLS: list[str] = []
 """What has run, by the label of its call."""
 
 
 @pack.tool(destructive=True)
 async def wreck(ctx: CallContext, label: str) -> str:
     """Destroy something."""
-    RUN.append(label)
+    RUN_TOOLS.append(label)
     return "done"
 
 
-@pack.tool(destructive=True, read_only_form=lambda given: given["action"] == "look")
+@pack.tool(destructive=True, read_only_form=lambda arguments: arguments["action"] == "look")
 async def handle(ctx: CallContext, action: str, label: str) -> str:
     """Destroy something, or look at it."""
-    RUN.append(label)
+    RUN_TOOLS.append(label)
     return "done"
 
 
 @pack.tool(destructive=False)
 async def note(ctx: CallContext, label: str) -> str:
     """Write something down."""
-    RUN.append(label)
+    RUN_TOOLS.append(label)
     return "done"
 
 
 @pack.tool
 async def unmarked(ctx: CallContext, label: str) -> str:
     """Do something; the tool has no mark."""
-    RUN.append(label)
+    RUN_TOOLS.append(label)
     return "done"
 
 
@@ -85,7 +85,7 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
 
             waits = asks and destroys
             assert answer.status == (503 if waits else 200), (tool, arguments, answer)
-            assert (label in RUN) is not waits
+            assert (label in RUN_TOOLS) is not waits
             if waits:
                 assert answer.json["error"] == "approval_pending"
 
@@ -112,11 +112,11 @@ def test_a_plan_tells_forms_apart() -> None:
 )
 def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
     """The check names them once, until the operator has configured them."""
-    found = check_problems([], mode="production", tools=TOOLS, approvals=settings)
+    reported_problems = check_problems([], mode="production", tools=TOOLS, approvals=settings)
 
-    told = [one.message for one in found if one.id == "config.W083"]
-    assert told == ([told[0]] if named else [])
-    assert named is None or told[0].endswith(f": {named}")
+    messages = [problem.message for problem in reported_problems if problem.id == "config.W083"]
+    assert messages == ([messages[0]] if named else [])
+    assert named is None or messages[0].endswith(f": {named}")
 
 
 def test_a_laptop_does_the_same(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_laptop_does_the_same(tmp_path: Path) -> None:
     config = dev_config(8000, tools=(__name__,), state=tmp_path)
     toolbox = load(config.tools)
     plan = plan_of(config.approvals, toolbox.tools)
-    marked = {one.name for one in toolbox.tools if one.annotations.destructive_hint is True}
+    marked = {tool.name for tool in toolbox.tools if tool.annotations.destructive_hint is True}
 
     assert marked == {"delete_csv", "wreck", "handle"}
     assert marked <= set(plan)

@@ -55,7 +55,7 @@ async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
 
     outcomes = await asyncio.gather(*(replicas[at % 3].call(what="a") for at in range(12)))
 
-    assert [failure_kind(one) for one in outcomes].count("") == 4
+    assert [failure_kind(outcome) for outcome in outcomes].count("") == 4
     assert deployment.effects["a"] == 4
 
 
@@ -67,8 +67,8 @@ async def test_a_grant_ends_with_its_time() -> None:
     await granted(replica, {"what": "a"}, until=now + 100)
     deployment.clock.now += 1
     await granted(replica, {"what": "b"}, uses=99)
-    [one, other] = await replica.service.granting.all(ACME)
-    assert (one.until, other.until) == (now + 100, now + 1 + DAY)
+    [first, other] = await replica.service.granting.all(ACME)
+    assert (first.until, other.until) == (now + 100, now + 1 + DAY)
 
     deployment.clock.now += 98
     assert failure_kind(await replica.call(what="a")) == ""
@@ -78,7 +78,7 @@ async def test_a_grant_ends_with_its_time() -> None:
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
-COVERED = {
+COVERED_CALLS = {
     "the same arguments": ({}, {"what": "a", "amount": 5}, True),
     "other arguments": ({}, {"what": "a", "amount": 6}, False),
     "a condition that holds": ({"when": "arguments.amount < 10"}, {"amount": 9}, True),
@@ -92,7 +92,7 @@ COVERED = {
 }
 
 
-@pytest.mark.parametrize(("scope", "call", "passes"), COVERED.values(), ids=COVERED)
+@pytest.mark.parametrize(("scope", "call", "passes"), COVERED_CALLS.values(), ids=COVERED_CALLS)
 async def test_what_a_grant_covers(
     scope: dict[str, Any], call: dict[str, Any], passes: bool
 ) -> None:
@@ -133,14 +133,16 @@ async def test_a_revoked_grant_is_over() -> None:
     assert not await replica.service.revoke_grant(ACME, grant.id, Operator("root"))
 
     assert failure_kind(await other.call(what="a")) == "approval_pending"
-    assert [one.what for one in deployment.changes if isinstance(one.changed, ApprovalGrant)] == [
+    assert [
+        change.what for change in deployment.changes if isinstance(change.changed, ApprovalGrant)
+    ] == [
         "granted",
         "grant_used",
         "grant_revoked",
     ]
 
 
-REFUSED = {
+REFUSED_GRANTS = {
     "no end": ({}, "Say until when"),
     "a past end": ({"until": 1.0}, "within 30 days"),
     "an end too far away": ({"until": 4e9}, "within 30 days"),
@@ -149,7 +151,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("scope", "why"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("scope", "why"), REFUSED_GRANTS.values(), ids=REFUSED_GRANTS)
 async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> None:
     """The request is not approved, either."""
     deployment = ApprovalDeployment(require=["act"])
@@ -211,6 +213,6 @@ async def test_a_revocation_leaves_what_came_after_it() -> None:
         caller, deployment.clock.now
     )
     assert await withdraw(replica.service.records, replica.service, [cut]) == 3
-    assert [one.id for one in await replica.service.waiting(ACME)] == [new.id]
-    [left] = await replica.service.granting.all(ACME)
-    assert b'"b"' in left.arguments
+    assert [request.id for request in await replica.service.waiting(ACME)] == [new.id]
+    [grant] = await replica.service.granting.all(ACME)
+    assert b'"b"' in grant.arguments

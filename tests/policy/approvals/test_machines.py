@@ -25,14 +25,14 @@ async def test_a_machines_call_waits_for_any_approver_of_its_tenant() -> None:
     assert text_of(await replica.call("act", ROBOT, what="a")) == "a 0 1"
 
 
-ACTING = {
+ACTING_CALLERS = {
     "the person it acts for": {"actor": "bob"},
     "that person by another id": {"actor": "5f3c-bob-elsewhere"},
 }
 
 
 @pytest.mark.requirement("A7")
-@pytest.mark.parametrize("change", ACTING.values(), ids=ACTING)
+@pytest.mark.parametrize("change", ACTING_CALLERS.values(), ids=ACTING_CALLERS)
 async def test_a_machine_that_acts_for_a_person_needs_a_rule(change: dict[str, str]) -> None:
     """
     The person could be the approver, and Gatepost cannot compare their ids; so only approvers that

@@ -24,15 +24,15 @@ from tests.support.endpoint import a_caller
 from tests.support.measuring import eventually
 
 pack = Pack("notifications")
-TOLD: list[tuple[str, str, str]] = []
-OVER = asyncio.Event()
+NOTIFIED_CALLS: list[tuple[str, str, str]] = []
+NOTIFICATION_ENDED = asyncio.Event()
 WITHIN_S = 60
 
 
 @pack.tool(scopes={"chat:send"}, read_only=False, destructive=False)
 async def tell(ctx: CallContext, channel: str, message: str) -> str:
     """Tell people."""
-    TOLD.append((ctx.caller.tenant_id, channel, message))
+    NOTIFIED_CALLS.append((ctx.caller.tenant_id, channel, message))
     if channel == "broken":
         raise ToolFailure("upstream_unavailable", "It is away.")
     return "told"
@@ -47,16 +47,16 @@ async def pay(ctx: CallContext, amount: int) -> str:
 @pack.tool(read_only=False, destructive=False)
 async def post(ctx: CallContext, message: str) -> str:
     """Tell people through a tool that needs approval, with other arguments each time."""
-    TOLD.append((ctx.caller.tenant_id, "", message))
-    outcome = await ctx.call("pay", {"amount": len(TOLD)})
+    NOTIFIED_CALLS.append((ctx.caller.tenant_id, "", message))
+    outcome = await ctx.call("pay", {"amount": len(NOTIFIED_CALLS)})
     return "told" if outcome.failure is None else outcome.failure.kind
 
 
 @pack.tool(read_only=False, destructive=False)
 async def hang(ctx: CallContext, message: str) -> str:
     """Take until the test is over."""
-    TOLD.append((ctx.caller.tenant_id, "", message))
-    await OVER.wait()
+    NOTIFIED_CALLS.append((ctx.caller.tenant_id, "", message))
+    await NOTIFICATION_ENDED.wait()
     return "told"
 
 
@@ -75,10 +75,10 @@ def config(**approvals: Any) -> Config:
 
 @asynccontextmanager
 async def serving(**approvals: Any) -> AsyncIterator[Services]:
-    made = config(**approvals)
-    toolbox = load(made.tools, made.packs, made.network)
-    TOLD.clear()
-    async with opened(made, toolbox, KeyRing.ephemeral()) as services:
+    configuration = config(**approvals)
+    toolbox = load(configuration.tools, configuration.packs, configuration.network)
+    NOTIFIED_CALLS.clear()
+    async with opened(configuration, toolbox, KeyRing.ephemeral()) as services:
         yield services
 
 
@@ -93,7 +93,7 @@ async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arg
 
 async def heard(number: int) -> None:
     """Wait until so many notifications have arrived."""
-    await asyncio.to_thread(eventually, lambda: len(TOLD) >= number, within=WITHIN_S)
+    await asyncio.to_thread(eventually, lambda: len(NOTIFIED_CALLS) >= number, within=WITHIN_S)
 
 
 async def test_a_new_request_is_told_once() -> None:
@@ -105,9 +105,11 @@ async def test_a_new_request_is_told_once() -> None:
         await heard(2)
         (record,) = await search(services.records, "acme", AuditQuery(tool="tell", limit=1))
 
-    assert [(tenant, channel) for tenant, channel, _ in TOLD] == [("acme", "approvals")] * 2
-    assert TOLD[0][2].startswith("A call of pay waits for approval until ")
-    assert "1234" not in TOLD[0][2]
+    assert [(tenant, channel) for tenant, channel, _ in NOTIFIED_CALLS] == [
+        ("acme", "approvals")
+    ] * 2
+    assert NOTIFIED_CALLS[0][2].startswith("A call of pay waits for approval until ")
+    assert "1234" not in NOTIFIED_CALLS[0][2]
     assert record.caller is not None
     assert (record.caller.subject, record.outcome) == ("gatepost", "success")
 
@@ -116,7 +118,7 @@ async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
     """The request still waits, and the next one is announced."""
     notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
     async with serving(notification=notification) as services:
-        assert [await ask(services, amount=one) for one in (1, 2)] == ["approval_pending"] * 2
+        assert [await ask(services, amount=amount) for amount in (1, 2)] == ["approval_pending"] * 2
         await heard(2)
         assert len(await services.approvals.waiting("acme")) == 2
 
@@ -128,11 +130,11 @@ async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
         assert await ask(services, amount=1) == "approval_pending"
         waiting: list[str] = []
         for _ in range(1_000):
-            waiting = [one.tool for one in await services.approvals.waiting("acme")]
+            waiting = [request.tool for request in await services.approvals.waiting("acme")]
             await asyncio.sleep(0)
 
     assert sorted(waiting) == ["pay", "tell", "tell"]
-    assert TOLD == []
+    assert NOTIFIED_CALLS == []
 
 
 async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> None:
@@ -145,12 +147,12 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
             waiting = len(await services.approvals.waiting("acme"))
             await asyncio.sleep(0)
 
-    assert (waiting, len(TOLD)) == (2, 1)
+    assert (waiting, len(NOTIFIED_CALLS)) == (2, 1)
 
 
 async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tenant's channel hangs and has many requests; another tenant still gets its message."""
-    OVER.clear()
+    NOTIFICATION_ENDED.clear()
     monkeypatch.setattr(notifications, "MAX_OF_TENANT", 2)
     monkeypatch.setattr(notifications, "MAX_AT_ONCE", 3)
     async with serving(notification=NotificationSettings(tool="hang")) as services:
@@ -158,22 +160,24 @@ async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.Monke
             await ask(services, amount=amount)
         await ask(services, tenant="globex", amount=1)
         await heard(3)
-        OVER.set()
+        NOTIFICATION_ENDED.set()
 
-    assert [tenant for tenant, _, _ in TOLD] == ["acme", "acme", "globex"]
+    assert [tenant for tenant, _, _ in NOTIFIED_CALLS] == ["acme", "acme", "globex"]
 
 
 @pytest.mark.parametrize(
-    ("approvals", "found"),
+    ("approvals", "expected"),
     [
         ({"notification": NOTIFICATION}, []),
         ({"notification": NotificationSettings(tool="chat_send")}, ["config.E086"]),
         ({"notification": NOTIFICATION, "require": ("tell",)}, ["config.E086"]),
     ],
 )
-def test_check_wants_a_tool_that_runs(approvals: dict[str, Any], found: list[str]) -> None:
+def test_check_wants_a_tool_that_runs(approvals: dict[str, Any], expected: list[str]) -> None:
     """One that exists and needs no approval."""
-    made = config(**approvals)
-    toolbox = load(made.tools, made.packs, made.network)
+    configuration = config(**approvals)
+    toolbox = load(configuration.tools, configuration.packs, configuration.network)
 
-    assert [one.id for one in problems(made, toolbox) if one.id == "config.E086"] == found
+    assert [
+        problem.id for problem in problems(configuration, toolbox) if problem.id == "config.E086"
+    ] == expected

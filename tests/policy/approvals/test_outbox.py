@@ -16,7 +16,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
-from tests.policy.approvals.test_webhook import AWAY, PAGE, URL, change
+from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE, URL, change
 from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
@@ -68,7 +68,7 @@ class OutboxSenders:
 
     def told(self) -> list[str]:
         """Return the event of each message that the receiver took, in order."""
-        return [one.split("_")[3] for one in self.receiver.ids]
+        return [id_.split("_")[3] for id_ in self.receiver.ids]
 
     def replica(self, **settings: Any) -> OutboxSender:
         webhook = Webhook(lambda: self.receiver, clock=self.clock)
@@ -85,15 +85,15 @@ async def turned(replica: OutboxSender) -> None:
     await replica.finish(WITHIN_S)
 
 
-ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
+DELIVERIES: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
     "taken at once": ([204], [0], None),
-    "taken later": ([500, AWAY, 301, 200], [0, 1, 6, 31], None),
+    "taken later": ([500, UNAVAILABLE, 301, 200], [0, 1, 6, 31], None),
     "never taken": ([500] * 9, [0, 1, 6, 31, 156], "500"),
     "gone for good": ([410, 200], [0], "410"),
 }
 
 
-@pytest.mark.parametrize(("answers", "times", "why"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("answers", "times", "why"), DELIVERIES.values(), ids=DELIVERIES)
 async def test_how_often_a_message_is_tried(
     records: Records, answers: list[int | ToolFailure], times: list[float], why: str | None
 ) -> None:
@@ -111,7 +111,7 @@ async def test_how_often_a_message_is_tried(
     assert tried == times
     assert {*outbox.receiver.ids} == {"msg_a1_requested"}
     assert await outbox.left() == 0
-    given_up = [one["reason"] for one in logs if one["event"] == "webhook_given_up"]
+    given_up = [event["reason"] for event in logs if event["event"] == "webhook_given_up"]
     assert given_up == ([] if why is None else [why])
 
 
@@ -150,21 +150,21 @@ async def test_a_message_that_ends_every_sender_is_given_up() -> None:
 
     assert outbox.receiver.ids == []
     assert await outbox.left() == 0
-    assert [one["event"] for one in logs] == ["webhook_given_up"]
+    assert [log["event"] for log in logs] == ["webhook_given_up"]
 
 
 async def test_replicas_share_the_work(records: Records) -> None:
     """All look at the same time, and each message is sent once; a few at a time by each."""
     outbox = OutboxSenders(records)
-    wanted = [f"m{number:02}" for number in range(50)]
-    for one in wanted:
-        await records.of(ACME).outbox.add(outbox_message(id=one, ordering_key=one))
+    ids = [f"m{number:02}" for number in range(50)]
+    for id_ in ids:
+        await records.of(ACME).outbox.add(outbox_message(id=id_, ordering_key=id_))
     replicas = [outbox.replica(), outbox.replica()]
     async with asyncio.timeout(60):
         while await outbox.left():
             await asyncio.gather(*map(turned, replicas))
 
-    assert Counter(outbox.receiver.ids) == dict.fromkeys(wanted, 1)
+    assert Counter(outbox.receiver.ids) == dict.fromkeys(ids, 1)
     assert outbox.receiver.most <= AT_ONCE * len(replicas)
 
 
@@ -210,13 +210,13 @@ async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> 
         while await outbox.left():
             await turned(sender)
 
-    told = [one.removeprefix("msg_") for one in outbox.receiver.ids]
+    ids = [id_.removeprefix("msg_") for id_ in outbox.receiver.ids]
     for request, steps in (
         (no, ["requested", "rejected"]),
         (yes, ["requested", "approved", "expired"]),
         (late, ["requested", "expired"]),
     ):
-        mine = [one for one in told if one.startswith(request)]
+        mine = [id_ for id_ in ids if id_.startswith(request)]
         assert mine == [f"{request}_{step}" for step in steps]
 
 
@@ -236,8 +236,8 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
 
     assert await outbox.left() == 1
     await turned(sender)
-    [told] = outbox.receiver.ids
-    assert told.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
+    [message_id] = outbox.receiver.ids
+    assert message_id.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
 
 
 async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
@@ -315,7 +315,7 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
 
-    assert [one["event"] for one in logs] == ["webhook_held_up"]
+    assert [log["event"] for log in logs] == ["webhook_held_up"]
     assert ids == ["msg_a1_requested"]
 
 
@@ -326,7 +326,7 @@ async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch)
     cut.error = RuntimeError("secret-4711")
     logs, _ = await outlasted(cut, times=1)
 
-    assert {(one["event"], one["background_task"], one["error"]) for one in logs} == {
+    assert {(event["event"], event["background_task"], event["error"]) for event in logs} == {
         ("background_task_ended", "webhook", "RuntimeError")
     }
     assert "4711" not in str(logs)
@@ -343,9 +343,9 @@ async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
             await turned(replica)
             outbox.clock.now += LEASE_S
 
-    told = [one["event"] for one in logs]
-    assert told == ["webhook_not_tried"] * 5 + ["webhook_given_up"]
-    assert {one["error"] for one in logs[:5]} == {"RuntimeError"}
+    events = [log["event"] for log in logs]
+    assert events == ["webhook_not_tried"] * 5 + ["webhook_given_up"]
+    assert {event["error"] for event in logs[:5]} == {"RuntimeError"}
     assert "4711" not in str(logs)
     assert await outbox.left() == 0
 
@@ -369,14 +369,16 @@ async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatc
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):
-        one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
-        await outbox.records.of(ACME).outbox.add(one)
+        message = outbox_message(
+            id=f"m{number}", ordering_key=f"a{number}", created_at=float(number)
+        )
+        await outbox.records.of(ACME).outbox.add(message)
         await replica(change("requested"))
 
     with capture_logs() as logs:
         await turned(replica)
 
     assert sorted(outbox.receiver.ids) == ["m2", "m3", "m4"]
-    assert sorted(one["webhook_id"] for one in logs) == ["m0", "m1"]
+    assert sorted(event["webhook_id"] for event in logs) == ["m0", "m1"]
     assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
-    assert {one["event"] for one in logs} == {"webhook_dropped"}
+    assert {event["event"] for event in logs} == {"webhook_dropped"}

@@ -33,7 +33,9 @@ def a_pack(name: str, *tools: str, **options: Any) -> Pack:
 
 
 PACKS = [
-    a_pack("git", "git", "git_log", read_only_form=lambda given: given["command"] == "status"),
+    a_pack(
+        "git", "git", "git_log", read_only_form=lambda arguments: arguments["command"] == "status"
+    ),
     a_pack("files", "read_file", read_only=True),
     a_pack("files2", "write_file", destructive=True),
     a_pack("bank", "pay", approval=True),
@@ -73,33 +75,33 @@ def test_which_tools_are_asked_about(settings: dict[str, Any], names: list[str])
 
 
 def need_of(settings: dict[str, Any], arguments: bytes, tool: str = "git") -> ApprovalNeed | None:
-    found = plan(**settings).get(tool)
-    if found is None:
+    need = plan(**settings).get(tool)
+    if need is None:
         return None
-    [offer] = [one for one in TOOLS if one.name == tool]
+    [offer] = [candidate for candidate in TOOLS if candidate.name == tool]
     checked = msgspec.json.decode(arguments)
-    return found.need(
+    return need.need(
         variables_of(caller_variables(a_caller()), offer, arguments, {"command": "", **checked})
     )
 
 
-STATUS, PUSH, ODD = b'{"command":"status"}', b'{"command":"push"}', b"{}"
-WHEN = {
-    "it is true": ("arguments.command == 'push'", PUSH, True),
+STATUS, PUSH_ARGUMENTS, NO_ARGUMENTS = b'{"command":"status"}', b'{"command":"push"}', b"{}"
+CONDITIONS = {
+    "it is true": ("arguments.command == 'push'", PUSH_ARGUMENTS, True),
     "it is false": ("arguments.command == 'push'", STATUS, False),
-    "an argument is missing": ("arguments.command == 'push'", ODD, True),
-    "it looks first whether it is there": ("has(arguments.command)", ODD, False),
-    "types that cannot be compared": ("arguments.command > 5", PUSH, True),
-    "no yes or no": ("arguments.command", PUSH, True),
+    "an argument is missing": ("arguments.command == 'push'", NO_ARGUMENTS, True),
+    "it looks first whether it is there": ("has(arguments.command)", NO_ARGUMENTS, False),
+    "types that cannot be compared": ("arguments.command > 5", PUSH_ARGUMENTS, True),
+    "no yes or no": ("arguments.command", PUSH_ARGUMENTS, True),
     "an unknown name": ("argument.command == 'push'", STATUS, True),
-    "the caller": ("caller.subject == 'alice' && caller.kind == 'user'", PUSH, True),
-    "the caller's scopes": ("'files:write' in caller.scopes", PUSH, True),
-    "the tool": ("tool.name == 'git' && tool.pack == 'git'", PUSH, True),
+    "the caller": ("caller.subject == 'alice' && caller.kind == 'user'", PUSH_ARGUMENTS, True),
+    "the caller's scopes": ("'files:write' in caller.scopes", PUSH_ARGUMENTS, True),
+    "the tool": ("tool.name == 'git' && tool.pack == 'git'", PUSH_ARGUMENTS, True),
     "a form that only reads": ("!tool.reads", STATUS, False),
-    "a form that does not": ("!tool.reads", PUSH, True),
-    "a hint that is not given": ("tool.destructive", PUSH, False),
-    "a pattern": ("arguments.command.matches('^pu')", PUSH, True),
-    "a loop": ("['push', 'reset'].exists(c, c == arguments.command)", PUSH, True),
+    "a form that does not": ("!tool.reads", PUSH_ARGUMENTS, True),
+    "a hint that is not given": ("tool.destructive", PUSH_ARGUMENTS, False),
+    "a pattern": ("arguments.command.matches('^pu')", PUSH_ARGUMENTS, True),
+    "a loop": ("['push', 'reset'].exists(c, c == arguments.command)", PUSH_ARGUMENTS, True),
     "too much to look at": ("false", b'{"command":"%s"}' % (b"x" * 70_000), True),
     "a loop over a long text": (
         "['x'].exists(c, arguments.command == c)",
@@ -114,7 +116,7 @@ WHEN = {
 }
 
 
-@pytest.mark.parametrize(("when", "arguments", "needs"), WHEN.values(), ids=WHEN)
+@pytest.mark.parametrize(("when", "arguments", "needs"), CONDITIONS.values(), ids=CONDITIONS)
 def test_a_condition_on_a_call(when: str, arguments: bytes, needs: bool) -> None:
     """What cannot be found out needs a person."""
     rules = {"rules": [{"tools": ["git"], "when": when}]}
@@ -129,10 +131,12 @@ def test_rules_that_fit_add_up() -> None:
         {"tools": ["g*"], "reason": "Two.", "by": ["role:b"], "approvals": 2, "timeout_s": 20.0},
         {"tools": ["pack:git"], "when": "false", "approvals": 2, "reason": "Never."},
     ]
-    found = need_of({"rules": rules, "require": ["git"]}, PUSH)
+    need = need_of({"rules": rules, "require": ["git"]}, PUSH_ARGUMENTS)
 
-    assert found == ApprovalNeed(2, (("role:a",), ("role:b",)), "One. Two.", 20.0)
-    assert need_of({"require": ["git"], "timeout_s": 7.0}, PUSH) == ApprovalNeed(1, (), "", 7.0)
+    assert need == ApprovalNeed(2, (("role:a",), ("role:b",)), "One. Two.", 20.0)
+    assert need_of({"require": ["git"], "timeout_s": 7.0}, PUSH_ARGUMENTS) == ApprovalNeed(
+        1, (), "", 7.0
+    )
 
 
 VERSIONS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -149,7 +153,7 @@ def test_what_makes_another_policy(settings: dict[str, Any], same: bool) -> None
     assert (plan(**settings)["pay"].version == plan()["pay"].version) is same
 
 
-BAD = {
+REFUSED_CONDITIONS = {
     "no expression": "arguments.",
     "nothing": " ",
     "too long": "true || " * 300 + "true",
@@ -159,7 +163,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("text", REFUSED_CONDITIONS.values(), ids=REFUSED_CONDITIONS)
 def test_a_condition_that_cannot_be_used(text: str) -> None:
     """An unusable condition stops the start with an error, so no call meets it."""
     with pytest.raises(BadCondition):
@@ -173,13 +177,13 @@ def test_a_loop_after_a_loop_is_none_within() -> None:
     assert condition.holds(ConditionVariables(b'{"a":[3]}', {}, {})) is True
 
 
-HARD = {
+EXPENSIVE_CONDITIONS = {
     "every one in every one": "arguments.a.all(x, x in arguments.a)",
     "texts": "arguments.a.all(x, string(x).matches('(a+)+$') == false)",
 }
 
 
-@pytest.mark.parametrize("text", HARD.values(), ids=HARD)
+@pytest.mark.parametrize("text", EXPENSIVE_CONDITIONS.values(), ids=EXPENSIVE_CONDITIONS)
 def test_what_callers_send_is_evaluated_within_bounds(text: str) -> None:
     """As many values as are looked at at all; more of them are not."""
     condition = Condition(text)

@@ -49,10 +49,10 @@ def test_a_payment_waits_for_a_person_and_is_made_once(servers: ApprovalServers)
     assert servers.rest(1, token, to="ann", amount=5)[0] == 503
 
     request = servers.waiting()
-    shown = servers.operator("show", request)
-    assert re.search(r"tool +transfer\ncaller +alice\nclient +client-1\n", shown)
-    assert '"to": "ann"' in shown
-    [digest] = re.findall(r"--digest (\w+)", shown)
+    output = servers.operator("show", request)
+    assert re.search(r"tool +transfer\ncaller +alice\nclient +client-1\n", output)
+    assert '"to": "ann"' in output
+    [digest] = re.findall(r"--digest (\w+)", output)
     assert "can run" in servers.operator("approve", request, "--digest", digest)
 
     status, body = servers.rest(1, token, to="ann", amount=5)
@@ -106,8 +106,8 @@ def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> Non
     """Both are killed after the decision; the payment is made by one that knew nothing of it."""
     token = servers.token()
     servers.rest(0, token, to="cyd")
-    shown = servers.operator("show", servers.waiting())
-    [digest] = re.findall(r"--digest (\w+)", shown)
+    output = servers.operator("show", servers.waiting())
+    [digest] = re.findall(r"--digest (\w+)", output)
     servers.operator("approve", servers.waiting(), "--digest", digest)
 
     servers.kill(0)
@@ -137,8 +137,8 @@ def test_text_of_a_caller_cannot_control_the_terminal(servers: ApprovalServers) 
     servers.rest(0, servers.token(name="\N{RIGHT-TO-LEFT OVERRIDE}mallory"), to="\x1b[2J\u202eeve")
     request = servers.waiting()
 
-    for shown in (servers.operator("show", request), servers.operator("list")):
-        assert all(one.isprintable() or one == "\n" for one in shown)
+    for output in (servers.operator("show", request), servers.operator("list")):
+        assert all(character.isprintable() or character == "\n" for character in output)
     servers.operator("reject", request)
 
 
@@ -154,11 +154,11 @@ def test_a_listener_is_told_of_requests_and_decisions(servers: ApprovalServers) 
     eventually(lambda: [*dict.fromkeys(servers.listener.events(request))] == expected, within=60)
 
     assert servers.listener.refused == 1
-    told = b"".join(message.body for message in servers.listener.got)
-    assert not any(private in told for private in (b"fay", b"never"))
-    assert b"alice" not in told
+    text = b"".join(message.body for message in servers.listener.got)
+    assert not any(private in text for private in (b"fay", b"never"))
+    assert b"alice" not in text
     messages = {(message.headers["webhook-id"], message.body) for message in servers.listener.got}
-    assert len(messages) == len({one for one, _ in messages})
+    assert len(messages) == len({kind for kind, _ in messages})
 
 
 def test_a_declared_tool_says_that_it_needs_a_person(servers: ApprovalServers) -> None:
@@ -208,8 +208,8 @@ def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers)
         assert servers.mcp(at, mallory, to="mallory")["error"]["data"]["limit"] == "hold"
         assert servers.rest(at, alice, "balance")[0] == 200
 
-    [hold] = re.findall(r"hold-\w+", told := ran("revoke", "--list"))
-    assert "calls held until" in told
+    [hold] = re.findall(r"hold-\w+", output := ran("revoke", "--list"))
+    assert "calls held until" in output
     assert '"outcome":"held"' in ran("audit", "export", "--tenant", "acme")
     assert "Hold ended" in ran("revoke", "--undo", hold)
     for at in (0, 1):

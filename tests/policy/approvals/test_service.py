@@ -35,7 +35,7 @@ def with_role(**changes: Any) -> TenantContext:
     return a_caller(roles=APPROVER, **changes)
 
 
-UNFIT: dict[str, tuple[Approver, str]] = {
+REFUSED_APPROVERS: dict[str, tuple[Approver, str]] = {
     "the caller": (with_role(), "your own call"),
     "the caller by another client": (with_role(client_id="other"), "your own call"),
     "the caller with a fresh token": (with_role(token_id="t2", session_id="s2"), "your own call"),
@@ -54,7 +54,7 @@ UNFIT: dict[str, tuple[Approver, str]] = {
 
 
 @pytest.mark.requirement("A7")
-@pytest.mark.parametrize(("who", "why"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize(("who", "why"), REFUSED_APPROVERS.values(), ids=REFUSED_APPROVERS)
 async def test_who_may_not_decide(who: Approver, why: str) -> None:
     """Neither yes nor no, and the request waits on."""
     deployment = ApprovalDeployment(require=["act"])
@@ -66,14 +66,14 @@ async def test_who_may_not_decide(who: Approver, why: str) -> None:
     with pytest.raises(Undecidable, match=why):
         await replica.service.reject(ACME, request.id, who, "no")
 
-    assert [one.id for one in await replica.service.waiting(ACME)] == [request.id]
+    assert [request.id for request in await replica.service.waiting(ACME)] == [request.id]
     if why != "no such request":
-        told = replica.service.objection(request, who)
-        assert told is not None
-        assert why in told
+        objection = replica.service.objection(request, who)
+        assert objection is not None
+        assert why in objection
 
 
-FIT: dict[str, tuple[Approver, list[str]]] = {
+ACCEPTED_APPROVERS: dict[str, tuple[Approver, list[str]]] = {
     "an approver": (BOB, []),
     "the operator": (OPERATOR, []),
     "the operator, where others are named": (OPERATOR, ["role:boss"]),
@@ -86,7 +86,7 @@ FIT: dict[str, tuple[Approver, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("who", "by"), FIT.values(), ids=FIT)
+@pytest.mark.parametrize(("who", "by"), ACCEPTED_APPROVERS.values(), ids=ACCEPTED_APPROVERS)
 async def test_who_may_decide(who: Approver, by: list[str]) -> None:
     """An approver has the role, is named by a rule, or is the operator of the server."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
@@ -112,7 +112,7 @@ async def test_every_rule_that_fits_has_to_be_content() -> None:
     await replica.service.approve(ACME, request.id, a_caller(subject="d", roles={"a", "b"}))
 
 
-TWO = {"rules": [{"tools": ["act"], "approvals": 2}]}
+TWO_APPROVALS = {"rules": [{"tools": ["act"], "approvals": 2}]}
 
 
 @pytest.mark.requirement("A7")
@@ -120,7 +120,7 @@ async def test_two_people_are_two() -> None:
     """
     The first approval is stored, a second one of the same person does not count, another's does.
     """
-    deployment = ApprovalDeployment(**TWO)
+    deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -136,7 +136,7 @@ async def test_two_people_are_two() -> None:
 
 async def test_one_of_two_may_still_say_no() -> None:
     """The first approver's approval does not prevent a rejection by the second."""
-    deployment = ApprovalDeployment(**TWO)
+    deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)
@@ -148,7 +148,7 @@ async def test_one_of_two_may_still_say_no() -> None:
 
 async def test_the_command_line_is_one_person() -> None:
     """Names on a machine are easily taken."""
-    deployment = ApprovalDeployment(**TWO)
+    deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, OPERATOR)
@@ -267,7 +267,7 @@ async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> No
 
 async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
     """They see it, say what they saw, and cannot change it again."""
-    deployment = ApprovalDeployment(**TWO)
+    deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
     first = await edit(replica, request, what="a", amount=2)
@@ -288,15 +288,15 @@ async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
     replica = deployment.replica()
     request = await replica.asked("whisper", what="a", password="hunter2hunter2")
 
-    shown = json.loads(request.arguments)
-    assert shown["password"] == "[REDACTED:PASSWORD]"
+    arguments = json.loads(request.arguments)
+    assert arguments["password"] == "[REDACTED:PASSWORD]"
     record = await deployment.records.of(ACME).approvals.get(request.id)
     assert record is not None
     assert b"hunter2" not in msgspec.msgpack.encode(record)
 
     with pytest.raises(Undecidable, match="Part of password is withheld"):
         await edit(replica, request, what="b", password="x[REDACTED:PASSWORD]")
-    approved = await edit(replica, request, **{**shown, "what": "b"})
+    approved = await edit(replica, request, **{**arguments, "what": "b"})
 
     assert b"hunter2" not in (approved.edited or b"")
     outcome = await replica.call("whisper", what="a", password="hunter2hunter2")
@@ -324,7 +324,7 @@ async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> No
         record = await deployment.records.of(ACME).approvals.get(request_id)
         assert record is not None
         assert record.sealed is None
-    assert sorted(one.state for one in await service.history(ACME)) == [
+    assert sorted(request.state for request in await service.history(ACME)) == [
         "expired",
         "expired",
         "rejected",
@@ -348,8 +348,8 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     assert await service.withdraw(ACME) == 3
 
     assert await service.granting.all(ACME) == []
-    [left] = await service.waiting(ACME)
-    assert left.caller.subject == "eve"
+    [remaining] = await service.waiting(ACME)
+    assert remaining.caller.subject == "eve"
     deployment.revokes = lambda caller: False
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
@@ -380,8 +380,8 @@ async def test_the_history_has_pages() -> None:
     first = await replica.service.history(ACME, most=3)
     rest = await replica.service.history(ACME, before=first[-1], most=3)
 
-    told = [json.loads(one.arguments)["what"] for one in (*first, *rest)]
-    assert told == ["4", "3", "2", "1", "0"]
+    names = [json.loads(request.arguments)["what"] for request in (*first, *rest)]
+    assert names == ["4", "3", "2", "1", "0"]
 
 
 async def test_a_comment_is_text_that_people_see() -> None:

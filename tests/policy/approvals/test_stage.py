@@ -37,7 +37,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
 
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
     assert deployment.effects["a"] == 1
-    assert [one.what for one in deployment.changes] == [
+    assert [change.what for change in deployment.changes] == [
         "requested",
         "approved",
         "used",
@@ -58,9 +58,9 @@ async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
 async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
     """The decision is taken at another replica."""
     deployment = ApprovalDeployment(require=["act"])
-    one, other = deployment.replica(), deployment.replica()
+    first, other = deployment.replica(), deployment.replica()
     client = WaitingClient()
-    waiting = asyncio.create_task(one.call(what="a", client=client))
+    waiting = asyncio.create_task(first.call(what="a", client=client))
     await run_until(lambda: _waits(other))
     [request] = await other.service.waiting(ACME)
 
@@ -90,10 +90,10 @@ async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
 async def test_two_connections_of_one_call_get_one_outcome() -> None:
     """Both wait, at two replicas; the effect is one."""
     deployment = ApprovalDeployment(require=["act"])
-    one, other = deployment.replica(), deployment.replica()
+    first, other = deployment.replica(), deployment.replica()
     waiting = [
         asyncio.create_task(each.call(what="a", client=WaitingClient()))
-        for each in (one, other, one)
+        for each in (first, other, first)
     ]
     await run_until(lambda: _waits(other))
     [request] = await other.service.waiting(ACME)
@@ -138,7 +138,7 @@ async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
 
     assert failure_kind(outcome) == "denied"
     assert "The call was not approved in time (5 seconds)" in text_of(outcome)
-    assert [one.what for one in deployment.changes] == ["requested", "expired"]
+    assert [change.what for change in deployment.changes] == ["requested", "expired"]
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
@@ -166,13 +166,13 @@ async def test_an_unused_approval_expires() -> None:
     deployment.clock.now += 60
 
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
-    found = await replica.service.get(ACME, request.id)
-    assert found is not None
-    assert found.state == "expired"
+    expired = await replica.service.get(ACME, request.id)
+    assert expired is not None
+    assert expired.state == "expired"
     assert deployment.effects["a"] == 0
 
 
-OTHERS = {
+OTHER_CALLS = {
     "other arguments": {"what": "b"},
     "more arguments": {"what": "a", "amount": 1},
     "another tool": {"what": "a", "tool": "put"},
@@ -182,7 +182,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("call", OTHER_CALLS.values(), ids=OTHER_CALLS)
 async def test_an_approval_is_for_one_call_and_no_other(call: dict[str, object]) -> None:
     """Caller, client, tool and exact arguments: all of it was approved, nothing else."""
     deployment = ApprovalDeployment(require=["*"])
@@ -242,13 +242,13 @@ async def test_a_call_whose_server_died_is_not_run_again() -> None:
     """The approval is used and its outcome is missing, so the agent is told to check."""
     deployment = ApprovalDeployment(require=["act", "put"])
     for tool, after in (("act", "conflict"), ("put", "")):
-        one, other = deployment.replica(), deployment.replica()
-        request = await one.asked(tool, what=tool)
-        await one.service.approve(ACME, request.id, BOB)
+        first, other = deployment.replica(), deployment.replica()
+        request = await first.asked(tool, what=tool)
+        await first.service.approve(ACME, request.id, BOB)
         deployment.gate, deployment.entered = asyncio.Event(), asyncio.Event()
-        dying = asyncio.create_task(one.call(tool, what=tool))
+        dying = asyncio.create_task(first.call(tool, what=tool))
         await asyncio.wait_for(deployment.entered.wait(), 5)
-        for run in one.runs._open.values():
+        for run in first.runs._open.values():
             run.task.cancel()  # as a process ends that loses its power
         dying.cancel()
         await asyncio.wait([dying])
@@ -330,14 +330,16 @@ async def test_no_client_fills_the_inbox() -> None:
     assert failure_kind(await replica.call("act", other, what="3")) == "approval_pending"
 
 
-UNREADABLE = {
+UNREADABLE_ARGUMENTS = {
     "a name twice": (b'{"what": "a", "what": "b"}', "a name twice"),
     "a name twice, deep down": (b'{"what": "a", "amount": {"x": 1, "x": 2}}', "amount"),
     "more than a person reads": (b'{"what": "' + b"a" * 180_000 + b'"}', "at most 180000"),
 }
 
 
-@pytest.mark.parametrize(("raw", "message"), UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(
+    ("raw", "message"), UNREADABLE_ARGUMENTS.values(), ids=UNREADABLE_ARGUMENTS
+)
 async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, message: str) -> None:
     """Two parsers may read two things; no approver is asked about what they cannot see."""
     deployment = ApprovalDeployment(require=["act"])

@@ -21,7 +21,7 @@ from tests.support.tools import MemorySource, ToolUpstream
 
 TOOL = "mcp_crm__delete"
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}
-READS = Effects(read_only=True, open_world=True)
+READ_ONLY_EFFECTS = Effects(read_only=True, open_world=True)
 
 
 class TenantDeployment(ApprovalDeployment):
@@ -70,7 +70,9 @@ async def test_a_claim_to_be_harmless_changes_nothing() -> None:
     deployment.define("Delete somebody.", annotations=claims)
     assert failure_kind(await deployment.replica().call(TOOL)) == "approval_pending"
 
-    deployment.define("Look.", annotations=Annotations(destructive_hint=True), effects=READS)
+    deployment.define(
+        "Look.", annotations=Annotations(destructive_hint=True), effects=READ_ONLY_EFFECTS
+    )
     assert text_of(await deployment.replica().call(TOOL)) == "crm delete"
 
 
@@ -174,7 +176,13 @@ def test_a_configuration_may_name_what_tenants_have(idp: Idp) -> None:
     """`gatepost check` cannot know these names; a mistake in any other is found as before."""
     patterns = ["mcp_crm__*", "pack:mcp_crm", "crm__*", "pack:crm"]
     limits = {"tools": {"mcp_crm__find": {"concurrency": 1}, "find": {"concurrency": 1}}}
-    found = check_problems([issuer_settings(idp)], approvals={"require": patterns}, limits=limits)
+    reported_problems = check_problems(
+        [issuer_settings(idp)], approvals={"require": patterns}, limits=limits
+    )
 
-    named = {one.setting for one in found if one.id in {"config.W080", "config.E089"}}
+    named = {
+        problem.setting
+        for problem in reported_problems
+        if problem.id in {"config.W080", "config.E089"}
+    }
     assert named == {"approvals.require[2]", "approvals.require[3]", "limits.tools.find"}

@@ -19,11 +19,11 @@ async def test_what_waits_comes_by_pages() -> None:
                 [Script("s.sh", b"1", "workspace")], caller=a_caller(subject="erin"), max_waiting=9
             )
     every = await service.waiting(ACME)
-    found, place = [], None
-    while page := await service.waiting(ACME, after=place, most=2):
-        found.append(len(page))
-        place = place_at(cursor_of(page[-1]))
-        assert page == every[sum(found) - len(page) : sum(found)]
+    ids, position = [], None
+    while page := await service.waiting(ACME, after=position, most=2):
+        ids.append(len(page))
+        position = place_at(cursor_of(page[-1]))
+        assert page == every[sum(ids) - len(page) : sum(ids)]
 
-    assert (found, len(every)) == ([2, 2, 2, 2], 8)
+    assert (ids, len(every)) == ([2, 2, 2, 2], 8)
     assert [place_at(text) for text in ("", "x~a", "inf~a", "nan~a", "1.5", "1.5~")] == [None] * 6

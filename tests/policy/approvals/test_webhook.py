@@ -25,7 +25,7 @@ from gatepost.policy.approvals.webhook import (
 from gatepost.tools.context import OutboundReply, Sending
 
 URL = "https://hooks.example.com/x"
-AWAY = ToolFailure("upstream_unavailable", "Away.")
+UNAVAILABLE = ToolFailure("upstream_unavailable", "Away.")
 PAGE = page_of("https://mcp.example.com/mcp")
 
 
@@ -58,7 +58,7 @@ GRANT = ApprovalGrant(
     by=ALICE,
     request="a1",
 )
-SAID = {
+EVENT_CASES = {
     "a request": (change("requested"), "approval.requested"),
     "a yes": (change("approved", "approved"), "approval.decided"),
     "the first yes of two": (change("approved", needed=2), None),
@@ -71,27 +71,27 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("told", "event"), SAID.values(), ids=SAID)
-def test_what_is_said_of_a_change(told: ApprovalChange, event: str | None) -> None:
+@pytest.mark.parametrize(("approval_change", "event"), EVENT_CASES.values(), ids=EVENT_CASES)
+def test_what_is_said_of_a_change(approval_change: ApprovalChange, event: str | None) -> None:
     """A message tells the change and the page to open; it has no arguments and no names."""
     webhook = Webhook(lambda: ScriptedReceiver(), clock=lambda: 1_795_335_300.5)
     webhook.apply("https://hooks.example.com/gatepost", b"", PAGE)
 
-    message = webhook.message(told)
+    message = webhook.message(approval_change)
 
     if event is None:
         assert message is None
         return
     assert message is not None
     assert b"4711" not in message.body
-    said = json.loads(message.body)
-    assert isinstance(told.changed, ApprovalRequest)
-    assert (said["type"], said["data"]["state"]) == (
+    payload = json.loads(message.body)
+    assert isinstance(approval_change.changed, ApprovalRequest)
+    assert (payload["type"], payload["data"]["state"]) == (
         event,
-        told.changed.state,
+        approval_change.changed.state,
     )
-    assert said["timestamp"].startswith("2026-11-22T08:15:00")
-    assert said["data"]["url"] == "https://mcp.example.com/dashboard/approvals/a1"
+    assert payload["timestamp"].startswith("2026-11-22T08:15:00")
+    assert payload["data"]["url"] == "https://mcp.example.com/dashboard/approvals/a1"
 
 
 def test_it_is_signed_as_the_specification_has_it() -> None:
@@ -103,7 +103,7 @@ def test_it_is_signed_as_the_specification_has_it() -> None:
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-BAD = {
+REFUSED_SECRETS = {
     "nothing": "",
     "no prefix": base64.b64encode(bytes(32)).decode(),
     "too short": "whsec_" + base64.b64encode(bytes(23)).decode(),
@@ -112,7 +112,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("secret", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("secret", REFUSED_SECRETS.values(), ids=REFUSED_SECRETS)
 def test_a_secret_that_is_none(secret: str) -> None:
     """Said without repeating it."""
     with pytest.raises(BadSecret) as refused:
@@ -146,16 +146,16 @@ def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, Scr
     return webhook, receiver
 
 
-ENDS: dict[str, tuple[int | ToolFailure, str | None]] = {
+DELIVERY_ENDINGS: dict[str, tuple[int | ToolFailure, str | None]] = {
     "taken": (204, None),
     "moved": (301, "301"),
     "gone": (410, "410"),
     "broken": (500, "500"),
-    "away": (AWAY, "Away."),
+    "away": (UNAVAILABLE, "Away."),
 }
 
 
-@pytest.mark.parametrize(("answer", "why"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(("answer", "why"), DELIVERY_ENDINGS.values(), ids=DELIVERY_ENDINGS)
 async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
     """Only an answer of 2xx counts as taken."""
     webhook, receiver = hook(answer)
@@ -221,14 +221,14 @@ def test_the_same_script_may_be_decided_about_again() -> None:
     A script's id is that of its content; a receiver that has seen the first message must not drop
     the second.
     """
-    told = change("approved", "approved", kind="script", until=math.inf)
-    one, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
-    made = [webhook.message(told) for webhook in (one, one, other, other)]
+    approval_change = change("approved", "approved", kind="script", until=math.inf)
+    first, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
+    messages = [webhook.message(approval_change) for webhook in (first, first, other, other)]
 
-    assert None not in made
-    ids = {kept.id for kept in made if kept}
-    assert len(ids) == len(made)
-    assert {len(one) for one in ids} == {len("msg_a1_approved_") + 32}
+    assert None not in messages
+    ids = {message.id for message in messages if message}
+    assert len(ids) == len(messages)
+    assert {len(id_) for id_ in ids} == {len("msg_a1_approved_") + 32}
 
 
 def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
@@ -244,9 +244,9 @@ def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
         ("rejected", -9),
     ):
         now[0] += passes
-        kept = webhook.message(change(what, what, kind="script", until=9e9))
-        assert kept is not None
-        places.append(kept.sequence)
+        message = webhook.message(change(what, what, kind="script", until=9e9))
+        assert message is not None
+        places.append(message.sequence)
 
     first = 1_795_335_300_000_001
     assert places == [first, first + 1, first + 2, first + 3]

@@ -27,9 +27,9 @@ from gatepost_authz.fetch import Fetcher
 from tests.support.runners import ACME, ALICE, ApprovalDeployment, context, failure_kind
 
 SECRET = f"whsec_{base64.b64encode(bytes(32)).decode()}"
-OFF = Config(resource="https://mcp.example.com/mcp", issuers=[])
+CONFIG_WITHOUT_WEBHOOK = Config(resource="https://mcp.example.com/mcp", issuers=[])
 HOOK = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
-ON = replace(OFF, approvals=ApprovalsSettings(webhook=HOOK))
+CONFIG_WITH_WEBHOOK = replace(CONFIG_WITHOUT_WEBHOOK, approvals=ApprovalsSettings(webhook=HOOK))
 LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
 
 
@@ -43,13 +43,15 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
     records, shared_store, keyring = MemoryRecords(), MemorySharedStore(), KeyRing.ephemeral()
     redaction, tools = Redaction(), ApprovalDeployment().pack.tools
     outbound = OutboundClient(Network(), tls=Fetcher(development=True).tls)
-    kept = []
+    outbox_counts = []
     async with (
         aclosing(outbound),
         aclosing(AuditWriter(records, keyring, redaction, AuditSettings())) as writer,
     ):
         services = ApprovalServices(records, shared_store, keyring, redaction, writer, outbound)
-        for number, config in enumerate((OFF, ON, OFF)):
+        for number, config in enumerate(
+            (CONFIG_WITHOUT_WEBHOOK, CONFIG_WITH_WEBHOOK, CONFIG_WITHOUT_WEBHOOK)
+        ):
             services.apply(config, tools.values())
             runner = Runner(
                 Registry(tools.values()),
@@ -62,6 +64,6 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
                 caller=ALICE, name="sign", arguments=arguments, request_id="r", client=NO_CLIENT
             )
             assert failure_kind(await runner.run(call)) == "approval_pending"
-            kept.append((await records.tenant_data.count(ACME)).get("outbox_messages", 0))
+            outbox_counts.append((await records.tenant_data.count(ACME)).get("outbox_messages", 0))
 
-    assert kept == [0, 1, 1]
+    assert outbox_counts == [0, 1, 1]

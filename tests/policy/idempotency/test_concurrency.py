@@ -20,10 +20,12 @@ from tests.support.runners import (
 
 pytestmark = pytest.mark.requirement("O12")
 
-HELD = "act_held"
+HELD_TOOL = "act_held"
 
 
-def begin(replica: IdempotencyReplica, tool: str = HELD, **options: str) -> "asyncio.Task[Outcome]":
+def begin(
+    replica: IdempotencyReplica, tool: str = HELD_TOOL, **options: str
+) -> "asyncio.Task[Outcome]":
     return asyncio.create_task(replica.call(tool=tool, **options))
 
 
@@ -53,11 +55,11 @@ async def test_a_call_that_waits_longer_than_its_timeout_is_told() -> None:
         return await proceed(call, tool, arguments)  # type: ignore[arg-type]
 
     deployment.stages = [approve]
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one, "act")
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica, "act")
     await deployment.entered.wait()
 
-    assert text_or_failure(await one.call()) == "conflict+"
+    assert text_or_failure(await replica.call()) == "conflict+"
     assert text_or_failure(await other.call()) == "conflict+"
     assert not first.done()
     waiting.set()
@@ -71,12 +73,12 @@ async def test_a_wait_for_another_persons_decision_ends_with_the_token(
     """A caller whose token has expired does not keep a connection by waiting."""
     monkeypatch.setattr("gatepost.policy.idempotency.execution.GRACE_S", 0.02)
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
     expired = int(deployment.clock.now)
 
-    assert text_or_failure(await other.call(tool=HELD, expires_at=expired)) == "conflict+"
+    assert text_or_failure(await other.call(tool=HELD_TOOL, expires_at=expired)) == "conflict+"
     deployment.gate.set()
     await first
 
@@ -84,11 +86,11 @@ async def test_a_wait_for_another_persons_decision_ends_with_the_token(
 async def test_those_who_wait_do_not_share_a_refusal() -> None:
     """The first is asked something; the second, with another client, runs."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
+    replica, other = deployment.replica(), deployment.replica()
     deployment.raises = InputNeeded(ASKED)
-    first = begin(one)
+    first = begin(replica)
     await deployment.entered.wait()
-    others = [begin(one), begin(other)]
+    others = [begin(replica), begin(other)]
     await run_ready()
     deployment.gate.set()
     with pytest.raises(InputNeeded):
@@ -108,43 +110,43 @@ async def leaves(call: "asyncio.Task[Outcome]", why: str | None) -> None:
 async def test_a_broken_connection_does_not_stop_the_call() -> None:
     """Its client retries with its idempotency key: it gets the outcome, not a second run."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
     await leaves(first, HUNG_UP)
-    again = [begin(one), begin(other)]
+    again = [begin(replica), begin(other)]
     await run_ready()
     deployment.gate.set()
 
     assert {text_or_failure(await call) for call in again} == {"a 1"}
-    assert text_or_failure(await other.call(tool=HELD)) == "a 1"
+    assert text_or_failure(await other.call(tool=HELD_TOOL)) == "a 1"
 
 
 async def test_a_call_that_was_left_alone_still_ends_with_an_outcome() -> None:
     """The outcome is stored whether or not a caller waits for it."""
     deployment = IdempotencyDeployment()
-    one = deployment.replica()
-    first = begin(one)
+    replica = deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
     await leaves(first, HUNG_UP)
     deployment.gate.set()
     await run_ready()
 
-    assert text_or_failure(await deployment.replica().call(tool=HELD)) == "a 1"
+    assert text_or_failure(await deployment.replica().call(tool=HELD_TOOL)) == "a 1"
     assert deployment.effects == {"a": 1}
 
 
-@pytest.mark.parametrize(("tool", "answer"), [(HELD, "conflict"), ("put_held", "a 2")])
+@pytest.mark.parametrize(("tool", "answer"), [(HELD_TOOL, "conflict"), ("put_held", "a 2")])
 async def test_a_call_that_is_taken_back_stops(tool: str, answer: str) -> None:
     """How far it came is not known: only a tool that may run twice runs again."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one, tool)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica, tool)
     await deployment.entered.wait()
     await leaves(first, None)
     deployment.gate.set()
 
-    assert text_or_failure(await one.call(tool=tool)) == answer
+    assert text_or_failure(await replica.call(tool=tool)) == answer
     assert text_or_failure(await other.call(tool=tool)) == answer
 
 
@@ -158,8 +160,8 @@ async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free
         return await proceed(call, tool, arguments)  # type: ignore[arg-type]
 
     deployment.stages = [approve]
-    one = deployment.replica()
-    first = begin(one, "act")
+    replica = deployment.replica()
+    first = begin(replica, "act")
     await deployment.entered.wait()
     await leaves(first, None)
     deployment.gate.set()
@@ -170,8 +172,8 @@ async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free
 async def test_a_call_goes_on_for_those_who_still_wait() -> None:
     """One of two takes it back; the other gets the outcome."""
     deployment = IdempotencyDeployment()
-    one = deployment.replica()
-    first, second = begin(one), begin(one)
+    replica = deployment.replica()
+    first, second = begin(replica), begin(replica)
     await deployment.entered.wait()
     await leaves(first, None)
     deployment.gate.set()
@@ -182,8 +184,8 @@ async def test_a_call_goes_on_for_those_who_still_wait() -> None:
 async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
     """The cancelled wait leaves nothing behind."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
     second = begin(other)
     await run_ready()
@@ -195,17 +197,17 @@ async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
     deployment.gate.set()
     assert text_or_failure(await first) == "a 1"
     await run_ready()
-    assert not one.runs._tasks
+    assert not replica.runs._tasks
 
 
 async def test_a_timeout_is_an_outcome() -> None:
     """The tool was stopped in the middle; a retry does not begin anew."""
     deployment = IdempotencyDeployment(limit_s=0.02)
-    one, other = deployment.replica(), deployment.replica()
+    first, other = deployment.replica(), deployment.replica()
 
-    assert text_or_failure(await one.call(tool=HELD)) == "timeout"
-    assert text_or_failure(await one.call(tool=HELD)) == "timeout"
-    assert text_or_failure(await other.call(tool=HELD)) == "timeout"
+    assert text_or_failure(await first.call(tool=HELD_TOOL)) == "timeout"
+    assert text_or_failure(await first.call(tool=HELD_TOOL)) == "timeout"
+    assert text_or_failure(await other.call(tool=HELD_TOOL)) == "timeout"
     assert deployment.effects == {"a": 1}
 
 
@@ -213,13 +215,13 @@ async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -
     """What runs may end; what does not is stopped, and the next replica knows it at once."""
     monkeypatch.setattr("gatepost.policy.idempotency.execution.CLOSING_S", 0.05)
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
-    await one.runs.aclose()
+    await replica.runs.aclose()
 
     assert text_or_failure(await first) == "conflict"
-    assert text_or_failure(await other.call(tool=HELD)) == "conflict"
+    assert text_or_failure(await other.call(tool=HELD_TOOL)) == "conflict"
     assert deployment.effects == {"a": 1}
 
 
@@ -227,18 +229,18 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
     """A long call does not count as abandoned."""
     monkeypatch.setattr(execution, "RENEW_S", 0.005)
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = begin(one)
+    replica, other = deployment.replica(), deployment.replica()
+    first = begin(replica)
     await deployment.entered.wait()
     idempotency = deployment.records.of("acme").idempotency
     (key,) = idempotency.held  # type: ignore[attr-defined]
     for _ in range(3):
         deployment.clock.now += execution.LEASE_S - 1
-        wanted = deployment.clock.now + execution.LEASE_S
+        lease_end = deployment.clock.now + execution.LEASE_S
 
-        async def renewed(wanted: float = wanted) -> bool:
+        async def renewed(expected: float = lease_end) -> bool:
             record = await idempotency.get(key)
-            return record is not None and record.leased_until >= wanted
+            return record is not None and record.leased_until >= expected
 
         await run_until(renewed)
     second = begin(other)

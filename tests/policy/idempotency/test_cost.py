@@ -37,15 +37,15 @@ async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
             runner.run(CALL).send(None)
 
     through()
-    made = calls(through)
+    names = calls(through)
 
-    assert [name for name in made if name.startswith(("IdempotencyStage.", "RunningCalls."))] == []
+    assert [name for name in names if name.startswith(("IdempotencyStage.", "RunningCalls."))] == []
     assert (
         sum(
             name.startswith(("LimitStage.", "LocalLimits.", "leave", "LocalCounters.", "Buckets."))
-            for name in made
+            for name in names
         )
         <= 4
     )
-    assert sum(name.endswith(".perform") for name in made) == 1
+    assert sum(name.endswith(".perform") for name in names) == 1
     await asyncio.sleep(0)

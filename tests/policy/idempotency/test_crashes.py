@@ -21,11 +21,11 @@ from tests.support.runners import (
 
 pytestmark = pytest.mark.requirement("O12")
 
-HELD = "act_held"
+HELD_TOOL = "act_held"
 
 
 async def crashed(
-    deployment: IdempotencyDeployment, tool: str = HELD, **options: Any
+    deployment: IdempotencyDeployment, tool: str = HELD_TOOL, **options: Any
 ) -> IdempotencyReplica:
     """Crash a replica while its tool runs, so that its record stays; return another replica."""
     dead = deployment.replica()
@@ -47,14 +47,14 @@ async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
     alive = await crashed(deployment)
     deployment.clock.now += execution.LEASE_S
     for _ in range(2):
-        outcome = await alive.call(tool=HELD)
+        outcome = await alive.call(tool=HELD_TOOL)
         assert outcome.failure is not None
         assert text_or_failure(outcome) == "conflict"
         assert "It is unknown" in outcome.failure.message
     deployment.clock.now += 86_400
 
     assert deployment.effects == {"a": 1}
-    assert text_or_failure(await alive.call(tool=HELD)) == "a 2"
+    assert text_or_failure(await alive.call(tool=HELD_TOOL)) == "a 2"
 
 
 async def test_a_tool_that_may_run_twice_does() -> None:
@@ -72,10 +72,10 @@ async def test_an_episode_is_not_blocked_for_a_day() -> None:
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment, kind="correlation")
     deployment.clock.now += execution.LEASE_S + 59
-    assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "conflict"
+    assert text_or_failure(await alive.call(tool=HELD_TOOL, kind="correlation")) == "conflict"
 
     deployment.clock.now += 1
-    assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "a 2"
+    assert text_or_failure(await alive.call(tool=HELD_TOOL, kind="correlation")) == "a 2"
 
 
 async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
-    again = asyncio.create_task(alive.call(tool=HELD))
+    again = asyncio.create_task(alive.call(tool=HELD_TOOL))
     await run_ready()
     assert not again.done()
     deployment.clock.now += execution.LEASE_S
@@ -98,14 +98,14 @@ async def test_a_holder_that_only_seemed_gone_still_says_how_it_ended() -> None:
     """
     deployment = IdempotencyDeployment()
     slow, other = deployment.replica(), deployment.replica()
-    first = asyncio.create_task(slow.call(tool=HELD))
+    first = asyncio.create_task(slow.call(tool=HELD_TOOL))
     await deployment.entered.wait()
     deployment.clock.now += execution.LEASE_S
-    assert text_or_failure(await other.call(tool=HELD)) == "conflict"
+    assert text_or_failure(await other.call(tool=HELD_TOOL)) == "conflict"
     deployment.gate.set()
 
     assert text_or_failure(await first) == "a 1"
-    assert text_or_failure(await other.call(tool=HELD)) == "a 1"
+    assert text_or_failure(await other.call(tool=HELD_TOOL)) == "a 1"
 
 
 class Switch:
@@ -127,10 +127,10 @@ class FailingRecords(MemoryRecords):
         super().__init__()
 
     def of(self, tenant: str) -> Any:
-        kept = super().of(tenant)
-        if not isinstance(kept.idempotency, SwitchedStore):
-            kept.idempotency = SwitchedStore(kept.idempotency, self._switch)  # type: ignore[assignment]
-        return kept
+        store = super().of(tenant)
+        if not isinstance(store.idempotency, SwitchedStore):
+            store.idempotency = SwitchedStore(store.idempotency, self._switch)  # type: ignore[assignment]
+        return store
 
 
 class SwitchedStore:
@@ -193,14 +193,14 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
     monkeypatch.setattr(execution, "BACKOFF_S", (0.005,) * 1000)
     switch = Switch()
     deployment = IdempotencyDeployment(records=FailingRecords(switch))
-    one, other = deployment.replica(), deployment.replica()
+    first, other = deployment.replica(), deployment.replica()
     switch.away = {"finish"}
     with capture_logs() as logs:
-        assert text_or_failure(await one.call()) == "a 1"
+        assert text_or_failure(await first.call()) == "a 1"
         assert logs[0]["event"] == "ending_not_kept"
         switch.away = set()
         async with asyncio.timeout(10):
-            await asyncio.wait(one.runs._tasks)
+            await asyncio.wait(first.runs._tasks)
 
     assert text_or_failure(await other.call()) == "a 1"
 
@@ -210,10 +210,10 @@ async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
     deployment = IdempotencyDeployment(records=FailingRecords(switch))
-    one = deployment.replica()
+    replica = deployment.replica()
     switch.away = {"renew"}
     with capture_logs() as logs:
-        first = asyncio.create_task(one.call(tool=HELD))
+        first = asyncio.create_task(replica.call(tool=HELD_TOOL))
 
         async def failed() -> bool:
             return bool(logs)
@@ -230,11 +230,11 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
     switch = Switch()
     switch.away = {"publish", "follow"}
     deployment = IdempotencyDeployment(shared_store=FailingSharedStore(switch))
-    one, other = deployment.replica(), deployment.replica()
+    replica, other = deployment.replica(), deployment.replica()
     with capture_logs():
-        first = asyncio.create_task(one.call(tool=HELD))
+        first = asyncio.create_task(replica.call(tool=HELD_TOOL))
         await deployment.entered.wait()
-        second = asyncio.create_task(other.call(tool=HELD))
+        second = asyncio.create_task(other.call(tool=HELD_TOOL))
         await run_ready()
         deployment.gate.set()
 
@@ -245,10 +245,10 @@ async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> 
     """With a shared store, a waiting call learns of the outcome at once."""
     monkeypatch.setattr(execution, "POLL_S", 3600)
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    first = asyncio.create_task(one.call(tool=HELD))
+    replica, other = deployment.replica(), deployment.replica()
+    first = asyncio.create_task(replica.call(tool=HELD_TOOL))
     await deployment.entered.wait()
-    second = asyncio.create_task(other.call(tool=HELD))
+    second = asyncio.create_task(other.call(tool=HELD_TOOL))
     await run_ready()
     deployment.gate.set()
 

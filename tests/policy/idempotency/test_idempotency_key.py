@@ -12,9 +12,9 @@ from tests.support.measuring import each
 __all__ = ["recorded"]  # a fixture
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
-NAMED = "io.gatepost/idempotency-key"
+META_KEY = "io.gatepost/idempotency-key"
 
-FOUND = [
+KEY_CASES = [
     ({}, None, None),
     ({KEY: b"a"}, None, IdempotencyKey("idempotency", "a")),
     ({KEY: b' "8e03"\t'}, None, IdempotencyKey("idempotency", '"8e03"')),
@@ -26,7 +26,7 @@ FOUND = [
     ({}, "b", IdempotencyKey("idempotency", "b")),
 ]
 
-REFUSED = [
+REFUSED_KEYS = [
     ({KEY: b""}, None),
     ({KEY: b"x" * 256}, None),
     ({KEY: b"two words"}, None),
@@ -42,7 +42,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "named", "expected"), FOUND)
+@pytest.mark.parametrize(("headers", "named", "expected"), KEY_CASES)
 def test_a_retry_key_is_found(
     headers: dict[bytes, bytes], named: str | None, expected: IdempotencyKey | None
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_retry_key_is_found(
     assert idempotency_key_of(headers, named) == expected
 
 
-@each(("headers", "named"), REFUSED)
+@each(("headers", "named"), REFUSED_KEYS)
 def test_what_cannot_be_a_retry_key_is_refused(
     headers: dict[bytes, bytes], named: str | None
 ) -> None:
@@ -84,7 +84,7 @@ CALL = {"name": "act", "arguments": {}}
 MARKS = [
     ({}, {}, None),
     ({"idempotency-key": "k1"}, {}, IdempotencyKey("idempotency", "k1")),
-    ({}, {NAMED: "k1"}, IdempotencyKey("idempotency", "k1")),
+    ({}, {META_KEY: "k1"}, IdempotencyKey("idempotency", "k1")),
     ({"x-octopus-correlation-id": "e1"}, {}, IdempotencyKey("correlation", "e1")),
 ]
 
@@ -109,9 +109,9 @@ async def test_both_eras_read_the_same_keys(
     ("headers", "meta"),
     [
         ({"idempotency-key": "two words"}, {}),
-        ({"idempotency-key": "a"}, {NAMED: "b"}),
-        ({}, {NAMED: ""}),
-        ({}, {NAMED: 7}),
+        ({"idempotency-key": "a"}, {META_KEY: "b"}),
+        ({}, {META_KEY: ""}),
+        ({}, {META_KEY: 7}),
     ],
 )
 async def test_a_bad_key_is_answered_before_anything_runs(

@@ -91,19 +91,19 @@ class World:
 
     async def _tool(self, ctx: CallContext, what: str) -> str:
         """Have an effect, and end as the test says."""
-        asked = self.calls[int(ctx.request_id)]
+        call = self.calls[int(ctx.request_id)]
         gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        made = Invocation(asked.identity, what, self.clock.now, asked.replica, gate)
-        self.invocations.append(made)
+        invocation = Invocation(call.identity, what, self.clock.now, call.replica, gate)
+        self.invocations.append(invocation)
         number = len(self.invocations) - 1
         try:
             how = await gate
         except asyncio.CancelledError:
-            if made.how == "runs":
-                made.how, made.ended = "stopped", self.clock.now
+            if invocation.how == "runs":
+                invocation.how, invocation.ended = "stopped", self.clock.now
             raise
-        made.ended = self.clock.now
-        made.how = "free" if how in ("away", "asks") else "kept"
+        invocation.ended = self.clock.now
+        invocation.how = "free" if how in ("away", "asks") else "kept"
         if how == "away":
             raise ToolFailure("upstream_unavailable", f"#{number}")
         if how == "asks":
@@ -122,45 +122,45 @@ class World:
             idempotency_key=IdempotencyKey(kind, key),  # type: ignore[arg-type]  # from a list of both
         )
         task = asyncio.create_task(self.replicas[replica][1].run(call))
-        asked = ModelCall(identity, what, self.clock.now, replica, task, len(self.calls))
-        task.add_done_callback(lambda _: setattr(asked, "ended", self.clock.now))
-        self.calls.append(asked)
+        model_call = ModelCall(identity, what, self.clock.now, replica, task, len(self.calls))
+        task.add_done_callback(lambda _: setattr(model_call, "ended", self.clock.now))
+        self.calls.append(model_call)
 
     async def end(self, number: int, how: str) -> None:
-        running = [made for made in self.invocations if made.how == "runs"]
+        running = [invocation for invocation in self.invocations if invocation.how == "runs"]
         if running:
-            made = running[number % len(running)]
-            if not made.gate.done():
-                made.gate.set_result(how)
+            invocation = running[number % len(running)]
+            if not invocation.gate.done():
+                invocation.gate.set_result(how)
 
     async def leave(self, number: int, why: str | None) -> None:
-        waiting = [asked for asked in self.calls if not asked.task.done()]
+        waiting = [call for call in self.calls if not call.task.done()]
         if waiting:
-            asked = waiting[number % len(waiting)]
-            asked.left = True
-            asked.task.cancel(why)
+            call = waiting[number % len(waiting)]
+            call.left = True
+            call.task.cancel(why)
 
     async def crash(self, replica: int) -> None:
         """Crash a process: none of its tasks acts any more, and another process takes its place."""
         runs, _ = self.replicas[replica]
-        for made in self.invocations:
-            if made.replica == replica and made.how == "runs":
-                made.how, made.ended = "gone", self.clock.now
+        for invocation in self.invocations:
+            if invocation.replica == replica and invocation.how == "runs":
+                invocation.how, invocation.ended = "gone", self.clock.now
         for task in tuple(runs._tasks):
             task.cancel()
-        for asked in self.calls:
-            if asked.replica == replica and not asked.task.done():
-                asked.left = True
-                asked.task.cancel()
+        for call in self.calls:
+            if call.replica == replica and not call.task.done():
+                call.left = True
+                call.task.cancel()
         await run_ready()
         self.replicas[replica] = self._replica()
 
     async def pass_time(self, seconds: float) -> None:
         """Time goes by in small steps, so that leases are renewed as they would be."""
         if seconds > 100:
-            if any(not asked.task.done() for asked in self.calls):
+            if any(not call.task.done() for call in self.calls):
                 return
-            if any(made.how == "runs" for made in self.invocations):
+            if any(invocation.how == "runs" for invocation in self.invocations):
                 return
             self.clock.now += seconds
             return
@@ -171,7 +171,7 @@ class World:
     async def close(self) -> None:
         """End every task, also those that wait."""
         async with asyncio.timeout(WITHIN_S):
-            while any(not asked.task.done() for asked in self.calls):
+            while any(not call.task.done() for call in self.calls):
                 await self.end(0, "answers")
                 await self.pass_time(STEP_S)
             while any(runs._tasks for runs, _ in self.replicas):
@@ -180,50 +180,55 @@ class World:
         await run_ready()  # when a call ended is noted a turn after its end
 
     def check(self) -> None:
-        for number, made in enumerate(self.invocations):
+        for number, invocation in enumerate(self.invocations):
             for later in self.invocations[number + 1 :]:
-                if later.identity == made.identity:
-                    assert self._may_follow(made, later), (made, later)
-        for asked in self.calls:
-            if not asked.left:
-                self._explain(asked)
+                if later.identity == invocation.identity:
+                    assert self._may_follow(invocation, later), (invocation, later)
+        for call in self.calls:
+            if not call.left:
+                self._explain(call)
 
-    def _may_follow(self, made: Invocation, later: Invocation) -> bool:
-        kind, repeatable = made.identity.kind, made.identity.tool == "put"
-        if made.ended is None or later.begun < made.ended:
+    def _may_follow(self, invocation: Invocation, later: Invocation) -> bool:
+        kind, repeatable = invocation.identity.kind, invocation.identity.tool == "put"
+        if invocation.ended is None or later.begun < invocation.ended:
             return False
-        if made.how == "free" or (made.how == "stopped" and repeatable):
+        if invocation.how == "free" or (invocation.how == "stopped" and repeatable):
             return True
-        if made.how == "gone":
-            lease_over = later.begun >= made.begun + execution.LEASE_S
+        if invocation.how == "gone":
+            lease_over = later.begun >= invocation.begun + execution.LEASE_S
             if repeatable:
                 return lease_over
             counts_s = KEPT_S[kind] + (execution.LEASE_S if kind == "correlation" else 0)
-            return lease_over and later.begun >= made.begun + counts_s
-        return later.begun >= made.ended + KEPT_S[kind]
+            return lease_over and later.begun >= invocation.begun + counts_s
+        return later.begun >= invocation.ended + KEPT_S[kind]
 
-    def _explain(self, asked: ModelCall) -> None:
-        error = asked.task.exception()
+    def _explain(self, call: ModelCall) -> None:
+        error = call.task.exception()
         if error is not None:
             assert isinstance(error, InputNeeded), error
             return
-        outcome = asked.task.result()
-        related = [made for made in self.invocations if made.identity == asked.identity]
-        same = [made for made in related if made.arguments == asked.arguments]
+        outcome = call.task.result()
+        related = [
+            invocation for invocation in self.invocations if invocation.identity == call.identity
+        ]
+        same = [invocation for invocation in related if invocation.arguments == call.arguments]
         if outcome.failure is None or outcome.failure.kind != "conflict":
             text = outcome.failure.message if outcome.failure else outcome.content[0]["text"]
-            made = self.invocations[int(text.removeprefix("#"))]
-            assert made in same
-            assert made.ended is not None
-            assert made.ended <= asked.ended
-            assert made.how == "free" or asked.begun < made.ended + KEPT_S[asked.identity.kind]
+            invocation = self.invocations[int(text.removeprefix("#"))]
+            assert invocation in same
+            assert invocation.ended is not None
+            assert invocation.ended <= call.ended
+            assert (
+                invocation.how == "free"
+                or call.begun < invocation.ended + KEPT_S[call.identity.kind]
+            )
         elif "other arguments" in outcome.failure.message:
             assert len(same) < len(related)
         elif "It is unknown" in outcome.failure.message:
-            assert any(made.how == "gone" for made in same)
+            assert any(invocation.how == "gone" for invocation in same)
         else:
             assert "stopped" in outcome.failure.message
-            assert any(made.how == "stopped" for made in same)
+            assert any(invocation.how == "stopped" for invocation in same)
 
 
 def _context(call: Call) -> CallContext:
@@ -231,7 +236,7 @@ def _context(call: Call) -> CallContext:
     return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
 
 
-SMALL = st.integers(0, 5)
+SMALL_NUMBERS = st.integers(0, 5)
 CALLS = st.tuples(
     st.just("call"),
     st.integers(0, REPLICAS - 1),
@@ -243,9 +248,9 @@ CALLS = st.tuples(
 EVENTS = st.one_of(
     CALLS,
     CALLS,
-    st.tuples(st.just("end"), SMALL, st.sampled_from(["answers", "fails"])),
-    st.tuples(st.just("end"), SMALL, st.sampled_from(["answers", "fails", "away", "asks"])),
-    st.tuples(st.just("leave"), SMALL, st.sampled_from([None, HUNG_UP])),
+    st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails"])),
+    st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails", "away", "asks"])),
+    st.tuples(st.just("leave"), SMALL_NUMBERS, st.sampled_from([None, HUNG_UP])),
     st.tuples(st.just("crash"), st.integers(0, REPLICAS - 1)),
     st.tuples(st.just("pass_time"), st.sampled_from([16.0, 64.0, 80.0, 86_400.0])),
 )

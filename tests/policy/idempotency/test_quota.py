@@ -20,8 +20,8 @@ from tests.support.measuring import ManualClock
 from tests.support.runners import IdempotencyDeployment, IdempotencyReplica
 from tests.support.server import issuer_settings, running_server
 
-MOST = 64_000
-FEW = 4 * ROW_BYTES
+MAX_BYTES = 64_000
+FOUR_ROWS_BYTES = 4 * ROW_BYTES
 """Room for three small outcomes."""
 DAY_S = 86_400
 
@@ -53,7 +53,7 @@ def text(size: int) -> Outcome:
     return Outcome(({"type": "text", "text": "x" * size},))
 
 
-async def kept(deployment: IdempotencyDeployment, subject: str = "alice") -> int:
+async def stored_bytes(deployment: IdempotencyDeployment, subject: str = "alice") -> int:
     """Return the bytes that the store holds for a caller."""
     owner = a_caller(subject=subject).principal_digest
     return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
@@ -63,26 +63,26 @@ async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
     """Over two replicas, to a share each; the refusal says whose quota and when there is room."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(2_000)
-    replicas = [bounded(deployment, caller=MOST) for _ in range(2)]
+    replicas = [bounded(deployment, caller=MAX_BYTES) for _ in range(2)]
     outcomes = [await replicas[n % 2].call(f"key-{n}") for n in range(60)]
 
-    refused = [one.failure for one in outcomes if one.failure is not None]
+    refused = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     assert refused
-    assert {(one.kind, one.limit) for one in refused} == {("rate_limit", "caller")}
+    assert {(failure.kind, failure.limit) for failure in refused} == {("rate_limit", "caller")}
     assert "limits.stored_bytes" in refused[0].message
     assert 0 < (refused[0].retry_after or 0) <= DAY_S
     assert deployment.effects["a"] == 60 - len(refused)
-    assert MOST // 2 < await kept(deployment) <= MOST + 2 * MOST // SHARE
+    assert MAX_BYTES // 2 < await stored_bytes(deployment) <= MAX_BYTES + 2 * MAX_BYTES // SHARE
 
 
 async def test_a_full_quota_stops_neither_replays_nor_others(records: Records) -> None:
     """What is kept is answered, calls without a key run, and so do those of other callers."""
     deployment = IdempotencyDeployment(records=records)
-    replica = bounded(deployment, caller=FEW)
+    replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
     first = [await replica.call(f"key-{n}", arguments=b'{"what":"a"}') for n in range(6)]
     assert first[5].failure is not None
-    for one in (replica, bounded(deployment, caller=FEW)):
-        assert await one.call("key-0") == first[0]
+    for quota_replica in (replica, bounded(deployment, caller=FOUR_ROWS_BYTES)):
+        assert await quota_replica.call("key-0") == first[0]
     assert (await replica.call(None)).failure is None
     assert (await replica.call("key", subject="bob")).failure is None
     assert (await replica.call("key", tenant_id="globex")).failure is None
@@ -92,23 +92,23 @@ async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
     """Many callers of one tenant do not fill the disk either; another tenant is not concerned."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(1_000)
-    replica = bounded(deployment, caller=MOST, tenant=MOST // 4)
+    replica = bounded(deployment, caller=MAX_BYTES, tenant=MAX_BYTES // 4)
     outcomes = [await replica.call(subject=f"person-{n}") for n in range(20)]
 
-    refused = [one.failure for one in outcomes if one.failure is not None]
-    assert {one.limit for one in refused} == {"tenant"}
+    refused = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    assert {failure.limit for failure in refused} == {"tenant"}
     assert "limits.tenant.stored_bytes" in refused[0].message
     assert (
         await deployment.records.of("acme").usage(None, deployment.clock.now)
-    ).bytes <= MOST // 4
+    ).bytes <= MAX_BYTES // 4
     assert (await replica.call(tenant_id="globex")).failure is None
 
 
 async def test_an_outcome_without_room_is_not_run_again(records: Records) -> None:
     """That it was carried out is kept, and its caller gets the answer once."""
     deployment = IdempotencyDeployment(records=records)
-    deployment.answers = text(MOST)
-    replica = bounded(deployment, caller=MOST)
+    deployment.answers = text(MAX_BYTES)
+    replica = bounded(deployment, caller=MAX_BYTES)
     first, again = await replica.call(), await replica.call()
 
     assert first.failure is None
@@ -116,18 +116,18 @@ async def test_an_outcome_without_room_is_not_run_again(records: Records) -> Non
     assert again.failure.kind == "conflict"
     assert "carried out" in again.failure.message
     assert deployment.effects["a"] == 1
-    assert await kept(deployment) < 2 * ROW_BYTES
+    assert await stored_bytes(deployment) < 2 * ROW_BYTES
 
 
 async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
     """After a day the same caller may have as much kept again."""
     deployment = IdempotencyDeployment(records=records)
-    replica = bounded(deployment, caller=FEW)
+    replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
     before = [await replica.call(f"key-{n}") for n in range(5)]
     deployment.clock.now += DAY_S + 1
     after = await replica.call("key-9")
 
-    assert [one.failure is None for one in before] == [True] * 3 + [False] * 2
+    assert [outcome.failure is None for outcome in before] == [True] * 3 + [False] * 2
     assert after.failure is None
 
 
@@ -135,11 +135,11 @@ async def test_calls_at_once_share_what_room_there_is() -> None:
     """Of many that come together no two are told of the same room."""
     deployment = IdempotencyDeployment()
     deployment.answers = text(1_000)
-    replica = bounded(deployment, caller=MOST // 4)
+    replica = bounded(deployment, caller=MAX_BYTES // 4)
     outcomes = await asyncio.gather(*(replica.call(f"key-{n}") for n in range(100)))
 
-    assert sum(one.failure is None for one in outcomes) < 100
-    assert await kept(deployment) <= MOST // 4
+    assert sum(outcome.failure is None for outcome in outcomes) < 100
+    assert await stored_bytes(deployment) <= MAX_BYTES // 4
 
 
 async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,22 +147,22 @@ async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> Non
     deployment, clock = IdempotencyDeployment(), ManualClock()
     quota = StorageQuota(deployment.records, clock=clock)
     of_tenant = SimpleNamespace(stored_bytes=0)
-    quota.apply(SimpleNamespace(stored_bytes=MOST, tenant=of_tenant))
-    asked = 0
+    quota.apply(SimpleNamespace(stored_bytes=MAX_BYTES, tenant=of_tenant))
+    lookup_count = 0
     acme = deployment.records.of("acme")
     usage = acme.usage
 
     async def counted(owner: bytes | None, now: float) -> object:
-        nonlocal asked
-        asked += 1
+        nonlocal lookup_count
+        lookup_count += 1
         return await usage(owner, now)
 
     monkeypatch.setattr(acme, "usage", counted)
-    for _ in range(MOST // 100):
+    for _ in range(MAX_BYTES // 100):
         async with quota.room("acme", b"alice", 100):
             pass
-    assert asked <= SHARE + 2
-    async with quota.room("acme", b"alice", MOST - 100):
+    assert lookup_count <= SHARE + 2
+    async with quota.room("acme", b"alice", MAX_BYTES - 100):
         with pytest.raises(QuotaExceeded):
             async with quota.room("acme", b"alice", 200):
                 pass
@@ -172,7 +172,7 @@ async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> None:
     """Fresh keys end at the quota, never in 503; other tenants and calls without a key go on."""
     settings: dict[str, Any] = {
-        "limits": {"requests_per_second": 0, "stored_bytes": FEW},
+        "limits": {"requests_per_second": 0, "stored_bytes": FOUR_ROWS_BYTES},
         "tenancy": {"create_on_first_use": True},
         "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
     }
@@ -181,7 +181,7 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
         answers = [
             server.client.call(token, "record_write", fields=[(key, f"key-{n}")]) for n in range(6)
         ]
-        told = RestClient(server, token).call("record_write", {}, (key, "another"))
+        response = RestClient(server, token).call("record_write", {}, (key, "another"))
         replayed = server.client.call(token, "record_write", fields=[(key, "key-0")])
         others = [
             server.client.call(token, "record_write"),
@@ -193,7 +193,7 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
     refused = failure(answers[5])
     assert (answers[5].status, refused["code"], refused["data"]["limit"]) == (200, -32000, "caller")
     assert 3_600 < int(answers[5].field("retry-after") or 0) <= DAY_S
-    assert (told.status, told.json["error"]) == (429, "rate_limited")
-    assert "limits.stored_bytes" in told.json["message"]
+    assert (response.status, response.json["error"]) == (429, "rate_limited")
+    assert "limits.stored_bytes" in response.json["message"]
     assert result(replayed)["content"] == result(answers[0])["content"]
-    assert all(result(one) for one in others)
+    assert all(result(answer) for answer in others)

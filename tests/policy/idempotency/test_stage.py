@@ -28,7 +28,7 @@ LETS_GO: list[tuple[str, BaseException]] = [
 ]
 
 
-STAYS: list[tuple[str, BaseException, str]] = [
+KEPT_FAILURES: list[tuple[str, BaseException, str]] = [
     ("not found", ToolFailure("not_found", "No such."), "not_found"),
     ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
     ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
@@ -45,11 +45,11 @@ PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
 async def test_a_retry_gets_the_first_outcome_for_a_time(kind: str, kept_s: int) -> None:
     """A day for an idempotency key, a minute for an episode's id; then it is another call."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    assert text_or_failure(await one.call(kind=kind)) == "a 1"
+    first, other = deployment.replica(), deployment.replica()
+    assert text_or_failure(await first.call(kind=kind)) == "a 1"
 
     deployment.clock.now += kept_s - 1
-    assert text_or_failure(await one.call(kind=kind)) == "a 1"
+    assert text_or_failure(await first.call(kind=kind)) == "a 1"
     assert text_or_failure(await other.call(kind=kind)) == "a 1"
     deployment.clock.now += 1
     assert text_or_failure(await other.call(kind=kind)) == "a 2"
@@ -58,15 +58,15 @@ async def test_a_retry_gets_the_first_outcome_for_a_time(kind: str, kept_s: int)
 async def test_an_operator_says_how_long_a_key_counts() -> None:
     """An episode's id counts a minute all the same."""
     deployment = IdempotencyDeployment()
-    one = deployment.replica(kept_s=600)
-    assert text_or_failure(await one.call()) == "a 1"
+    replica = deployment.replica(kept_s=600)
+    assert text_or_failure(await replica.call()) == "a 1"
     deployment.clock.now += 599
-    assert text_or_failure(await one.call()) == "a 1"
+    assert text_or_failure(await replica.call()) == "a 1"
     deployment.clock.now += 1
-    assert text_or_failure(await one.call()) == "a 2"
-    assert text_or_failure(await one.call(kind="correlation")) == "a 3"
+    assert text_or_failure(await replica.call()) == "a 2"
+    assert text_or_failure(await replica.call(kind="correlation")) == "a 3"
     deployment.clock.now += 60
-    assert text_or_failure(await one.call(kind="correlation")) == "a 4"
+    assert text_or_failure(await replica.call(kind="correlation")) == "a 4"
 
 
 async def test_a_call_without_a_key_runs_every_time() -> None:
@@ -76,14 +76,14 @@ async def test_a_call_without_a_key_runs_every_time() -> None:
     assert [text_or_failure(await replica.call(None)) for _ in range(3)] == ["a 1", "a 2", "a 3"]
 
 
-SAME = [
+EQUAL_ARGUMENTS = [
     (b'{"what":"a","number":1}', b'{"number":1.0,"what":"a"}'),
     (b'{"what":"a","number":1}', b' { "what" : "\\u0061",\n"number":10e-1 } '),
     (b'{"what":"a","number":0}', b'{"what":"a","number":-0.0}'),
     (b'{"what":"a","number":1e20}', b'{"what":"a","number":100000000000000000000}'),
     (b'{"what":"a","number":0.1}', b'{"what":"a","number":1.0e-1}'),
 ]
-DIFFERENT = [
+DIFFERING_ARGUMENTS = [
     (b'{"what":"a"}', b'{"what":"b"}'),
     (b'{"what":"a"}', b'{"what":"a","number":0}'),
     (b'{"what":"1"}', b'{"what":1}'),
@@ -95,20 +95,20 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-async def test_arguments_that_mean_the_same_are_the_same(one: bytes, other: bytes) -> None:
+@pytest.mark.parametrize(("first", "other"), EQUAL_ARGUMENTS)
+async def test_arguments_that_mean_the_same_are_the_same(first: bytes, other: bytes) -> None:
     """Order of members, spelling of numbers and escapes are the client library's whim."""
-    assert digest_of(one) == digest_of(other)
+    assert digest_of(first) == digest_of(other)
     replica = IdempotencyDeployment().replica()
-    await replica.call(arguments=one)
+    await replica.call(arguments=first)
 
     assert text_or_failure(await replica.call(arguments=other)) == "a 1"
 
 
-@pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_arguments_that_mean_something_else_differ(one: bytes, other: bytes) -> None:
+@pytest.mark.parametrize(("first", "other"), DIFFERING_ARGUMENTS)
+def test_arguments_that_mean_something_else_differ(first: bytes, other: bytes) -> None:
     """Two integers that no double can tell apart are still two."""
-    assert digest_of(one) != digest_of(other)
+    assert digest_of(first) != digest_of(other)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_unreadable_arguments_have_a_digest(arguments: bytes) -> None:
 async def test_a_key_with_other_arguments_is_a_conflict() -> None:
     """An idempotency key is one call's, also while that runs."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
-    running = asyncio.create_task(one.call(tool="act_held"))
+    first, other = deployment.replica(), deployment.replica()
+    running = asyncio.create_task(first.call(tool="act_held"))
     await deployment.entered.wait()
-    for replica in (one, other):
+    for replica in (first, other):
         outcome = await replica.call(tool="act_held", arguments=b'{"what":"b"}')
         assert outcome.failure is not None
         assert text_or_failure(outcome) == "conflict"
@@ -148,7 +148,7 @@ async def test_other_arguments_in_the_same_episode_are_another_call() -> None:
     assert text_or_failure(outcome) == "b 1"
 
 
-OTHERS: list[dict[str, Any]] = [
+OTHER_CALLERS: list[dict[str, Any]] = [
     {"tenant_id": "globex"},
     {"issuer": "https://other.example.com"},
     {"subject": "bob"},
@@ -162,7 +162,7 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-@each("other", OTHERS, ids=lambda other: next(iter(other)))
+@each("other", OTHER_CALLERS, ids=lambda other: next(iter(other)))
 async def test_no_caller_meets_the_call_of_another(other: dict[str, Any]) -> None:
     """Tenant, issuer, kind, subject, client and tool are part of every key."""
     replica = IdempotencyDeployment().replica()
@@ -188,12 +188,12 @@ async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, k
     """A stale answer would be the wrong one, and nothing of it is kept for a day."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
-    asked = [
+    texts = [
         text_or_failure(await replica.call(tool=tool, arguments=arguments, kind=kind))
         for _ in range(2)
     ]
 
-    assert asked[0] != asked[1]
+    assert texts[0] != texts[1]
     assert await deployment.records.tenant_data.count("acme") == {}
 
 
@@ -223,20 +223,22 @@ async def test_what_asks_to_be_called_again_leaves_the_key_free(
     assert text_or_failure(await replica.call()) == "a 2"
 
 
-@pytest.mark.parametrize(("case", "error", "kind"), STAYS, ids=[case for case, _, _ in STAYS])
+@pytest.mark.parametrize(
+    ("case", "error", "kind"), KEPT_FAILURES, ids=[case for case, _, _ in KEPT_FAILURES]
+)
 async def test_what_an_invoked_tool_failed_with_is_its_outcome(
     case: str, error: BaseException, kind: str
 ) -> None:
     """Something may have been done before it failed, so it does not run again."""
     deployment = IdempotencyDeployment()
-    one, other = deployment.replica(), deployment.replica()
+    replica, other = deployment.replica(), deployment.replica()
     deployment.raises = error
     with capture_logs() as logs:
-        first = await one.call()
+        first = await replica.call()
     deployment.raises = None
 
     assert text_or_failure(first) == kind
-    assert await one.call() == first
+    assert await replica.call() == first
     assert await other.call() == first
     assert deployment.effects == {"a": 1}
     assert len(logs) == (kind == "internal")
@@ -291,7 +293,7 @@ async def test_arguments_come_before_the_key() -> None:
     assert text_or_failure(await replica.call()) == "a 1"
 
 
-STRUCTURED = Outcome(
+STRUCTURED_OUTCOME = Outcome(
     ({"type": "text", "text": "é"}, {"type": "image", "data": "AA==", "mimeType": "image/png"}),
     msgspec.Raw(b'{"big":123456789012345678901234567890,"f":1.50}'),
 )
@@ -300,7 +302,7 @@ STRUCTURED = Outcome(
 async def test_a_replay_is_the_first_answer_byte_for_byte() -> None:
     """Blocks of every kind, and structured values as the tool wrote them."""
     deployment = IdempotencyDeployment()
-    deployment.answers = STRUCTURED
+    deployment.answers = STRUCTURED_OUTCOME
     first = await deployment.replica().call()
     again = await deployment.replica().call()
 

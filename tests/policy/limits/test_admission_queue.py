@@ -239,7 +239,7 @@ class Simulation:
             queue.leave()
 
 
-FLOODS = [
+FLOOD_SIZES = [
     pytest.param((200, 20), id="as many calls as it likes, each as long as the other's"),
     pytest.param((90, 20), id="just more than there are places"),
     pytest.param((200, 2), id="very short ones, over and over"),
@@ -248,7 +248,7 @@ FLOODS = [
 
 
 @pytest.mark.requirement("P12")
-@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("flood", FLOOD_SIZES)
 async def test_a_flood_costs_another_tenant_less_than_a_tenth(flood: tuple[int, int]) -> None:
     """Counted in completed calls, against the same time without the flood."""
     places, steps, calm = 64, 400, (16, 20)

@@ -34,7 +34,7 @@ from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P12")
-MOST = 20_000
+MAX_BYTES = 20_000
 TEXT = {"text": "x" * 2_000}
 RECORD = 2_000 + 700
 """More than the record of a call with that text takes."""
@@ -61,28 +61,28 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
         "tools": {"packs": ["demo"], "load": [AUDITED_TOOLS]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as place:
-        yield place
+    with running_server(idp, [issuer_settings(idp)], **settings) as running:
+        yield running
 
 
 def rows(url: str, tenant: str = "acme") -> list[AuditRow]:
-    async def found() -> list[AuditRow]:
+    async def read_rows() -> list[AuditRow]:
         records = await open_records(url)
         every = await records.of(tenant).trail.chain(1).rows(0, 1000)
         await records.aclose()
         return list(every)
 
-    return asyncio.run(found())
+    return asyncio.run(read_rows())
 
 
 def weight(row: AuditRow) -> int:
     return RECORD_BYTES + len(row.body) + len(row.side or "")
 
 
-def fill(place: Server, token: str) -> tuple[int, Any]:
+def fill(target: Server, token: str) -> tuple[int, Any]:
     """Call until a call is refused; how many ran, and what the refused one was told."""
     for ran in range(100):
-        answer = place.client.call(token, "echo", TEXT)
+        answer = target.client.call(token, "echo", TEXT)
         assert answer.status == 200
         if b'"error"' in answer.body:
             return ran, failure(answer)
@@ -92,15 +92,15 @@ def fill(place: Server, token: str) -> tuple[int, Any]:
 
 def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
     """By both protocols, told which quota it is; others go on, and what ran is on record."""
-    with server(idp, url, audit_bytes_per_day=MOST) as place:
-        token = place.token(org_id="acme")
-        ran, error = fill(place, token)
-        by_rest = RestClient(place, token).call("echo", TEXT)
-        neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
-        colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
-        listed = place.client.listed(token)
-    kept = rows(url)
-    successes = [row for row in kept if row.outcome == "success" and "alice" in str(row.side)]
+    with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
+        token = running.token(org_id="acme")
+        ran, error = fill(running, token)
+        by_rest = RestClient(running, token).call("echo", TEXT)
+        neighbour = running.client.call(running.token(org_id="globex"), "echo", TEXT)
+        colleague = running.client.call(running.token(org_id="acme", sub="bob"), "echo", TEXT)
+        listed = running.client.listed(token)
+    stored = rows(url)
+    successes = [row for row in stored if row.outcome == "success" and "alice" in str(row.side)]
 
     assert error["code"] == -32000
     assert error["data"]["limit"] == "caller_audit"
@@ -110,17 +110,17 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
     assert "echo" in listed
     assert "x" in str(result(neighbour))
     assert "x" in str(result(colleague))
-    assert ran >= MOST // RECORD
+    assert ran >= MAX_BYTES // RECORD
     assert len(successes) == ran
-    assert MOST <= sum(map(weight, successes)) <= MOST + RECORD
+    assert MAX_BYTES <= sum(map(weight, successes)) <= MAX_BYTES + RECORD
 
 
 def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
     """A caller that fills the quota blocks its own tenant and no other tenant."""
-    with server(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
-        _, error = fill(place, place.token(org_id="acme"))
-        colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
-        neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
+    with server(idp, url, tenant={"audit_bytes_per_day": MAX_BYTES}) as running:
+        _, error = fill(running, running.token(org_id="acme"))
+        colleague = running.client.call(running.token(org_id="acme", sub="bob"), "echo", TEXT)
+        neighbour = running.client.call(running.token(org_id="globex"), "echo", TEXT)
 
     assert error["data"]["limit"] == "tenant_audit"
     assert "`limits.tenant.audit_bytes_per_day`" in error["message"]
@@ -133,41 +133,43 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
 ) -> None:
     """All of it is counted in one record, whatever tools and clients it names."""
     monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
-    with server(idp, url, audit_bytes_per_day=MOST) as place:
-        ran, _ = fill(place, place.token(org_id="acme"))
+    with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
+        ran, _ = fill(running, running.token(org_id="acme"))
         for number in range(10):
-            token = place.token(org_id="acme", client_id=f"client-{number}")
+            token = running.token(org_id="acme", client_id=f"client-{number}")
             for tool in ("echo", "whoami", "no-such-tool"):
-                assert failure(place.client.call(token, tool, TEXT))["code"] == -32000
-    kept = [read(row) for row in rows(url)]
-    refused = [one for one in kept if one.outcome == "rate_limit"]
+                assert failure(running.client.call(token, tool, TEXT))["code"] == -32000
+    records = [read(row) for row in rows(url)]
+    refused = [record for record in records if record.outcome == "rate_limit"]
 
-    assert len(kept) == ran + 1
-    assert [(one.times, one.limit, one.tool) for one in refused] == [(31, "caller_audit", "")]
+    assert len(records) == ran + 1
+    assert [(record.times, record.limit, record.tool) for record in refused] == [
+        (31, "caller_audit", "")
+    ]
 
 
 def test_replays_count(idp: Idp, url: str) -> None:
     """Each is a record, though its tool does not run again and no other limit counts it."""
-    with server(idp, url, audit_bytes_per_day=MOST) as place:
-        agent = RestClient(place, place.token(org_id="acme"))
+    with server(idp, url, audit_bytes_per_day=MAX_BYTES) as answer:
+        agent = RestClient(answer, answer.token(org_id="acme"))
         heard = [
-            agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MOST // 1000)
+            agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MAX_BYTES // 1000)
         ]
-    statuses = [one.status for one in heard]
-    kept = [read(row) for row in rows(url)]
+    statuses = [response.status for response in heard]
+    records = [read(row) for row in rows(url)]
 
     ran = statuses.count(200)
     assert statuses == [200] * ran + [429] * (len(statuses) - ran)
-    assert MOST // RECORD <= ran < len(statuses)
-    assert [one.outcome for one in kept].count("success") == ran
-    assert [one.replayed for one in kept].count(True) == ran - 1
+    assert MAX_BYTES // RECORD <= ran < len(statuses)
+    assert [record.outcome for record in records].count("success") == ran
+    assert [record.replayed for record in records].count(True) == ran - 1
 
 
 def test_refused_calls_count(idp: Idp, url: str) -> None:
     """A caller that only calls what is not there cannot cause more records than another."""
-    with server(idp, url, audit_bytes_per_day=2_000) as place:
-        token = place.token(org_id="acme")
-        answers = [failure(place.client.call(token, "no-such-tool")) for _ in range(10)]
+    with server(idp, url, audit_bytes_per_day=2_000) as running:
+        token = running.token(org_id="acme")
+        answers = [failure(running.client.call(token, "no-such-tool")) for _ in range(10)]
 
     limits = [answer.get("data", {}).get("limit") for answer in answers]
     assert limits[0] is None
@@ -212,11 +214,11 @@ class QuotaReplica:
     async def replay(self) -> str | None:
         """Make a call that is replayed and recorded; return the limit that refused it, if any."""
 
-        async def kept(call: Call, offer: Any, arguments: Any) -> Outcome:
+        async def stored_outcome(call: Call, offer: Any, arguments: Any) -> Outcome:
             self.limits.recorded(call.caller, RECORD)
             return Outcome()
 
-        outcome = await self.again(a_call("alice", "acme"), None, None, kept)  # type: ignore[arg-type]  # not looked at
+        outcome = await self.again(a_call("alice", "acme"), None, None, stored_outcome)  # type: ignore[arg-type]  # not looked at
         return None if outcome.failure is None else outcome.failure.limit
 
 
@@ -235,9 +237,11 @@ def _context(call: Call) -> CallContext:
 async def replicas(url: str, rules: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
     """Two, on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
-    found = [QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores]
-    yield found
-    for replica, shared_store in zip(found, shared_stores, strict=True):
+    replicas = [
+        QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores
+    ]
+    yield replicas
+    for replica, shared_store in zip(replicas, shared_stores, strict=True):
         await replica.writer.aclose()
         await shared_store.aclose()
 
@@ -249,28 +253,28 @@ def a_day(most: int) -> Bound:
 @pytest.mark.parametrize("limit", ["caller_audit", "tenant_audit"])
 async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
     """The bytes that a caller records at one replica count at the other, too."""
-    async with replicas(valkey, LimitRules(**{limit: a_day(MOST)})) as (one, other):
-        said: list[str | None] = []
-        for replica in (one, other) * (MOST // 1000):
-            said.append(await replica.call())
-            if said[-1] is not None:
+    async with replicas(valkey, LimitRules(**{limit: a_day(MAX_BYTES)})) as (first, other):
+        refusals: list[str | None] = []
+        for replica in (first, other) * (MAX_BYTES // 1000):
+            refusals.append(await replica.call())
+            if refusals[-1] is not None:
                 break
-        ran = said.count(None)
+        ran = refusals.count(None)
 
         # Each tells with its next call what its last one has cost.
-        assert MOST // RECORD <= ran <= MOST // 2_000 + 2
-        assert said[-1] == limit
-        assert [await one.call(), await other.call()] == [limit, limit]
-        assert await one.call(tenant="globex") is None
-        assert one.writer.written + other.writer.written == ran + 1
+        assert MAX_BYTES // RECORD <= ran <= MAX_BYTES // 2_000 + 2
+        assert refusals[-1] == limit
+        assert [await first.call(), await other.call()] == [limit, limit]
+        assert await first.call(tenant="globex") is None
+        assert first.writer.written + other.writer.written == ran + 1
 
 
 async def test_replays_at_two_replicas_count_as_one(valkey: str) -> None:
     """Replays check the shared count only now and then, and are still refused."""
     most = RECORD * TOLD_PART // 10
-    async with replicas(valkey, LimitRules(caller_audit=a_day(most))) as (one, other):
+    async with replicas(valkey, LimitRules(caller_audit=a_day(most))) as (first, other):
         ran = 0
-        while await one.replay() is None and await other.replay() is None:
+        while await first.replay() is None and await other.replay() is None:
             ran += 2
             assert ran < 2 * TOLD_PART
 

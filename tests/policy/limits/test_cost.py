@@ -12,12 +12,12 @@ from tests.support.measuring import calls
 from tests.support.server import bucket
 
 CALL = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="request-1")
-DONE = Outcome()
-PLENTY = bucket(1_000)
-EVERYTHING = LimitRules(
-    PLENTY,
-    Bound(PLENTY.rate, PLENTY.burst, 10),
-    Bound(PLENTY.rate, PLENTY.burst, 10),
+EMPTY_OUTCOME = Outcome()
+LARGE_BUCKET = bucket(1_000)
+ALL_LIMITS = LimitRules(
+    LARGE_BUCKET,
+    Bound(LARGE_BUCKET.rate, LARGE_BUCKET.burst, 10),
+    Bound(LARGE_BUCKET.rate, LARGE_BUCKET.burst, 10),
 )
 
 
@@ -25,7 +25,7 @@ def through(limits: LimitStage) -> None:
     """Pass one call through the limits."""
 
     async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
-        return DONE
+        return EMPTY_OUTCOME
 
     offer: Any = None
     passing = limits(CALL, offer, None, proceed)
@@ -37,8 +37,8 @@ def through(limits: LimitStage) -> None:
 @pytest.mark.parametrize(
     "rules",
     [
-        pytest.param(EVERYTHING, id="every limit there is"),
-        pytest.param(LimitRules(PLENTY), id="the caller's alone"),
+        pytest.param(ALL_LIMITS, id="every limit there is"),
+        pytest.param(LimitRules(LARGE_BUCKET), id="the caller's alone"),
     ],
 )
 def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules) -> None:
@@ -48,12 +48,12 @@ def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules)
     limits = LimitStage()
     limits.apply(rules, most=10)
     through(limits)
-    made = [name for name in calls(lambda: through(limits)) if name.startswith(HERE)]
+    names = [name for name in calls(lambda: through(limits)) if name.startswith(LIMIT_CLASSES)]
 
-    assert len(made) <= 3, made
+    assert len(names) <= 3, names
 
 
-HERE = (
+LIMIT_CLASSES = (
     "LimitStage.",
     "CallLimits.",
     "LocalCounters.",

@@ -22,14 +22,14 @@ def test_dev_has_productions_limits(tmp_path: Path) -> None:
         given_settings(None, environ, "http://127.0.0.1:8000/mcp")
         for environ in ({}, named, {"GATEPOST_LIMITS__BURST": "many"})
     )
-    given = dev_config(8000, tools=(), state=tmp_path, user_config=changed.config).limits
+    limit_settings = dev_config(8000, tools=(), state=tmp_path, user_config=changed.config).limits
 
     assert dev_config(8000, tools=(), state=tmp_path).limits == LimitsSettings()
     assert usual.config is not None
     assert (usual.config.limits, usual.problems, changed.problems) == (LimitsSettings(), (), ())
-    assert (given.burst, given.tenant.concurrency) == (7, 3)
-    assert given.requests_per_second == LimitsSettings().requests_per_second
-    assert [one.id for one in wrong.problems] == ["config.E004"]
+    assert (limit_settings.burst, limit_settings.tenant.concurrency) == (7, 3)
+    assert limit_settings.requests_per_second == LimitsSettings().requests_per_second
+    assert [problem.id for problem in wrong.problems] == ["config.E004"]
 
 
 def status(running: Gatepost, token: str) -> int:

@@ -8,13 +8,13 @@ from tests.support.client import Fields, failure, result
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-BURST = 3
+BURST_SIZE = 3
 
 
 @pytest.fixture
 def server(idp: Idp) -> Iterator[Server]:
     """Run a server where a caller may call three times."""
-    limits = {"requests_per_second": 1 / 600, "burst": BURST}
+    limits = {"requests_per_second": 1 / 600, "burst": BURST_SIZE}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
     ) as server:
@@ -25,8 +25,8 @@ def server(idp: Idp) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("fields", "most"),
     [
-        pytest.param((), BURST, id="plain"),
-        pytest.param((("Idempotency-Key", "k"),), 2 * BURST, id="with an idempotency key"),
+        pytest.param((), BURST_SIZE, id="plain"),
+        pytest.param((("Idempotency-Key", "k"),), 2 * BURST_SIZE, id="with an idempotency key"),
     ],
 )
 def test_wrong_arguments_spend_what_a_call_spends(
@@ -45,7 +45,7 @@ def test_wrong_arguments_spend_what_a_call_spends(
 @pytest.mark.requirement("P12")
 def test_wrong_arguments_of_one_caller_cost_no_other(server: Server) -> None:
     """The bucket is the caller's own."""
-    for _ in range(BURST + 1):
+    for _ in range(BURST_SIZE + 1):
         server.client.call(server.token(org_id="acme"), "echo", {"txt": 1})
 
     result(server.client.call(server.token(org_id="acme", sub="bob"), "whoami"))

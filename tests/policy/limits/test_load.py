@@ -27,8 +27,8 @@ PAUSE_S = 4
 WINDOW_S = 40.0
 WORK_S = 2.0
 SHARE_S = 20.0
-TRIES = 3
-PLACES, FLOOD, CALM = 100, 160, 5
+MAX_TRIES = 3
+CONCURRENCY, FLOOD_CALLS, CALM_CALLS = 100, 160, 5
 
 
 class Customers:
@@ -189,7 +189,12 @@ async def test_a_flood_leaves_another_tenant_its_calls(
     Many connections of one tenant want all places of a process, for longer each; a few of another
     one complete what they complete alone, within a tenth.
     """
-    limits = {"concurrency": PLACES, "queue": FLOOD, "queue_s": 30, "tenant": {"concurrency": 0}}
+    limits = {
+        "concurrency": CONCURRENCY,
+        "queue": FLOOD_CALLS,
+        "queue_s": 30,
+        "tenant": {"concurrency": 0},
+    }
     with opened(idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits) as pair:
         async with pair.customers() as customers:
 
@@ -205,21 +210,21 @@ async def test_a_flood_leaves_another_tenant_its_calls(
                 return pair.done("work-acme", since, time.time())
 
             async def alone_and_together() -> tuple[int, int]:
-                calm = [asyncio.create_task(press("acme", WORK_S, n)) for n in range(CALM)]
+                calm = [asyncio.create_task(press("acme", WORK_S, n)) for n in range(CALM_CALLS)]
                 alone = await measured()
                 flood = [
-                    asyncio.create_task(press("globex", WORK_S * (1 + n / FLOOD), n))
-                    for n in range(FLOOD)
+                    asyncio.create_task(press("globex", WORK_S * (1 + n / FLOOD_CALLS), n))
+                    for n in range(FLOOD_CALLS)
                 ]
                 together = await measured()
                 await over([*calm, *flood])
                 return alone, together
 
-            for person in range(FLOOD):
+            for person in range(FLOOD_CALLS):
                 customers.token("globex", f"p{person}")
             # What else the machine does may fall into the second half only.
             counts = [await alone_and_together()]
-            while not is_a_fair_share(*counts[-1]) and len(counts) < TRIES:
+            while not is_a_fair_share(*counts[-1]) and len(counts) < MAX_TRIES:
                 counts.append(await alone_and_together())
 
     assert is_a_fair_share(*counts[-1]), counts
@@ -227,4 +232,4 @@ async def test_a_flood_leaves_another_tenant_its_calls(
 
 def is_a_fair_share(alone: int, together: int) -> bool:
     """Whether the few completed what they can, and within a tenth as much beside the flood."""
-    return alone >= 0.7 * CALM * SHARE_S / WORK_S and together >= 0.9 * alone
+    return alone >= 0.7 * CALM_CALLS * SHARE_S / WORK_S and together >= 0.9 * alone

@@ -70,8 +70,8 @@ async def test_a_dropped_bucket_no_longer_counts_for_its_caller() -> None:
     assert [await process.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
 
     process.gate.set()
-    said = [await process.call(tool) for tool in ("look", "wait", "look", "wait")]
-    assert said == ["seen", "waited", "rate_limit caller", "rate_limit caller"]
+    refusals = [await process.call(tool) for tool in ("look", "wait", "look", "wait")]
+    assert refusals == ["seen", "waited", "rate_limit caller", "rate_limit caller"]
 
 
 async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -> None:
@@ -79,9 +79,9 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
     process = LimitedProcess(LimitRules(caller=bucket(5), tenant=bucket(50)))
     counts = process.limits.counters
     counts.buckets = Buckets(max_buckets=3, forgetting=counts.forget)
-    said = [await process.call(subject=f"person-{n}") for n in range(60)]
+    refusals = [await process.call(subject=f"person-{n}") for n in range(60)]
 
-    assert said == ["seen"] * 50 + ["rate_limit tenant"] * 10
+    assert refusals == ["seen"] * 50 + ["rate_limit tenant"] * 10
 
 
 async def test_who_comes_back_from_a_person_counts_where_others_do(
@@ -115,14 +115,14 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
 
 def test_room_is_made_before_any_of_several_is_looked_up() -> None:
     """Otherwise the last lookup could drop the bucket of the first."""
-    told: list[int] = []
-    buckets = Buckets(max_buckets=3, forgetting=lambda: told.append(len(buckets)))
+    sizes: list[int] = []
+    buckets = Buckets(max_buckets=3, forgetting=lambda: sizes.append(len(buckets)))
     for name in ("a", "b"):
         buckets.spend(name, 0.0, rate=1, burst=2)
-    found = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
+    returned = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
 
-    assert told == [2]
-    assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == found
+    assert sizes == [2]
+    assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == returned
 
 
 async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
@@ -134,30 +134,30 @@ async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
     assert [await process.call() for _ in range(2)] == ["seen", "rate_limit caller"]
 
 
-RATES, BURSTS = (0.5, 1.0, 4.0), (2, 5, 9)
+RATES, BURST_SIZES = (0.5, 1.0, 4.0), (2, 5, 9)
 CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)), max_size=60)
 
 
 @given(CALLS)
 def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
     """Against three textbook's buckets and a number of places, whichever of them refuses."""
-    buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURSTS, strict=True)]
+    buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURST_SIZES, strict=True)]
     tenant, tool = ConcurrencyCounter(6), ConcurrencyCounter(5)
     limits = LocalLimits(buckets, [tenant, tool])
-    held, now = [float(burst) for burst in BURSTS], 0.0
+    levels, now = [float(burst) for burst in BURST_SIZES], 0.0
     for pause, running in comings:
         now += pause
-        held = [
-            min(burst, one + pause * rate)
-            for one, rate, burst in zip(held, RATES, BURSTS, strict=True)
+        levels = [
+            min(burst, level + pause * rate)
+            for level, rate, burst in zip(levels, RATES, BURST_SIZES, strict=True)
         ]
         tenant.taken = tool.taken = running
         taken = limits.take(now)
-        if min(held) >= 1 + 1e-6:
+        if min(levels) >= 1 + 1e-6:
             assert taken == (running < 5)
-        if min(held) <= 1 - 1e-6 or running >= 5:
+        if min(levels) <= 1 - 1e-6 or running >= 5:
             assert not taken
             assert limits.shortage(now).wait_s > 0
         if taken:
-            held = [one - 1 for one in held]
+            levels = [level - 1 for level in levels]
         assert (tenant.taken, tool.taken) == (running + taken, running + taken)

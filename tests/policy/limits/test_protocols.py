@@ -13,13 +13,13 @@ from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-BURST = 5
+BURST_SIZE = 5
 
 
 @pytest.fixture
 def server(idp: Idp) -> Iterator[Server]:
     """Run a server that takes a call a minute and five at once."""
-    limits = {"requests_per_second": 1 / 60, "burst": BURST}
+    limits = {"requests_per_second": 1 / 60, "burst": BURST_SIZE}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
     ) as server:
@@ -30,7 +30,7 @@ def server(idp: Idp) -> Iterator[Server]:
 def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> None:
     """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
     token = server.token(org_id="acme")
-    for _ in range(BURST):
+    for _ in range(BURST_SIZE):
         result(server.client.call(token))
 
     with server.nothing_runs():
@@ -45,7 +45,7 @@ def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> 
 @pytest.mark.requirement("SEC-07")
 def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
     """Neither those of a colleague nor those of a namesake in another tenant."""
-    for _ in range(BURST + 1):
+    for _ in range(BURST_SIZE + 1):
         server.client.call(server.token(org_id="acme", sub="alice"))
 
     for claims in ({"org_id": "acme", "sub": "bob"}, {"org_id": "globex", "sub": "alice"}):
@@ -57,7 +57,7 @@ def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
     """Calls count by caller, in either era."""
     token = server.token(org_id="acme", client_id="another")
     session = server.client.open(token)
-    for number in range(BURST - 1):
+    for number in range(BURST_SIZE - 1):
         result(server.client.call(server.token(org_id="acme", client_id=f"client-{number}")))
 
     with server.nothing_runs():
@@ -67,11 +67,11 @@ def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
 
 def test_callers_that_look_alike_have_buckets_of_their_own() -> None:
     """No choice of issuer and subject makes two principals one."""
-    one = a_caller(issuer="https://a.example.com x", subject="y")
+    first = a_caller(issuer="https://a.example.com x", subject="y")
     other = a_caller(issuer="https://a.example.com", subject="x y")
     machine = a_caller(subject_kind="client")
 
-    assert len({bucket_of(caller) for caller in (one, other, machine, a_caller())}) == 4
+    assert len({bucket_of(caller) for caller in (first, other, machine, a_caller())}) == 4
 
 
 steps = st.lists(st.floats(0, 3, allow_nan=False), max_size=60)
@@ -81,17 +81,17 @@ steps = st.lists(st.floats(0, 3, allow_nan=False), max_size=60)
 def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, burst: int) -> None:
     """Against the textbook's bucket, which counts tokens; a wait is as long as it has to be."""
     buckets = Buckets()
-    held, now = float(burst), 1_000.0
+    level, now = float(burst), 1_000.0
     for pause in pauses:
         now += pause
-        held = min(burst, held + pause * rate)
+        level = min(burst, level + pause * rate)
         wait = buckets.spend("caller", now, rate=rate, burst=burst)
-        if held >= 1 + 1e-6:
+        if level >= 1 + 1e-6:
             assert wait == 0
-        if held <= 1 - 1e-6:
-            assert wait == pytest.approx((1 - held) / rate, abs=1e-6)
+        if level <= 1 - 1e-6:
+            assert wait == pytest.approx((1 - level) / rate, abs=1e-6)
         if wait == 0:
-            held -= 1
+            level -= 1
 
 
 def test_what_is_remembered_is_bounded() -> None:

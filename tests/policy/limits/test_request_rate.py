@@ -11,15 +11,19 @@ from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
 
-BURST = 5
-CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+BURST_SIZE = 5
+CANCEL_NOTIFICATION = {
+    "jsonrpc": "2.0",
+    "method": "notifications/cancelled",
+    "params": {"requestId": 1},
+}
 
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
     """Run a server that takes a request in ten minutes and five at once."""
     settings: dict[str, Any] = {
-        "limits": {"requests_per_second": 1 / 600, "burst": BURST},
+        "limits": {"requests_per_second": 1 / 600, "burst": BURST_SIZE},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["files:read"]},
         "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
@@ -35,8 +39,8 @@ def older(body: bytes) -> Ask:
     """Send a request of 2025-06-18, within a session that is opened for it."""
 
     def ask(server: Server, token: str) -> RawAnswer:
-        known = SESSIONS.get(token) or SESSIONS.setdefault(token, server.client.open(token))
-        return server.client.within(token, known, body)
+        session = SESSIONS.get(token) or SESSIONS.setdefault(token, server.client.open(token))
+        return server.client.within(token, session, body)
 
     return ask
 
@@ -91,19 +95,19 @@ WITHOUT_ID = ("no JSON", "an empty batch")
 
 
 @pytest.mark.requirement("P12")
-@each("asked", REQUESTS)
-def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, asked: str) -> None:
+@each("kind", REQUESTS)
+def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, kind: str) -> None:
     """
     -32000 beyond the burst, and a call is one too many then, too.
 
     With HTTP 200 to a request; without the id of one a client reads only the status.
     """
-    token, ask = server.token(org_id=f"acme-{abs(hash(asked))}", scope="other"), REQUESTS[asked]
-    before = [ask(server, token) for _ in range(BURST - (asked in OLDER))]
+    token, ask = server.token(org_id=f"acme-{abs(hash(kind))}", scope="other"), REQUESTS[kind]
+    before = [ask(server, token) for _ in range(BURST_SIZE - (kind in OLDER_REQUESTS))]
     refused = ask(server, token)
 
-    assert all(json.loads(one.body).get("error", {}).get("code") != -32000 for one in before)
-    status = 429 if asked in WITHOUT_ID else 200
+    assert all(json.loads(answer.body).get("error", {}).get("code") != -32000 for answer in before)
+    status = 429 if kind in WITHOUT_ID else 200
     assert (refused.status, failure(refused)["code"]) == (status, -32000)
     assert failure(refused)["data"]["limit"] == "caller"
     assert 0 < int(refused.field("retry-after") or 0) <= 600
@@ -111,16 +115,16 @@ def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, asked:
         assert failure(server.client.call(token))["code"] == -32000
 
 
-OLDER = ("a ping", "an older list", "an older unknown method")
+OLDER_REQUESTS = ("a ping", "an older list", "an older unknown method")
 
 
 @pytest.mark.requirement("P12", "O10")
 @pytest.mark.parametrize(
-    "asked", ["list", "unknown", "no object", "not JSON", "another tenant", "no such verb"]
+    "kind", ["list", "unknown", "no object", "not JSON", "another tenant", "no such verb"]
 )
-def test_over_rest_it_is_429(server: Server, asked: str) -> None:
+def test_over_rest_it_is_429(server: Server, kind: str) -> None:
     """Lists and refusals count there, too, with the seconds after which to come back."""
-    token = server.token(org_id=f"rest-{abs(hash(asked))}")
+    token = server.token(org_id=f"rest-{abs(hash(kind))}")
     path = "/tool/record_call/call"
     asks: dict[str, Callable[[], RawAnswer]] = {
         "list": lambda: server.client.send("GET", "/tools", token=token),
@@ -132,10 +136,10 @@ def test_over_rest_it_is_429(server: Server, asked: str) -> None:
         ),
         "no such verb": lambda: server.client.send("GET", path, token=token),
     }
-    before = [asks[asked]() for _ in range(BURST)]
-    refused = asks[asked]()
+    before = [asks[kind]() for _ in range(BURST_SIZE)]
+    refused = asks[kind]()
 
-    assert all(one.status != 429 for one in before)
+    assert all(answer.status != 429 for answer in before)
     assert refused.status == 429
     assert json.loads(refused.body)["error"] == "rate_limited"
     assert int(refused.field("retry-after") or 0) > 0
@@ -144,7 +148,7 @@ def test_over_rest_it_is_429(server: Server, asked: str) -> None:
 def test_a_call_counts_once(server: Server) -> None:
     """Neither its protocol nor its failure makes two of it."""
     token = server.token(org_id="once")
-    for number in range(BURST):
+    for number in range(BURST_SIZE):
         answer = server.client.call(token, "record_call" if number % 2 else "none_such")
         assert json.loads(answer.body).get("error", {}).get("code") != -32000
 
@@ -157,12 +161,13 @@ def test_who_has_used_up_its_requests_can_still_cancel_and_answer(server: Server
     session = server.client.open(token)
     while "result" in json.loads(server.client.call(token).body):
         pass
-    told = [
-        server.client.within(token, session, json.dumps(CANCELLED).encode()) for _ in range(BURST)
+    answers = [
+        server.client.within(token, session, json.dumps(CANCEL_NOTIFICATION).encode())
+        for _ in range(BURST_SIZE)
     ]
-    refused = server.client.within(token, session, json.dumps(CANCELLED).encode())
+    refused = server.client.within(token, session, json.dumps(CANCEL_NOTIFICATION).encode())
 
-    assert {one.status for one in told} == {202}
+    assert {answer.status for answer in answers} == {202}
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
     assert int(refused.field("retry-after") or 0) > 0
 
@@ -171,10 +176,10 @@ def test_who_has_used_up_its_requests_can_still_cancel_and_answer(server: Server
 def test_a_verb_without_a_body_is_refused_by_its_status(server: Server, verb: str) -> None:
     """200 would say that a session has ended, or that a stream is open."""
     token = server.token(org_id=f"verb-{verb.lower()}")
-    before = [server.client.send(verb, token=token) for _ in range(BURST)]
+    before = [server.client.send(verb, token=token) for _ in range(BURST_SIZE)]
     refused = server.client.send(verb, token=token)
 
-    assert all(one.status != 429 for one in before)
+    assert all(answer.status != 429 for answer in before)
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
     with server.nothing_runs():
         assert failure(server.client.call(token))["code"] == -32000
@@ -183,10 +188,10 @@ def test_a_verb_without_a_body_is_refused_by_its_status(server: Server, verb: st
 def test_notifications_of_a_batch_count(server: Server) -> None:
     """Without a session they mean nothing, and are not free for that."""
     token = server.token(org_id="batch")
-    batch = json.dumps([CANCELLED] * BURST).encode()
+    batch = json.dumps([CANCEL_NOTIFICATION] * BURST_SIZE).encode()
     assert server.client.send("POST", body=batch, token=token).status == 202
 
-    refused = server.client.send("POST", body=json.dumps(CANCELLED).encode(), token=token)
+    refused = server.client.send("POST", body=json.dumps(CANCEL_NOTIFICATION).encode(), token=token)
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
 
 

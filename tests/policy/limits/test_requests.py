@@ -13,8 +13,10 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
 from tests.support.endpoint import a_caller
 
-BURST = 5
-TERMS = LimitRules(caller=Bound(rate=0.001, burst=BURST), tenant=Bound(rate=0.001, burst=BURST + 2))
+BURST_SIZE = 5
+LIMIT_RULES = LimitRules(
+    caller=Bound(rate=0.001, burst=BURST_SIZE), tenant=Bound(rate=0.001, burst=BURST_SIZE + 2)
+)
 
 
 @pytest.fixture
@@ -26,15 +28,15 @@ async def shared_store(valkey: str) -> AsyncIterator[SharedStore]:
 
 def process(shared_store: SharedStore | None, refused: list[str]) -> CallerRequests:
     limits = LimitStage(shared_store)
-    limits.apply(TERMS)
+    limits.apply(LIMIT_RULES)
     return CallerRequests(limits, refused.append)
 
 
 async def spent(processes: Sequence[CallerRequests], times: int, **caller: Any) -> list[str]:
     """Spend these requests; return the limit that refused each, if any."""
     answers = [await processes[n % len(processes)].spend(a_caller(**caller)) for n in range(times)]
-    failures = [None if one is None else one.failure for one in answers]
-    return ["" if one is None else str(one.limit) for one in failures]
+    failures = [None if answer is None else answer.failure for answer in answers]
+    return ["" if failure is None else str(failure.limit) for failure in failures]
 
 
 async def test_processes_count_requests_together(shared_store: SharedStore) -> None:
@@ -42,7 +44,7 @@ async def test_processes_count_requests_together(shared_store: SharedStore) -> N
     refused: list[str] = []
     both = [process(shared_store, refused), process(shared_store, refused)]
 
-    assert await spent(both, BURST + 2) == [""] * BURST + ["caller"] * 2
+    assert await spent(both, BURST_SIZE + 2) == [""] * BURST_SIZE + ["caller"] * 2
     assert await spent(both, 4, subject="bob") == [""] * 2 + ["tenant"] * 2
     assert await spent(both, 1, tenant_id="globex") == [""]
     assert refused == ["caller"] * 2 + ["tenant"] * 2
@@ -52,14 +54,14 @@ async def test_without_a_shared_store_each_process_counts(
     shared_store: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests do not stop because they cannot be counted, and are not free for that."""
-    one = process(shared_store, [])
+    first = process(shared_store, [])
 
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(type(shared_store.of("acme")), "spend_all", away)
 
-    assert await spent([one], BURST + 1) == [""] * BURST + ["caller"]
+    assert await spent([first], BURST_SIZE + 1) == [""] * BURST_SIZE + ["caller"]
 
 
 async def test_without_a_limit_nothing_is_counted(shared_store: SharedStore) -> None:

@@ -18,7 +18,7 @@ from tests.support.server import (
     running_server,
 )
 
-WRONG: list[tuple[dict[str, Any], str, str]] = [
+WRONG_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"concurrency": -1}, "config.E088", "limits.concurrency"),
     ({"queue": -1}, "config.E088", "limits.queue"),
     ({"queue_s": float("inf")}, "config.E088", "limits.queue_s"),
@@ -33,18 +33,24 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "problem", "setting"), WRONG, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("limits", "problem", "setting"), WRONG_SETTINGS, ids=lambda value: str(value)[:40]
+)
 def test_a_limit_without_effect_is_reported(
     idp: Idp, limits: dict[str, Any], problem: str, setting: str
 ) -> None:
     """By its setting; the nearest name of a tool comes with it."""
-    found = [
-        one for one in check_problems([issuer_settings(idp)], limits=limits) if one.level == "error"
+    reported_problems = [
+        problem
+        for problem in check_problems([issuer_settings(idp)], limits=limits)
+        if problem.level == "error"
     ]
 
-    assert [(one.id, one.setting) for one in found if one.id == problem] == [(problem, setting)]
+    assert [
+        (reported.id, reported.setting) for reported in reported_problems if reported.id == problem
+    ] == [(problem, setting)]
     if problem == "config.E089":
-        assert "'echo'" in found[0].hint
+        assert "'echo'" in reported_problems[0].hint
 
 
 def test_zero_is_no_limit(idp: Idp) -> None:

@@ -14,7 +14,7 @@ from tests.support.server import LimitedProcess, bucket, places
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")
-EVERYTHING = LimitRules(
+ALL_LIMITS = LimitRules(
     bucket(5),
     Bound(0.001, 8, 3),
     tools={"wait": places(2)},
@@ -54,51 +54,51 @@ async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.T
 
 async def test_buckets_are_the_same_at_every_process(valkey: str) -> None:
     """A caller's, a tenant's and a tool's: what one lets through is missing at the other."""
-    async with processes(valkey, EVERYTHING) as (one, other):
-        said = [await process.call() for process in (one, other) * 3]
-        assert said == ["seen"] * 5 + ["rate_limit caller"]
-        said = [await process.call(subject="bob") for process in (one, other) * 2]
-        assert said == ["seen"] * 3 + ["rate_limit tenant"]
-        assert await one.call(tenant_id="globex") == "seen"
+    async with processes(valkey, ALL_LIMITS) as (first, other):
+        refusals = [await process.call() for process in (first, other) * 3]
+        assert refusals == ["seen"] * 5 + ["rate_limit caller"]
+        refusals = [await process.call(subject="bob") for process in (first, other) * 2]
+        assert refusals == ["seen"] * 3 + ["rate_limit tenant"]
+        assert await first.call(tenant_id="globex") == "seen"
 
 
 async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
     """Two of the tool and three of the tenant, wherever they are."""
-    async with processes(valkey, EVERYTHING) as (one, other):
-        await running(one, "wait", 1)
+    async with processes(valkey, ALL_LIMITS) as (first, other):
+        await running(first, "wait", 1)
         await running(other, "wait", 1)
-        assert await one.call("wait") == "rate_limit tool"
+        assert await first.call("wait") == "rate_limit tool"
         await running(other, "hold", 2)
-        assert await one.call() == "rate_limit tenant"
+        assert await first.call() == "rate_limit tenant"
 
-        found = await one.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
-        assert [level.taken for level in found.concurrency] == [3, 2]
-        assert [round(level.held) for level in found.buckets] == [2, 5]
-        assert (found.shared, found.together) == (True, True)
+        levels = await first.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
+        assert [level.taken for level in levels.concurrency] == [3, 2]
+        assert [round(level.held) for level in levels.buckets] == [2, 5]
+        assert (levels.shared, levels.together) == (True, True)
 
         assert await other.end() == ["waited", "waited"]
-        await came_true(one)
-        assert await one.end() == ["waited"]
+        await came_true(first)
+        assert await first.end() == ["waited"]
 
 
 async def test_who_waits_for_a_process_is_told_at_every_process(valkey: str) -> None:
     """A tenant's own calls, as long as they wait for room in whichever process."""
-    async with processes(valkey, EVERYTHING) as (one, other):
-        one.limits.apply(EVERYTHING, most=1)
-        await running(one, "wait", 1)
-        await one.begin("hold", subject="bob")
+    async with processes(valkey, ALL_LIMITS) as (first, other):
+        first.limits.apply(ALL_LIMITS, most=1)
+        await running(first, "wait", 1)
+        await first.begin("hold", subject="bob")
 
         async def waiting(process: LimitedProcess, tenant: str = "acme") -> int:
             return (await process.limits.levels(tenant)).waiting
 
         async with asyncio.timeout(WITHIN_S):
-            while (await waiting(one), await waiting(other)) != (1, 1):
+            while (await waiting(first), await waiting(other)) != (1, 1):
                 await run_ready(1)
         assert await waiting(other, "globex") == 0
 
-        assert await one.end() == ["waited", "waited"]
+        assert await first.end() == ["waited", "waited"]
         async with asyncio.timeout(WITHIN_S):
-            while (await waiting(one), await waiting(other)) != (0, 0):
+            while (await waiting(first), await waiting(other)) != (0, 0):
                 await run_ready(1)
 
 
@@ -118,20 +118,20 @@ async def test_without_the_shared_store_each_process_counts_for_itself(
     """
     monkeypatch.setattr("gatepost.storage.valkey.concurrency.RENEW_S", 0.05)
     rules = LimitRules(tenant=Bound(0.001, 3, 2))
-    async with processes(own_valkey.url(), rules) as (one, other):
-        await running(one, "wait", 1)
+    async with processes(own_valkey.url(), rules) as (first, other):
+        await running(first, "wait", 1)
         own_valkey.stop()
-        said = [await process.call() for process in (one, other) * 4]
-        assert said[0::2] == ["seen"] * 3 + ["rate_limit tenant"]
-        assert said[1::2] == ["seen"] * 3 + ["rate_limit tenant"]
-        one.now = other.now = 10_000
-        await running(one, "hold", 1)
-        assert await one.call() == "rate_limit tenant"
-        assert not (await one.limits.levels("acme")).together
+        refusals = [await process.call() for process in (first, other) * 4]
+        assert refusals[0::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        assert refusals[1::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        first.now = other.now = 10_000
+        await running(first, "hold", 1)
+        assert await first.call() == "rate_limit tenant"
+        assert not (await first.limits.levels("acme")).together
 
         own_valkey.start()
         async with asyncio.timeout(WITHIN_S):
             while (await other.limits.levels("acme")).concurrency[0].taken != 2:
                 await run_ready(1)
         assert await other.call() == "rate_limit tenant"
-        assert await one.end() == ["waited", "waited"]
+        assert await first.end() == ["waited", "waited"]

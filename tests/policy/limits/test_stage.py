@@ -29,9 +29,9 @@ class PendingDecision:
 async def test_callers_of_a_tenant_share_its_bucket() -> None:
     """Only calls of the tenant count; another tenant has a bucket of its own."""
     process = LimitedProcess(LimitRules(tenant=bucket(3)))
-    said = [await process.call(subject=f"person-{n}") for n in range(4)]
+    refusals = [await process.call(subject=f"person-{n}") for n in range(4)]
 
-    assert said == ["seen", "seen", "seen", "rate_limit tenant"]
+    assert refusals == ["seen", "seen", "seen", "rate_limit tenant"]
     assert await process.call(tenant_id="globex") == "seen"
 
 
@@ -63,8 +63,8 @@ async def test_what_one_limit_refuses_is_missing_in_none() -> None:
         assert await process.call("wait") == "rate_limit tool"
 
     assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
-    said = [await process.call(subject=f"person-{n}") for n in range(3)]
-    assert said == ["seen", "seen", "rate_limit tenant"]
+    refusals = [await process.call(subject=f"person-{n}") for n in range(3)]
+    assert refusals == ["seen", "seen", "rate_limit tenant"]
 
 
 async def test_a_wait_is_as_long_as_the_longest() -> None:
@@ -119,7 +119,7 @@ async def unable(process: LimitedProcess) -> None:
         await process.call("ask")
 
 
-ENDS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
+CALL_ENDINGS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
     "answers": lambda process: process.call("look"),
     "fails": lambda process: process.call("fail"),
     "is stopped": stopped,
@@ -127,12 +127,12 @@ ENDS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", CALL_ENDINGS)
 async def test_however_a_call_ends_it_releases_its_concurrency(end: str) -> None:
     """Any number of calls may run one after another, with room for one."""
     process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
     for _ in range(5):
-        await ENDS[end](process)
+        await CALL_ENDINGS[end](process)
         assert process.limits.counters.running == {}
         assert process.limits.counters.queue.running == 0
 
@@ -257,19 +257,19 @@ async def test_levels_tell_what_is_used_up() -> None:
     await process.begin()
     await process.call()
     for _ in range(2):
-        found = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+        levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
     other = await process.limits.levels("globex")
 
-    assert [(one.kind, one.name, one.burst, one.held) for one in found.buckets] == [
+    assert [(bucket.kind, bucket.name, bucket.burst, bucket.held) for bucket in levels.buckets] == [
         ("caller", "alice", 4, 2),
         ("tenant", "", 8, 6),
     ]
-    assert [(one.kind, one.name, one.most, one.taken) for one in found.concurrency] == [
+    assert [(limit.kind, limit.name, limit.most, limit.taken) for limit in levels.concurrency] == [
         ("tenant", "", 3, 1),
         ("tool", "wait", 2, 1),
     ]
-    assert (found.waiting, found.shared, found.together) == (0, False, True)
-    assert [(one.held, one.burst) for one in other.buckets] == [(8, 8)]
+    assert (levels.waiting, levels.shared, levels.together) == (0, False, True)
+    assert [(bucket.held, bucket.burst) for bucket in other.buckets] == [(8, 8)]
     assert await process.end() == ["waited"]
 
 
@@ -277,8 +277,10 @@ async def test_levels_leave_out_callers_without_a_limit() -> None:
     """What runs without a bound uses nothing up."""
     process = LimitedProcess(LimitRules(tools={"wait": places(2)}))
     await process.begin()
-    found = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+    levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 
-    assert found.buckets == ()
-    assert [(one.kind, one.name, one.taken) for one in found.concurrency] == [("tool", "wait", 1)]
+    assert levels.buckets == ()
+    assert [(limit.kind, limit.name, limit.taken) for limit in levels.concurrency] == [
+        ("tool", "wait", 1)
+    ]
     assert await process.end() == ["waited"]

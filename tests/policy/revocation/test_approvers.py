@@ -12,23 +12,23 @@ from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
 from tests.policy.conftest import TASKS, RevocationReplicas
-from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
+from tests.policy.revocation.test_replicas import ACTOR_CLAIM, ROBOT_CLAIMS, is_served
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 
-WITHDRAWN = "The request for a person's approval was withdrawn"
+WITHDRAWN_TEXT = "The request for a person's approval was withdrawn"
 """What a call hears whose replica sees that before it reads why."""
-REVOKED = "The caller's access was revoked."
-PENDING = (503, "approval_pending")
-WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+REVOKED_TEXT = "The caller's access was revoked."
+APPROVAL_PENDING = (503, "approval_pending")
+REVOKED_CALLERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "a person": (["--subject", "bob"], {"sub": "bob"}, {"sub": "carol"}),
     "a client": (["--client", "agent"], {"client_id": "agent"}, {"client_id": "other"}),
-    "who acts, not for whom": (["--subject", "bot"], ACTING, {}),
-    "for whom, not who acts": (["--subject", "erin"], {"sub": "erin"} | ACTING, ACTING),
-    "a program": (["--client", "robot"], ROBOT, {"sub": "robot"}),
-    "a person of its id": (["--client", "client-1"], {"sub": "robot"}, ROBOT),
+    "who acts, not for whom": (["--subject", "bot"], ACTOR_CLAIM, {}),
+    "for whom, not who acts": (["--subject", "erin"], {"sub": "erin"} | ACTOR_CLAIM, ACTOR_CLAIM),
+    "a program": (["--client", "robot"], ROBOT_CLAIMS, {"sub": "robot"}),
+    "a person of its id": (["--client", "client-1"], {"sub": "robot"}, ROBOT_CLAIMS),
 }
 """The order, the caller that it matches, and a caller that it must not affect."""
 
@@ -52,13 +52,16 @@ async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
     """Make a payment; return the status, and the error or the tool's answer."""
     url = client.url(at).replace("/mcp", "/tool/pay/call")
     answer = await client.send(json.dumps({"name": name}).encode(), {}, url=url)
-    said = answer.json()
-    return answer.status_code, said.get("error") or said["result"]
+    body = answer.json()
+    return answer.status_code, body.get("error") or body["result"]
 
 
 async def waiting(service: ApprovalService) -> dict[str, str]:
     """Return the waiting payments: their names with their ids."""
-    return {json.loads(one.arguments)["name"]: one.id for one in await service.waiting("acme")}
+    return {
+        json.loads(request.arguments)["name"]: request.id
+        for request in await service.waiting("acme")
+    }
 
 
 class OpenApprovals:
@@ -77,7 +80,7 @@ class OpenApprovals:
         client = self.client
         for at, name in enumerate((self.waits, self.approved, self.granted)):
             self.replicas.let_go(name)
-            assert await paid(client, name, at % 2) == PENDING
+            assert await paid(client, name, at % 2) == APPROVAL_PENDING
         ids = await waiting(service)
         await service.approve("acme", ids[self.approved], by)
         scope = GrantScope(uses=9)
@@ -100,7 +103,9 @@ class OpenApprovals:
     async def is_there(self, service: ApprovalService) -> bool:
         """Tell whether all of it is still there."""
         names = await waiting(service)
-        grants = {json.loads(one.arguments)["name"] for one in await service.granting.all("acme")}
+        grants = {
+            json.loads(grant.arguments)["name"] for grant in await service.granting.all("acme")
+        }
         task = await self.client.ask("tasks/get", {"taskId": self.task}, capabilities=TASKS)
         assert task["status"] == "working"
         assert not self.call.done()
@@ -109,9 +114,11 @@ class OpenApprovals:
     async def is_gone(self, service: ApprovalService) -> bool:
         """Tell whether nothing of it is open any more."""
         names = await waiting(service)
-        grants = {json.loads(one.arguments)["name"] for one in await service.granting.all("acme")}
+        grants = {
+            json.loads(grant.arguments)["name"] for grant in await service.granting.all("acme")
+        }
         past = await service.history("acme")
-        states = {json.loads(one.arguments)["name"]: one.state for one in past}
+        states = {json.loads(request.arguments)["name"]: request.state for request in past}
         mine = (self.waits, self.approved, self.held)
         return (
             not {*mine} & names.keys()
@@ -120,7 +127,7 @@ class OpenApprovals:
         )
 
 
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("who", REVOKED_CALLERS)
 async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
     replicas: RevocationReplicas, who: str
 ) -> None:
@@ -128,7 +135,7 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
     An order ends the requests, approvals, grants, tasks and held calls of its callers at both
     replicas; a caller that only shares an id, a client or a person with them keeps everything.
     """
-    order, theirs, others = WHO[who]
+    order, theirs, others = REVOKED_CALLERS[who]
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())
         by = approver(replicas)
@@ -136,13 +143,13 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
         bystander = OpenApprovals(
             replicas, await stack.enter_async_context(replicas.client(**others))
         )
-        for one in (victim, bystander):
-            await one.open(service, by, stack)
+        for caller in (victim, bystander):
+            await caller.open(service, by, stack)
 
         ordered = await replicas.commands.order("revoke", *order, "--tenant", "acme")
         await replicas.until(lambda: victim.is_gone(service))
         refused = await asyncio.wait_for(victim.call, WITHIN_S)
-        assert refused.status_code == 401 or WITHDRAWN.encode() in refused.content
+        assert refused.status_code == 401 or WITHDRAWN_TEXT.encode() in refused.content
         assert await bystander.is_there(service)
 
         await what_comes_later(replicas, victim, theirs)
@@ -160,12 +167,12 @@ async def what_comes_later(
         for at, name in enumerate((victim.approved, victim.granted)):
 
             async def asks(name: str = name, at: int = at) -> bool:
-                return await paid(client, name, at) == PENDING
+                return await paid(client, name, at) == APPROVAL_PENDING
 
             await replicas.until(asks)
         task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
-        told = (task["status"], task.get("statusMessage"))
-        assert told == ("failed", REVOKED) or WITHDRAWN in str(task["result"])
+        outcome = (task["status"], task.get("statusMessage"))
+        assert outcome == ("failed", REVOKED_TEXT) or WITHDRAWN_TEXT in str(task["result"])
     for name in (victim.waits, victim.approved, victim.granted, victim.held):
         assert replicas.marks(f"paid {name}") == 0
 
@@ -193,7 +200,7 @@ async def test_approvals_by_an_erased_person_are_erased_too(replicas: Revocation
 
             await replicas.until(knows)
             for name in (mine.approved, mine.granted):
-                assert await paid(client, name, at) == PENDING
+                assert await paid(client, name, at) == APPROVAL_PENDING
         assert await others.is_there(service)
         ids = await waiting(service)
         await service.approve("acme", ids[mine.approved], approver(replicas))

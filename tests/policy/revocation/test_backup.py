@@ -41,8 +41,8 @@ class BackedUpServer:
         answer = self.server.client.send("POST", fields=fields, body=body, token=self.token)
         document = json.loads(answer.body)
         assert "result" in document, document
-        found: dict[str, Any] = document["result"]
-        return found
+        result: dict[str, Any] = document["result"]
+        return result
 
     def work(self, name: str) -> str:
         """A task that comes to its end; its id, once it has."""
@@ -72,11 +72,11 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Backe
     with server_process(
         idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], **settings
     ) as server:
-        found = BackedUpServer(folder, database, server)
+        backed_up = BackedUpServer(folder, database, server)
         try:
-            yield found
+            yield backed_up
         finally:
-            found.commands.kill()
+            backed_up.commands.kill()
 
 
 @contextmanager
@@ -104,8 +104,8 @@ Back = Callable[[BackedUpServer, Path], str]
 
 def sqlite(shop: BackedUpServer, elsewhere: Path) -> str:
     """`gatepost backup`, and the copy becomes the database's file."""
-    told = shop.commands.succeed("backup", "kept.db")
-    assert "Backed up the database to" in told.out
+    output = shop.commands.succeed("backup", "kept.db")
+    assert "Backed up the database to" in output.out
     assert (shop.folder / "kept.db").stat().st_mode & 0o777 == 0o600
     shutil.copy(shop.folder / "kept.db", elsewhere / "gatepost.db")
     return "sqlite:///gatepost.db"
@@ -150,12 +150,12 @@ def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
     for name in ("keyring.json", "workspaces"):
         source = old / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, new / name)
-    with shop(idp, new, restored, port) as there:
+    with shop(idp, new, restored, port) as restored_server:
         for task_id in before:
-            assert there.task(task_id)["status"] in {"working", "completed"}
+            assert restored_server.task(task_id)["status"] in {"working", "completed"}
         with pytest.raises(AssertionError, match="Unknown task"):
-            there.task(after)
-        holds_what_was_kept(there)
+            restored_server.task(after)
+        holds_what_was_kept(restored_server)
 
 
 def prepared(here: BackedUpServer) -> list[str]:
@@ -172,19 +172,19 @@ def prepared(here: BackedUpServer) -> list[str]:
     return [first]
 
 
-def holds_what_was_kept(there: BackedUpServer) -> None:
+def holds_what_was_kept(restored_server: BackedUpServer) -> None:
     """As the server and the commands in the new place see it."""
     assert (
         "cannot be decrypted"
-        not in there.commands.succeed("secrets", "list", "--tenant", "acme").out
+        not in restored_server.commands.succeed("secrets", "list", "--tenant", "acme").out
     )
-    assert "KEY" in there.commands.succeed("secrets", "list", "--tenant", "acme").out
-    assert "tokens of subject mallory" in there.commands.succeed("revoke", "--list").out
-    assert "hold" in there.commands.succeed("approvals", "list", "--tenant", "acme").out
-    assert "acme: " in there.commands.succeed("audit", "verify").out
-    assert (there.folder / "workspaces" / "acme" / "note.txt").read_text() == "kept"
-    mallory = there.server.token(sub="mallory", iat=1_700_000_000, exp=1_700_000_001)
-    assert there.server.status(mallory) == 401
+    assert "KEY" in restored_server.commands.succeed("secrets", "list", "--tenant", "acme").out
+    assert "tokens of subject mallory" in restored_server.commands.succeed("revoke", "--list").out
+    assert "hold" in restored_server.commands.succeed("approvals", "list", "--tenant", "acme").out
+    assert "acme: " in restored_server.commands.succeed("audit", "verify").out
+    assert (restored_server.folder / "workspaces" / "acme" / "note.txt").read_text() == "kept"
+    mallory = restored_server.server.token(sub="mallory", iat=1_700_000_000, exp=1_700_000_001)
+    assert restored_server.server.status(mallory) == 401
 
 
 def test_a_copy_never_takes_the_place_of_another(idp: Idp, tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_copy_never_takes_the_place_of_another(idp: Idp, tmp_path: Path) -> No
     create(tmp_path / "keyring.json")
     with shop(idp, tmp_path, "sqlite:///gatepost.db") as here:
         here.commands.succeed("backup", "one.db")
-        told = here.commands.run("backup", "one.db")
-        assert (told.code, "already exists" in told.err) == (1, True)
-        assert sorted(one.name for one in tmp_path.glob("one*")) == ["one.db"]
+        result = here.commands.run("backup", "one.db")
+        assert (result.code, "already exists" in result.err) == (1, True)
+        assert sorted(path.name for path in tmp_path.glob("one*")) == ["one.db"]
         check = [sys.executable, "-c", "import sqlite3,sys;print(*sqlite3.connect(sys.argv[1])"]
         check[-1] += ".execute('pragma integrity_check').fetchone())"
         done = subprocess.run(

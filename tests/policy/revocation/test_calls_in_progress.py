@@ -24,7 +24,7 @@ from tests.support.server import Server, issuer_settings, running_server
 pytestmark = pytest.mark.usefixtures("working_directory")
 
 TABLE = {"acme": "acme", "globex": "globex"}
-EVERYBODY = {"before": 1e12, "undated_until": 1e12}
+ALL_CALLERS = {"before": 1e12, "undated_until": 1e12}
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str)
     return connection
 
 
-SHUT = {
+REVOCATION_CASES = {
     "revoked": (order(subject="alice", tenant="acme"), 401, "invalid_token"),
     "suspended": (suspension("acme", now=1.0, by="root"), None, None),
 }
 
 
 @pytest.mark.requirement("CO1")
-@pytest.mark.parametrize("how", SHUT)
+@pytest.mark.parametrize("how", REVOCATION_CASES)
 @pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
 def test_a_body_that_takes_its_time_gains_nothing(
     replicas: Server, protocol: str, how: str
@@ -78,21 +78,21 @@ def test_a_body_that_takes_its_time_gains_nothing(
         fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("record_call")
     else:
         path = "/tool/record_call/call"
-    one = SHUT[how][0]
+    revocation = REVOCATION_CASES[how][0]
     if how == "revoked":
-        one = replace(one, **EVERYBODY)
+        revocation = replace(revocation, **ALL_CALLERS)
     with replicas.nothing_runs(), half_sent(replicas, path, fields, body, token) as connection:
         # The head is judged by now: another request on a connection of its own was served.
         assert replicas.client.ask(token, "server/discover").status == 200
-        with record(replicas, one):
+        with record(replicas, revocation):
             connection.sendall(body[-1:])
             answer = read_answer(connection)
-    assert told(answer) == expected(protocol, how)
+    assert status_and_code(answer) == expected(protocol, how)
 
 
-def replace(one: RevocationRecord, **changes: Any) -> RevocationRecord:
+def replace(revocation: RevocationRecord, **changes: Any) -> RevocationRecord:
     return RevocationRecord(
-        **{name: getattr(one, name) for name in one.__struct_fields__} | changes
+        **{name: getattr(revocation, name) for name in revocation.__struct_fields__} | changes
     )
 
 
@@ -103,14 +103,14 @@ def expected(protocol: str, how: str) -> tuple[int, object]:
     return (401, "invalid_token") if protocol == "rest" else (401, -31003)
 
 
-def told(answer: RawAnswer) -> tuple[int, object]:
+def status_and_code(answer: RawAnswer) -> tuple[int, object]:
     """Return status and code of an answer."""
     error = json.loads(answer.body)["error"]
     return answer.status, error["code"] if isinstance(error, dict) else error
 
 
 @pytest.mark.requirement("CO1")
-@pytest.mark.parametrize("how", SHUT)
+@pytest.mark.parametrize("how", REVOCATION_CASES)
 def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
     """Requests of the revoked callers are withdrawn; requests of other callers are not."""
     service = replicas.services.approvals
@@ -121,9 +121,9 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
     assert len(replicas.run(service.waiting("acme"))) == 1
 
-    with record(replicas, replace(SHUT[how][0], before=time.time())):
+    with record(replicas, replace(REVOCATION_CASES[how][0], before=time.time())):
         eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
-        states = [one.state for one in replicas.run(service.history("acme"))]
+        states = [request.state for request in replicas.run(service.history("acme"))]
         assert "withdrawn" in states
     assert len(replicas.run(service.waiting("globex"))) == 1
 
@@ -150,9 +150,9 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
                 services.apply(changed, replicas.toolbox)
 
             replicas.run(reload())
-            assert told(read_answer(connection)) == (200, -31001)
+            assert status_and_code(read_answer(connection)) == (200, -31001)
         eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
-        assert [one.state for one in replicas.run(service.history("acme"))] == ["withdrawn"]
+        assert [request.state for request in replicas.run(service.history("acme"))] == ["withdrawn"]
         assert len(replicas.run(service.waiting("globex"))) == 1
 
 

@@ -90,9 +90,9 @@ def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
     assert rows["globex"]["reason"] == "un\x1b[1mpaid"
     assert rows["globex"]["suspended_by"]
     assert rows["initech"]["suspended_by"] == "tenancy.suspended"
-    shown = shell.run("tenant", "list").out
-    assert r"un\x1b[1mpaid" in shown
-    assert "\x1b" not in shown
+    output = shell.run("tenant", "list").out
+    assert r"un\x1b[1mpaid" in output
+    assert "\x1b" not in output
 
 
 async def test_a_tenant_that_only_keeps_something_is_listed(shell: CommandFolder) -> None:
@@ -117,7 +117,7 @@ def test_suspending_twice_keeps_the_first(shell: CommandFolder) -> None:
     assert shell.run("tenant", "resume", "acme").code == 1
 
 
-REFUSED = {
+REFUSED_COMMANDS = {
     "a misspelt tenant": (["tenant", "suspend", "acmee"], 1, "Did you mean acme?"),
     "no tenant's id": (["tenant", "suspend", "Acme"], 1, "A tenant id has"),
     "revoke a misspelt tenant": (["revoke", "--tenant", "glob"], 1, "Did you mean globex?"),
@@ -140,14 +140,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED_COMMANDS)
 def test_what_makes_no_sense_changes_nothing(shell: CommandFolder, case: str) -> None:
     """A sentence that says what to do, and the exit code that says whose mistake it was."""
-    arguments, code, sentence = REFUSED[case]
-    told = shell.run(*arguments)
+    arguments, code, sentence = REFUSED_COMMANDS[case]
+    result = shell.run(*arguments)
 
-    assert told.code == code
-    assert sentence in told.err
+    assert result.code == code
+    assert sentence in result.err
     assert shell.run("revoke", "--list").out == "There are no revocations.\n"
     assert shell.tenants()["acme"]["state"] == "open"
 
@@ -158,14 +158,17 @@ COMMANDS = {
     "erase": (["tenant", "erase", "acmee", "--yes"], 1),
     "forget": (["tenant", "erase", "acmee", "--issuer", "a", "--subject", "b", "--yes"], 1),
 }
-OPEN = [{"issuer": "http://127.0.0.1:9/a", "tenant": {"claim": "org_id"}}]
+OPEN_ISSUERS = [{"issuer": "http://127.0.0.1:9/a", "tenant": {"claim": "org_id"}}]
 TABLES = SETTINGS["issuers"]
 
 
 @pytest.mark.parametrize("case", COMMANDS)
 @pytest.mark.parametrize(
     ("issuers", "says"),
-    [(TABLES, "No issuer's `tenants` table and no"), (OPEN, "No setting and no stored data")],
+    [
+        (TABLES, "No issuer's `tenants` table and no"),
+        (OPEN_ISSUERS, "No setting and no stored data"),
+    ],
     ids=["tables", "claims"],
 )
 def test_an_unknown_tenant_is_reported_first(
@@ -176,11 +179,11 @@ def test_an_unknown_tenant_is_reported_first(
         issuers=issuers, tenancy={"create_on_first_use": True, "tenants": ["acme", "globex"]}
     )
     arguments, code = COMMANDS[case]
-    told = shell.run(*arguments)
+    result = shell.run(*arguments)
 
-    assert told.code == code
-    assert says in told.err.splitlines()[0]
-    assert "Did you mean acme?" in told.err.splitlines()[0]
+    assert result.code == code
+    assert says in result.err.splitlines()[0]
+    assert "Did you mean acme?" in result.err.splitlines()[0]
     assert ("acmee" in shell.tenants()) is (code == 0)
 
 
@@ -188,8 +191,8 @@ def test_a_tenant_that_is_known_is_not_doubted(shell: CommandFolder) -> None:
     """By a setting, or by what it left behind."""
     shell.begin(tenancy={"create_on_first_use": True})
     for arguments in (["tenant", "suspend", "acme"], ["revoke", "--tenant", "globex"]):
-        told = shell.run(*arguments)
-        assert (told.code, "names a tenant" in told.err) == (0, False), told
+        result = shell.run(*arguments)
+        assert (result.code, "names a tenant" in result.err) == (0, False), result
 
 
 @pytest.mark.parametrize("creates", [True, False])
@@ -199,9 +202,9 @@ def test_files_alone_are_something_to_erase(shell: CommandFolder, creates: bool)
     folder = tenant_folder(shell.folder / "workspaces", "former")
     folder.mkdir(parents=True)
     (folder / "note").write_text("x")
-    told = shell.run("tenant", "erase", "former", "--yes")
+    result = shell.run("tenant", "erase", "former", "--yes")
 
-    assert (told.code, folder.exists()) == (0, False), told
+    assert (result.code, folder.exists()) == (0, False), result
 
 
 def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> None:
@@ -232,9 +235,9 @@ def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
     """What is in a server's memory, no command can change."""
     shell.begin(storage={"database": "memory:"})
     for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
-        told = shell.run(*command)
-        assert told.code == 1
-        assert "Set it to a SQLite file or PostgreSQL" in told.err
+        result = shell.run(*command)
+        assert result.code == 1
+        assert "Set it to a SQLite file or PostgreSQL" in result.err
 
 
 async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> None:
@@ -245,9 +248,9 @@ async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> N
     await audit_writer.aclose()
     await records.aclose()
     person = ("--issuer", "http://127.0.0.1:9/a", "--subject", "dave")
-    told = shell.run("tenant", "erase", "acme", *person, "--yes")
+    result = shell.run("tenant", "erase", "acme", *person, "--yes")
 
-    assert (told.code, "except the details of audit records" in told.err) == (1, True)
+    assert (result.code, "except the details of audit records" in result.err) == (1, True)
 
 
 def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
@@ -260,16 +263,16 @@ def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
     assert shell.run("tenant", "suspend", "acme", "--reason", "unpaid").code == 0
     assert shell.run("tenant", "resume", "acme").code == 0
     assert shell.run("revoke", "--subject", "bob", "--reason", "left").code == 0
-    told = {name: shell.run("audit", "export", "--tenant", name).out for name in ("acme", "-")}
+    exports = {name: shell.run("audit", "export", "--tenant", name).out for name in ("acme", "-")}
 
-    kinds = [json.loads(line).get("record", {}) for line in told["acme"].splitlines()]
-    assert [(one["kind"], one["outcome"]) for one in kinds if one] == [
+    kinds = [json.loads(line).get("record", {}) for line in exports["acme"].splitlines()]
+    assert [(record["kind"], record["outcome"]) for record in kinds if record] == [
         ("tenant", "suspended"),
         ("tenant", "resumed"),
     ]
-    assert "unpaid" in told["acme"]
-    assert '"kind":"revocation"' in told["-"]
-    assert all(word in told["-"] for word in ("bob", "left"))
+    assert "unpaid" in exports["acme"]
+    assert '"kind":"revocation"' in exports["-"]
+    assert all(word in exports["-"] for word in ("bob", "left"))
     assert shell.run("audit", "verify").code == 0
 
 

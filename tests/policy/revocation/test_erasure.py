@@ -15,7 +15,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
 from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
-from tests.storage.test_tenant_data import FURNISHED, furnish
+from tests.storage.test_tenant_data import ROWS_BY_TABLE, furnish
 from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO4")
@@ -50,7 +50,7 @@ class TwoTenants:
         places = (self.root / "acme", self.root / PRIVATE / "acme")
         assert (self.root / "globex" / "a" / "b" / "note").read_bytes() == b"12345"
         assert (self.root / PRIVATE / "globex" / "memory" / "note").exists()
-        assert await self.records.tenant_data.count("globex") == FURNISHED
+        assert await self.records.tenant_data.count("globex") == ROWS_BY_TABLE
         assert sorted(os.listdir(self.root)) == [
             name for name in (PRIVATE, "acme", "globex") if (self.root / name).exists()
         ]
@@ -71,19 +71,19 @@ async def scene(tmp_path: Path) -> TwoTenants:
 async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
     """Counting changes nothing."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
-    found = await erasure.inventory()
+    counts = await erasure.inventory()
 
-    assert found.records == FURNISHED
-    assert found.files.files == 7
-    assert "7 files and folders" in found.lines()[-1]
-    assert found == await erasure.inventory()
+    assert counts.records == ROWS_BY_TABLE
+    assert counts.files.files == 7
+    assert "7 files and folders" in counts.lines()[-1]
+    assert counts == await erasure.inventory()
 
 
 async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:
     """Records, both folders; a link leads nowhere. Doing it again finds nothing to do."""
     await scene.erase()
     assert await scene.is_gone()
-    assert scene.told[0] == f"removed {sum(FURNISHED.values())} records"
+    assert scene.told[0] == f"removed {sum(ROWS_BY_TABLE.values())} records"
 
     scene.told.clear()
     await scene.erase()
@@ -161,21 +161,21 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
         client = await stack.enter_async_context(replicas.client(org_id="globex"))
         victims = [OpenRequests(replicas, client, at) for at in (0, 1)]
         bystander = OpenRequests(replicas, await stack.enter_async_context(replicas.client()), 1)
-        await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
+        await asyncio.gather(*(caller.open(stack) for caller in (*victims, bystander)))
         for tenant in ("globex", "acme"):
             fill(root, tenant)
 
-        asked = await asyncio.to_thread(replicas.commands.run, "tenant", "erase", "globex")
-        assert asked.code == 1
-        assert tasks_in(asked.out) == tasks_in(before.out) + len(victims)
-        assert "--yes" in asked.err
+        result = await asyncio.to_thread(replicas.commands.run, "tenant", "erase", "globex")
+        assert result.code == 1
+        assert tasks_in(result.out) == tasks_in(before.out) + len(victims)
+        assert "--yes" in result.err
         assert not any(call.done() for call in victims[0].calls.values())
 
-        told = await replicas.commands.order(
+        output = await replicas.commands.order(
             "tenant", "erase", "globex", "--yes", "--reason", "contract ended"
         )
-        assert "files and folders" in told.out
-        assert "erased the details of" in told.out
+        assert "files and folders" in output.out
+        assert "erased the details of" in output.out
         for victim in victims:
             await ended(victim.listener)
             await victim.answers()
@@ -193,10 +193,10 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
 
 
-def tasks_in(told: str) -> int:
+def tasks_in(output: str) -> int:
     """Return how many tasks the command counts; tasks of other tests belong to the tenant, too."""
-    found = re.search(r"(\d+) tasks", told)
-    return 0 if found is None else int(found[1])
+    match = re.search(r"(\d+) tasks", output)
+    return 0 if match is None else int(match[1])
 
 
 async def begins_anew(
@@ -239,9 +239,9 @@ async def test_one_person_is_erased_and_no_other(replicas: RevocationReplicas) -
         assert (alone.code, "must be given together" in alone.err) == (2, True)
         counted = await asyncio.to_thread(replicas.commands.run, *arguments, "--issuer", issuer)
         assert (counted.code, "about this person: 1 tasks" in counted.out) == (1, True)
-        told = await replicas.commands.order(*arguments, "--issuer", issuer, "--yes")
-        assert "removed 1 records" in told.out
-        assert "erased the details of 1 audit records" in told.out
+        output = await replicas.commands.order(*arguments, "--issuer", issuer, "--yes")
+        assert "removed 1 records" in output.out
+        assert "erased the details of 1 audit records" in output.out
 
         head = leaves.mirrors("server/discover", None)
         answer = await leaves.send(leaves.modern("server/discover", None), head, at=1)

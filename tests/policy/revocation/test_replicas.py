@@ -13,24 +13,24 @@ from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 
-SUSPENDED = -31001
-REVOKED = {"modern": (401, -31003), "legacy": (401, -31003), "rest": (401, "invalid_token")}
-SHUT = {
-    "modern": (200, SUSPENDED),
-    "legacy": (200, SUSPENDED),
+SUSPENDED_CODE = -31001
+REVOKED_ANSWERS = {"modern": (401, -31003), "legacy": (401, -31003), "rest": (401, "invalid_token")}
+SUSPENDED_ANSWERS = {
+    "modern": (200, SUSPENDED_CODE),
+    "legacy": (200, SUSPENDED_CODE),
     "rest": (403, "tenant_suspended"),
 }
 
-ACTING = {"act": {"sub": "bot"}}
+ACTOR_CLAIM = {"act": {"sub": "bot"}}
 """A token that was issued to a program that acts for a person (RFC 8693 section 4.1)."""
-ROBOT = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
+ROBOT_CLAIMS = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
 """A program that calls for itself, whose token names no client."""
-ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+REVOCATION_ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "a person": (["revoke", "--subject", "bob"], {"sub": "bob"}, {"sub": "carol"}),
     "a client": (["revoke", "--client", "agent"], {"client_id": "agent"}, {"client_id": "other"}),
     "a tenant": (["revoke", "--tenant", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
-    "who acts": (["revoke", "--subject", "bot"], ACTING, {}),
-    "a program": (["revoke", "--client", "robot"], ROBOT, {"sub": "robot"}),
+    "who acts": (["revoke", "--subject", "bot"], ACTOR_CLAIM, {}),
+    "a program": (["revoke", "--client", "robot"], ROBOT_CLAIMS, {"sub": "robot"}),
     "shut": (["tenant", "suspend", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
 }
 
@@ -46,7 +46,7 @@ async def is_served(client: ReplicaClient, at: int) -> bool:
 @pytest.mark.parametrize(
     "shared_store", ["shared_store", pytest.param("none", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", REVOCATION_ORDERS)
 async def test_everything_of_who_is_shut_out_ends_everywhere(
     replicas: RevocationReplicas, order: str, shared_store: str
 ) -> None:
@@ -54,7 +54,7 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
     Tokens that were seen before, streams, calls, sessions, tasks: at the replica that is told and
     at the other, while everything of others goes on; also where no word of it travels.
     """
-    command, theirs, others = ORDERS[order]
+    command, theirs, others = REVOCATION_ORDERS[order]
     shut = order == "shut"
     async with AsyncExitStack() as stack:
         victims = []
@@ -64,7 +64,7 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
         bystander = OpenRequests(
             replicas, await stack.enter_async_context(replicas.client(**others)), 1
         )
-        await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
+        await asyncio.gather(*(caller.open(stack) for caller in (*victims, bystander)))
 
         with replicas.without_shared_store(really=shared_store == "none"):
             ordered = await replicas.commands.order(*command)
@@ -86,7 +86,7 @@ async def everything_ends(
     for victim in victims:
         await ended(victim.listener)
         await ended(victim.getter)
-        assert await victim.answers() == (SHUT if shut else REVOKED)
+        assert await victim.answers() == (SUSPENDED_ANSWERS if shut else REVOKED_ANSWERS)
         assert stopped(replicas, victim)
     for at in (0, 1):
         await refused(victims[1 - at].client, at, shut=shut)
@@ -98,7 +98,7 @@ async def refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
     )
     if shut:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (200, SUSPENDED)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (200, SUSPENDED_CODE)
     else:
         assert answer.status_code == 401
         assert 'error="invalid_token"' in answer.headers["www-authenticate"]

@@ -27,7 +27,7 @@ BOB = TenantContext(
 )
 ROBOT = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
 AGENT = msgspec.structs.replace(BOB, subject="alice", actor="bob")
-UNDATED = msgspec.structs.replace(BOB, issued_at=None)
+UNDATED_CALLER = msgspec.structs.replace(BOB, issued_at=None)
 
 
 def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> RevocationRecord:
@@ -37,7 +37,7 @@ def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> Revo
     )
 
 
-REACHED: list[tuple[dict[str, str], TenantContext, bool]] = [
+MATCHING_CASES: list[tuple[dict[str, str], TenantContext, bool]] = [
     ({"tenant": "acme"}, BOB, True),
     ({"tenant": "acme2"}, BOB, False),
     ({"subject": "bob"}, BOB, True),
@@ -59,10 +59,10 @@ REACHED: list[tuple[dict[str, str], TenantContext, bool]] = [
 ]
 
 
-@each("case", range(len(REACHED)))
+@each("case", range(len(MATCHING_CASES)))
 def test_every_selector_must_fit(case: int) -> None:
     """Compared exactly; a subject also names who acts, a client also the program itself."""
-    selectors, caller, reached = REACHED[case]
+    selectors, caller, reached = MATCHING_CASES[case]
     snapshot = RevocationSnapshot(
         [order(**selectors), order(tenant="elsewhere"), order(subject="nobody")]
     )
@@ -70,7 +70,7 @@ def test_every_selector_must_fit(case: int) -> None:
     assert snapshot.revokes(caller, NOW) is reached
 
 
-AGES: list[tuple[dict[str, float], int | None, float, bool]] = [
+ISSUED_AT_CASES: list[tuple[dict[str, float], int | None, float, bool]] = [
     ({}, int(NOW) - 3600, 0, True),
     ({}, int(NOW), 0, True),
     ({}, int(NOW) + 1, 0, False),
@@ -88,17 +88,17 @@ AGES: list[tuple[dict[str, float], int | None, float, bool]] = [
 ]
 
 
-@each("case", range(len(AGES)))
+@each("case", range(len(ISSUED_AT_CASES)))
 def test_what_counts_is_when_the_token_was_issued(case: int) -> None:
     """Before: refused. Since: good, unless newer ones are blocked. Undated: refused for a while."""
-    how, issued_at, later, refused = AGES[case]
+    how, issued_at, later, refused = ISSUED_AT_CASES[case]
     snapshot = RevocationSnapshot([order(subject="bob", **how)])  # type: ignore[arg-type]
     caller = msgspec.structs.replace(BOB, issued_at=issued_at)
 
     assert snapshot.revokes(caller, NOW + later) is refused
 
 
-KEPT: list[tuple[dict[str, Any], float | None]] = [
+RETENTION_CASES: list[tuple[dict[str, Any], float | None]] = [
     ({}, NOW + 7 * DAY),
     ({"leeway_s": 30.0}, NOW + 30 + 7 * DAY),
     ({"block_s": 30 * DAY}, NOW + 30 * DAY),
@@ -106,10 +106,10 @@ KEPT: list[tuple[dict[str, Any], float | None]] = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(KEPT)))
+@pytest.mark.parametrize("case", range(len(RETENTION_CASES)))
 def test_it_is_kept_until_nothing_from_before_is_left(case: int) -> None:
     """Longer than any token or session lives; one that blocks for ever stays."""
-    how, until = KEPT[case]
+    how, until = RETENTION_CASES[case]
 
     assert order(subject="bob", **how).expires_at == until
 

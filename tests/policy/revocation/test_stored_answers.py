@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from tests.policy.conftest import RevocationReplicas, ended
-from tests.policy.revocation.test_replicas import ACTING, ROBOT
+from tests.policy.revocation.test_replicas import ACTOR_CLAIM, ROBOT_CLAIMS
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 
-WHO: dict[str, tuple[list[str], dict[str, Any]]] = {
+REVOKED_CALLERS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a person": (["--subject", "bob"], {"sub": "bob"}),
-    "who acts": (["--subject", "bot"], ACTING),
-    "a program": (["--client", "robot"], ROBOT),
+    "who acts": (["--subject", "bot"], ACTOR_CLAIM),
+    "a program": (["--client", "robot"], ROBOT_CLAIMS),
 }
 
 
-async def held(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
+async def keyed_call(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
     """A call with its name as idempotency key: status, and the error or what the tool answered."""
     url = client.url(at).replace("/mcp", "/tool/hold/call")
     head = {"Idempotency-Key": name}
     answer = await client.send(json.dumps({"name": name}).encode(), head, url=url)
-    said = answer.json()
-    return answer.status_code, said.get("error") or said["result"]
+    body = answer.json()
+    return answer.status_code, body.get("error") or body["result"]
 
 
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("who", REVOKED_CALLERS)
 async def test_an_idempotency_key_outlives_a_revocation(
     replicas: RevocationReplicas, who: str
 ) -> None:
@@ -38,13 +38,13 @@ async def test_an_idempotency_key_outlives_a_revocation(
     The old token gets nothing by it. Who signs in again and sends the call again hears what came of
     it, at the other replica: what was done, or that it was stopped. It is not done twice.
     """
-    order, theirs = WHO[who]
+    order, theirs = REVOKED_CALLERS[who]
     done, stopped = replicas.name(), replicas.name()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(replicas.client(**theirs))
         replicas.let_go(done)
-        assert await held(client, done, 0) == (200, f"held {done}")
-        running = asyncio.create_task(held(client, stopped, 0))
+        assert await keyed_call(client, done, 0) == (200, f"held {done}")
+        running = asyncio.create_task(keyed_call(client, stopped, 0))
         stack.callback(running.cancel)
         await replicas.marked(f"holding {stopped}")
 
@@ -53,32 +53,32 @@ async def test_an_idempotency_key_outlives_a_revocation(
         for at in (0, 1):
 
             async def is_refused(at: int = at) -> bool:
-                return (await held(client, done, at))[0] == 401
+                return (await keyed_call(client, done, at))[0] == 401
 
             await replicas.until(is_refused)
         async with replicas.later(**theirs) as later:
 
-            async def told(name: str) -> tuple[int, str]:
-                found = (401, "")
+            async def outcome_of(name: str) -> tuple[int, str]:
+                outcome = (401, "")
                 async with asyncio.timeout(WITHIN_S):
-                    while found[0] == 401:
-                        found = await held(later, name, 1)
-                return found
+                    while outcome[0] == 401:
+                        outcome = await keyed_call(later, name, 1)
+                return outcome
 
-            assert await told(done) == (200, f"held {done}")
-            assert (await told(stopped))[0] == 409
+            assert await outcome_of(done) == (200, f"held {done}")
+            assert (await outcome_of(stopped))[0] == 409
         await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
     for name in (done, stopped):
         assert replicas.marks(f"holding {name}") == 1
 
 
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("who", REVOKED_CALLERS)
 async def test_a_lost_stream_is_not_to_be_had_again(replicas: RevocationReplicas, who: str) -> None:
     """
     A resumed stream ends with its call; afterwards neither the old token nor one of a new sign-in
     gives access to its events.
     """
-    order, theirs = WHO[who]
+    order, theirs = REVOKED_CALLERS[who]
     name = replicas.name()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(replicas.client(**theirs))

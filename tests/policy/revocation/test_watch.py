@@ -22,7 +22,7 @@ from tests.policy.revocation.test_revocation_records import BOB, NOW, order
 
 pytestmark = pytest.mark.requirement("CO3")
 
-CUT = order(subject="bob")
+REVOCATION = order(subject="bob")
 
 
 class UnreachableRecords(MemoryRecords):
@@ -97,7 +97,7 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
         await process.revocations.look()
     assert process.records.asked == {"changes": 5, "all": 1}
 
-    await process.records.revocations.put(CUT)
+    await process.records.revocations.put(REVOCATION)
     await process.revocations.look()
     assert process.records.asked == {"changes": 6, "all": 2}
     assert process.told == 1
@@ -115,19 +115,19 @@ async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
     New records are passed on once, for the withdrawal of waiting requests; at a start, old records
     are not.
     """
-    old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
-    for record in (old, CUT):
+    old = msgspec.structs.replace(REVOCATION, id="old", created_at=NOW - 7 * 86_400)
+    for record in (old, REVOCATION):
         await process.records.revocations.put(record)
     await process.revocations.look()
     await process.revocations.look()
-    assert process.new == (CUT,)
+    assert process.new == (REVOCATION,)
 
     later = suspension("acme", now=NOW + 1, by="root")
     await process.records.revocations.put(later)
     await process.revocations.look()
-    await process.records.revocations.delete(CUT.tenant, CUT.id)
+    await process.records.revocations.delete(REVOCATION.tenant, REVOCATION.id)
     await process.revocations.look()
-    assert process.new == (CUT, later)
+    assert process.new == (REVOCATION, later)
     assert process.told == 3
 
 
@@ -136,14 +136,14 @@ async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> Non
     machine = msgspec.structs.replace(BOB, subject_kind="client")
     record = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
     await process.revocations.look()
-    told = process.told
+    notified_changes = process.told
     await process.records.revocations.put(record)
     await process.revocations.look()
 
     assert (process.revocations.held_s(machine), process.revocations.held_s(BOB)) == (600, 0)
     assert process.revocations.holds("acme") == [record]
     assert not process.revocations.is_revoked(machine)
-    assert (process.new, process.told) == ((), told)
+    assert (process.new, process.told) == ((), notified_changes)
     process.now += 600
     assert process.revocations.held_s(machine) == 0
     assert process.revocations.holds("acme") == []
@@ -151,7 +151,7 @@ async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> Non
 
 async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
     """The revocations that were read last count, however long the outage lasts."""
-    await process.records.revocations.put(CUT)
+    await process.records.revocations.put(REVOCATION)
     await process.revocations.look()
     process.records.is_out = True
     process.now += 3600
@@ -167,23 +167,23 @@ async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> N
     The gate keeps a reference to the set; suspensions of the configuration and of commands are told
     apart.
     """
-    held = process.revocations.suspended
+    suspended = process.revocations.suspended
     process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):
         await process.records.revocations.put(suspension(tenant, now=NOW, by="root"))
     await process.revocations.look()
-    assert held == {"acme", "globex"}
+    assert suspended == {"acme", "globex"}
 
     for tenant in ("acme", "globex"):
         await process.records.revocations.delete(tenant, SUSPENDED)
     await process.revocations.look()
-    assert held == {"acme"}
+    assert suspended == {"acme"}
     process.revocations.configure([])
-    assert held == set()
-    assert held is process.revocations.suspended
+    assert suspended == set()
+    assert suspended is process.revocations.suspended
 
 
-async def told(process: WatchingProcess, times: int) -> None:
+async def wait_for_changes(process: WatchingProcess, times: int) -> None:
     """Wait until the process has acted on so many changes."""
     async with asyncio.timeout(10):
         while process.told < times:  # noqa: ASYNC110  # nothing else tells
@@ -202,9 +202,9 @@ async def watching(
 
 async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
     """A message on the shared store makes the process read at once."""
-    await watching.records.revocations.put(CUT)
+    await watching.records.revocations.put(REVOCATION)
     await notify(watching.shared_store)
-    await told(watching, 1)
+    await wait_for_changes(watching, 1)
 
     assert watching.revocations.is_revoked(BOB)
 
@@ -227,8 +227,8 @@ async def test_without_a_wake_up_it_looks_by_itself(
     """The shared store may lose messages, so the process also polls."""
     monkeypatch.setattr(change_poller, "POLL_S", 0.01)
     async with process.watching():
-        await process.records.revocations.put(CUT)
-        await told(process, 1)
+        await process.records.revocations.put(REVOCATION)
+        await wait_for_changes(process, 1)
 
     assert process.revocations.is_revoked(BOB)
 
@@ -253,7 +253,7 @@ class Opened:
 
 async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProcess) -> None:
     """The stream opened after the others had ended."""
-    await process.records.revocations.put(CUT)
+    await process.records.revocations.put(REVOCATION)
     await process.revocations.look()
     streams = OpenStreams()
     streams.is_refused = process.revocations.is_refused

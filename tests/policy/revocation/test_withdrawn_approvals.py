@@ -22,7 +22,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_revocation_records import NOW, REACHED, order
+from tests.policy.revocation.test_revocation_records import MATCHING_CASES, NOW, order
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,
@@ -39,7 +39,7 @@ from tests.support.runners import (
 pytestmark = pytest.mark.requirement("CO2")
 
 RULES = [{"tools": ["act"], "by": ["role:approver"]}]
-TWO = [{"tools": ["act"], "approvals": 2}]
+TWO_APPROVALS = [{"tools": ["act"], "approvals": 2}]
 DAVE = a_caller(subject="dave", roles=frozenset({"approver"}))
 ALICE = a_caller(issued_at=int(NOW) - 100)
 
@@ -68,7 +68,9 @@ class Revocable(ApprovalDeployment):
     async def shut(self, record: RevocationRecord) -> int:
         """Let both replicas read *record* and act on it; return how much they ended."""
         self.learn(record)
-        return sum([await withdraw(self.records, one.service, [record]) for one in self.replicas])
+        return sum(
+            [await withdraw(self.records, replica.service, [record]) for replica in self.replicas]
+        )
 
 
 @pytest.fixture
@@ -76,33 +78,33 @@ def deployment() -> Revocable:
     return Revocable()
 
 
-@pytest.mark.parametrize("case", range(len(REACHED)))
+@pytest.mark.parametrize("case", range(len(MATCHING_CASES)))
 async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case: int) -> None:
     """
     An order withdraws the requests of exactly the callers whose tokens it refuses, also of a
     program that acts for a person or whose token names no client. Each waiting request, approval
     and grant is withdrawn once.
     """
-    selectors, caller, reached = REACHED[case]
-    here, there = deployment.replicas
+    selectors, caller, reached = MATCHING_CASES[case]
+    here, remote = deployment.replicas
     for what in ("waiting", "approved", "granted"):
         request = await here.asked(caller=caller, what=what)
         if what != "waiting":
             scope = GrantScope(uses=3) if what == "granted" else None
-            await there.service.approve(ACME, request.id, CAROL, grant=scope)
+            await remote.service.approve(ACME, request.id, CAROL, grant=scope)
 
     assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
-    assert len(await there.service.waiting(ACME)) == (0 if reached else 1)
-    assert len(await there.service.granting.all(ACME)) == (0 if reached else 1)
-    states = {one.state for one in await there.service.history(ACME)}
+    assert len(await remote.service.waiting(ACME)) == (0 if reached else 1)
+    assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)
+    states = {request.state for request in await remote.service.history(ACME)}
     assert states == ({"withdrawn"} if reached else {"approved"})
 
 
-@pytest.mark.parametrize("case", range(len(REACHED)))
+@pytest.mark.parametrize("case", range(len(MATCHING_CASES)))
 async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, case: int) -> None:
     """Scripts are in the same inbox as requests; a script that another caller calls waits again."""
-    selectors, caller, reached = REACHED[case]
-    here, there = deployment.replicas
+    selectors, caller, reached = MATCHING_CASES[case]
+    here, remote = deployment.replicas
     script = Script("report", b"x = 1", "workspace")
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
@@ -117,30 +119,30 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     assert (await here.service.get(ACME, waits.id) is None) == reached
     if reached:
         with pytest.raises(Undecidable, match="Nothing of that content waits"):
-            await there.service.approve(ACME, waits.id, Operator("root"))
+            await remote.service.approve(ACME, waits.id, Operator("root"))
     assert not await approvals.holds(script)
     assert await deployment.shut(record) == 0  # who tried to decide has ended it
-    assert [one.what for one in deployment.changes] == (["withdrawn"] if reached else [])
+    assert [change.what for change in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
     await approvals.request([script], caller=a_caller(subject="carol"), max_waiting=9)
-    assert [one.caller.subject for one in await there.service.waiting(ACME)] == (
+    assert [request.caller.subject for request in await remote.service.waiting(ACME)] == (
         ["carol"] if reached else [caller.subject]
     )
 
 
 async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revocable) -> None:
     """Whenever a server acts on it, also in the very second, and when it starts an hour later."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     old = await here.asked(caller=ALICE, what="old")
     record = order(subject="alice")
     deployment.learn(record)
     deployment.clock.now += 1
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
-    new = await there.asked(caller=fresh, what="new")
+    new = await remote.asked(caller=fresh, what="new")
 
     assert await deployment.shut(record) == 0  # the old one went when the inbox was looked at
-    assert [one.id for one in await here.service.waiting(ACME)] == [new.id]
-    assert (await state_of(there, old)) == "withdrawn"
+    assert [request.id for request in await here.service.waiting(ACME)] == [new.id]
+    assert (await state_of(remote, old)) == "withdrawn"
 
 
 def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
@@ -165,9 +167,9 @@ async def begun(
 
 
 async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
-    found = await replica.service.get(ACME, request.id)
-    assert found is not None
-    return found.state
+    expired = await replica.service.get(ACME, request.id)
+    assert expired is not None
+    return expired.state
 
 
 def aged(details: bytes) -> bytes:
@@ -175,22 +177,30 @@ def aged(details: bytes) -> bytes:
 
     def without(value: object) -> object:
         if isinstance(value, dict):
-            left = {name: without(one) for name, one in value.items()}
-            return {name: one for name, one in left.items() if name not in {"issued_at", "actor"}}
-        return [without(one) for one in value] if isinstance(value, list) else value
+            fields = {name: without(member) for name, member in value.items()}
+            return {
+                name: member
+                for name, member in fields.items()
+                if name not in {"issued_at", "actor"}
+            }
+        return [without(member) for member in value] if isinstance(value, list) else value
 
     return msgspec.msgpack.encode(without(msgspec.msgpack.decode(details)))
 
 
-AGES = {"of before": (0.0, True), "of about then": (30.0, True), "of later": (100.0, False)}
+ISSUED_AT_CASES = {
+    "of before": (0.0, True),
+    "of about then": (30.0, True),
+    "of later": (100.0, False),
+}
 
 
-@pytest.mark.parametrize(("later_s", "reached"), AGES.values(), ids=AGES)
+@pytest.mark.parametrize(("later_s", "reached"), ISSUED_AT_CASES.values(), ids=ISSUED_AT_CASES)
 async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     deployment: Revocable, later_s: float, reached: bool
 ) -> None:
     """Requests from about the same time are withdrawn, too, as clocks may differ."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     record = order(subject="alice")
     deployment.clock.now = NOW + later_s
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW + 1000))
@@ -209,54 +219,54 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     await tenant.grants.add(msgspec.structs.replace(grant, details=aged(grant.details)))
 
     assert await deployment.shut(record) == (3 if reached else 0)
-    assert len(await there.service.granting.all(ACME)) == (0 if reached else 1)
+    assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)
 
 
 async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
     """Not used yet, it is withdrawn, at both replicas; the call is asked about anew."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB)
     deployment.learn(order(subject="bob"))
 
-    assert failure_kind(await there.call(caller=ALICE, what="a")) == "approval_pending"
+    assert failure_kind(await remote.call(caller=ALICE, what="a")) == "approval_pending"
     assert await state_of(here, request) == "withdrawn"
     [again] = await here.service.waiting(ACME)
-    await there.service.approve(ACME, again.id, CAROL)
+    await remote.service.approve(ACME, again.id, CAROL)
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
 async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
     """The grant stops counting once a replica has read the order, even while it is still stored."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
-    assert text_of(await there.call(caller=ALICE, what="b")) == "b 0 1"
+    assert text_of(await remote.call(caller=ALICE, what="b")) == "b 0 1"
     record = order(subject="bob")
     deployment.learn(record)
 
-    assert failure_kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
+    assert failure_kind(await remote.call(caller=ALICE, what="b")) == "approval_pending"
     assert await here.service.granting.all(ACME) == []
     assert await deployment.shut(record) == 1 + 1  # and the approval, whose call was never made
-    assert [one.what for one in deployment.changes].count("grant_revoked") == 1
+    assert [change.what for change in deployment.changes].count("grant_revoked") == 1
     assert await deployment.records.of(ACME).grants.page("", 9) == []
 
 
 async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revocable) -> None:
     """It was used before its giver was shut out; it is not asked about, nor run, a second time."""
-    _, there = deployment.replicas
+    _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
     request, running = await begun(deployment, BOB)
 
     assert await deployment.shut(order(subject="bob")) == 0
     deployment.gate.set()
     assert text_of(await running) == "a 0 1"
-    assert await state_of(there, request) == "used"
+    assert await state_of(remote, request) == "used"
 
 
 async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revocable) -> None:
     """A caller that signs in again and repeats the call learns that part of it may be done."""
-    _, there = deployment.replicas
+    _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
     _, running = await begun(deployment, CAROL)
     record = order(subject="alice")
@@ -267,17 +277,17 @@ async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revoc
 
     assert await deployment.shut(record) == 0
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
-    assert "was stopped while its tool ran" in text_of(await there.call(caller=fresh, what="a"))
+    assert "was stopped while its tool ran" in text_of(await remote.call(caller=fresh, what="a"))
     assert deployment.effects["a"] == 1
-    assert failure_kind(await there.call(caller=fresh, what="a")) == "approval_pending"
+    assert failure_kind(await remote.call(caller=fresh, what="a")) == "approval_pending"
 
 
 @pytest.mark.parametrize("edits", [False, True])
 async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> None:
     """The request waits on as it came, and needs two others; what they made of it is gone too."""
-    deployment = Revocable(rules=TWO)
-    here, there = deployment.replicas
-    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    deployment = Revocable(rules=TWO_APPROVALS)
+    here, remote = deployment.replicas
+    call = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
     await run_until(asked_for(deployment))
     [request] = await here.service.waiting(ACME)
     edited = b'{"what": "theirs"}' if edits else None
@@ -286,22 +296,22 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
 
     if edits:
         with pytest.raises(Undecidable, match="not what you saw"):
-            await there.service.approve(ACME, request.id, CAROL, seen=seen)
-    left = await there.service.approve(ACME, request.id, CAROL)
-    assert (left.state, left.given, left.edited) == ("waiting", 1, None)
+            await remote.service.approve(ACME, request.id, CAROL, seen=seen)
+    decision = await remote.service.approve(ACME, request.id, CAROL)
+    assert (decision.state, decision.given, decision.edited) == ("waiting", 1, None)
     await here.service.approve(ACME, request.id, DAVE)
-    assert text_of(await asked) == "a 0 1"
-    assert [one.what for one in deployment.changes].count("void") == 1
+    assert text_of(await call) == "a 0 1"
+    assert [change.what for change in deployment.changes].count("void") == 1
 
 
 async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
     """A revoked approver's rejections stay, so that no refused call passes."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.reject(ACME, request.id, BOB, "Never.")
 
     assert await deployment.shut(order(subject="bob")) == 0
-    assert "Never." in text_of(await there.call(caller=ALICE, what="a"))
+    assert "Never." in text_of(await remote.call(caller=ALICE, what="a"))
 
 
 async def test_a_revocation_never_names_the_command_line(deployment: Revocable) -> None:
@@ -317,26 +327,26 @@ async def test_a_revocation_never_names_the_command_line(deployment: Revocable) 
 
 async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment: Revocable) -> None:
     """A waiting call of a revoked caller is answered; the approver does not matter."""
-    here, there = deployment.replicas
-    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    here, remote = deployment.replicas
+    call = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
     await run_until(asked_for(deployment))
-    [request] = await there.service.waiting(ACME)
+    [request] = await remote.service.waiting(ACME)
     # Only the other replica has read it yet.
     revoked = deployment.replica(is_revoked=lambda caller: caller.subject == "alice")
     with pytest.raises(Undecidable, match="was withdrawn"):
         await revoked.service.approve(ACME, request.id, CAROL)
 
-    assert text_of(await asked) == WITHDRAWN
+    assert text_of(await call) == WITHDRAWN
 
 
 async def test_an_outage_only_delays_it(
     deployment: Revocable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the database is away, what was shut out ends when it is back."""
-    here, there = deployment.replicas
+    here, remote = deployment.replicas
     await here.asked(caller=ALICE, what="a")
     away, pauses = 9, list[float]()
-    withdrawing = there.service.withdraw
+    withdrawing = remote.service.withdraw
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
@@ -346,30 +356,32 @@ async def test_an_outage_only_delays_it(
             raise StoreUnavailable("it is out")
         return await withdrawing(tenant)
 
-    monkeypatch.setattr(there.service, "withdraw", failing)
+    monkeypatch.setattr(remote.service, "withdraw", failing)
     record = order(subject="alice", tenant=ACME)
     deployment.learn(record)
-    withdrawn_approvals = WithdrawnApprovals(deployment.records, there.service, pause=pause)
+    withdrawn_approvals = WithdrawnApprovals(deployment.records, remote.service, pause=pause)
     withdrawn_approvals.begin([record])
     async with asyncio.timeout(10):
         await asyncio.gather(*withdrawn_approvals._tasks)
 
     assert pauses == [1.0, 5.0, 30.0, *[120.0] * 6]
-    assert [one.state for one in await here.service.history(ACME)] == ["withdrawn"]
+    assert [request.state for request in await here.service.history(ACME)] == ["withdrawn"]
 
 
 async def test_who_is_suspended_by_configuration_loses_the_same(deployment: Revocable) -> None:
     """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
-    told: list[RevocationRecord] = []
-    revocations = Revocations(deployment.records, ended=told.extend, clock=lambda: NOW)
+    seen_revocations: list[RevocationRecord] = []
+    revocations = Revocations(deployment.records, ended=seen_revocations.extend, clock=lambda: NOW)
     revocations.configure(["acme"])
-    assert told == []
+    assert seen_revocations == []
     await revocations.look()
-    assert [(one.tenant, one.suspends) for one in told] == [("acme", True)]
+    assert [(revocation.tenant, revocation.suspends) for revocation in seen_revocations] == [
+        ("acme", True)
+    ]
 
     revocations.configure(["acme", "globex"])
     revocations.configure(["globex"])
     await revocations.look()
-    assert [one.tenant for one in told] == ["acme", "globex"]
+    assert [revocation.tenant for revocation in seen_revocations] == ["acme", "globex"]
     revocations.configure(["globex", "acme"])
-    assert [one.tenant for one in told] == ["acme", "globex", "acme"]
+    assert [revocation.tenant for revocation in seen_revocations] == ["acme", "globex", "acme"]

@@ -15,11 +15,13 @@ from tests.support.runners import ACME, BOB, WITHIN_S, ApprovalDeployment, run_u
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 ROOT = DisplayedParty(subject="root", kind="operator")
-OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
+OLD_SCRIPT, NEW_SCRIPT = (
+    Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n")
+)
 
 
 async def submitted(
-    deployment: ApprovalDeployment, script: Script = NEW, *, by: str = "alice"
+    deployment: ApprovalDeployment, script: Script = NEW_SCRIPT, *, by: str = "alice"
 ) -> ScriptApprovals:
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
@@ -35,9 +37,9 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     replica = deployment.replica()
     call = await replica.asked(what="a")
     deployment.clock.now += 1
-    approvals = await submitted(deployment, OLD)
-    await approvals.approve(OLD, by=ROOT)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
+    approvals = await submitted(deployment, OLD_SCRIPT)
+    await approvals.approve(OLD_SCRIPT, by=ROOT)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
     first, script = await replica.service.waiting(ACME)
     assert first.id == call.id
@@ -48,9 +50,9 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     decided = await replica.service.approve(ACME, script.id, ADMIN, seen=script.digest)
 
     assert decided.state == "approved"
-    assert await approvals.holds(NEW)
-    assert not await approvals.holds(OLD)
-    assert [one.id for one in await replica.service.waiting(ACME)] == [call.id]
+    assert await approvals.holds(NEW_SCRIPT)
+    assert not await approvals.holds(OLD_SCRIPT)
+    assert [request.id for request in await replica.service.waiting(ACME)] == [call.id]
     assert deployment.changes[-1].what == "approved"
 
 
@@ -74,7 +76,7 @@ async def test_who_may_not_decide_about_a_script() -> None:
             await replica.service.approve(ACME, script.id, who)
         with pytest.raises(Undecidable, match=why):
             await replica.service.reject(ACME, script.id, who, "")
-    assert not await approvals.holds(NEW)
+    assert not await approvals.holds(NEW_SCRIPT)
     assert len(await replica.service.waiting(ACME)) == 1
 
 
@@ -82,13 +84,13 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     """A newer one of the same name is another request, and the one seen is gone."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
-    approvals = await submitted(deployment, OLD)
+    approvals = await submitted(deployment, OLD_SCRIPT)
     [seen] = await replica.service.waiting(ACME)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
     with pytest.raises(Undecidable, match="look at what waits now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
-    assert not await approvals.holds(OLD)
+    assert not await approvals.holds(OLD_SCRIPT)
     assert await replica.service.get(ACME, seen.id) is None
 
 
@@ -96,18 +98,18 @@ async def test_a_rejected_script_waits_no_more() -> None:
     """The approved one stays approved."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
-    approvals = await submitted(deployment, OLD)
-    await approvals.approve(OLD, by=ROOT)
-    await approvals.request([NEW], caller=a_caller(subject="alice"), max_waiting=9)
+    approvals = await submitted(deployment, OLD_SCRIPT)
+    await approvals.approve(OLD_SCRIPT, by=ROOT)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
     [script] = await replica.service.waiting(ACME)
 
     rejected = await replica.service.reject(ACME, script.id, Operator("root"), "Not tested.")
 
     assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
-    await approvals.request([NEW], caller=a_caller(subject="bob"), max_waiting=9)
+    await approvals.request([NEW_SCRIPT], caller=a_caller(subject="bob"), max_waiting=9)
     assert await replica.service.waiting(ACME) == []
     assert await replica.service.get(ACME, script.id) == rejected
-    assert await approvals.holds(OLD)
+    assert await approvals.holds(OLD_SCRIPT)
 
 
 @pytest.mark.requirement("P11")
@@ -130,7 +132,7 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
     while page := await deployment.replica().service.history(ACME, before=before, most=1):
         [before] = page
         pages += page
-    assert [one.id for one in pages] == ids[::-1]
+    assert [request.id for request in pages] == ids[::-1]
     assert pages == await service.history(ACME)
     assert (pages[0].decisions[0].by.subject, pages[0].decisions[0].reason) == ("ada", "reason 2")
     assert await service.history("globex") == []
@@ -160,10 +162,10 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
     assert service.objection(rejected, ADMIN) is None
     approved = await service.approve(ACME, script.id, ADMIN, seen=rejected.digest)
 
-    assert [one.verdict for one in approved.decisions] == ["rejected", "approved"]
-    assert await approvals.holds(NEW)
+    assert [decision.verdict for decision in approved.decisions] == ["rejected", "approved"]
+    assert await approvals.holds(NEW_SCRIPT)
     assert await service.history(ACME) == []
-    assert [one.what for one in deployment.changes] == ["rejected", "approved"]
+    assert [change.what for change in deployment.changes] == ["rejected", "approved"]
 
 
 @pytest.mark.requirement("P11")
@@ -205,9 +207,12 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
 
     assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
-    [left] = await service.history(ACME)
-    assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("an administrator", "")
-    assert service.objection(left, Operator("root")) is None
+    [remaining] = await service.history(ACME)
+    assert (remaining.decisions[0].by.shown, remaining.decisions[0].reason) == (
+        "an administrator",
+        "",
+    )
+    assert service.objection(remaining, Operator("root")) is None
 
 
 @pytest.mark.requirement("P11", "CO4")
@@ -222,14 +227,14 @@ async def test_an_erased_person_cannot_approve_their_own_rejected_script() -> No
 
     assert await approvals.erase(alice.issuer, alice.subject) == 1
 
-    [left] = await service.history(ACME)
+    [remaining] = await service.history(ACME)
     for who in (alice, ADMIN):
-        assert "was erased" in str(service.objection(left, who))
+        assert "was erased" in str(service.objection(remaining, who))
         with pytest.raises(Undecidable, match="was erased"):
             await service.approve(ACME, script.id, who)
-    assert not await approvals.holds(NEW)
+    assert not await approvals.holds(NEW_SCRIPT)
     await service.approve(ACME, script.id, Operator("root"))
-    assert await approvals.holds(NEW)
+    assert await approvals.holds(NEW_SCRIPT)
 
 
 @pytest.mark.requirement("P11", "CO4")
@@ -241,16 +246,16 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
     [script] = await service.waiting(ACME)
     ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
     await service.approve(ACME, script.id, ada)
-    assert [one.approver and one.approver.name for one in await approvals.all_approved()] == [
-        "Ada L."
-    ]
+    assert [
+        approval.approver and approval.approver.name for approval in await approvals.all_approved()
+    ] == ["Ada L."]
 
     assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
     [entry] = await deployment.records.of(ACME).entries(SUBJECT).all()
     assert b"Ada" not in entry.value
     assert b"ada" not in entry.value
-    assert await approvals.holds(NEW)
+    assert await approvals.holds(NEW_SCRIPT)
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
@@ -273,20 +278,22 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
         return len(woken) == 2
 
     subscription = await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)
-    await replica.scripts.allow(ACME, NEW, Operator("root"))
-    held = await approvals.holds(NEW)
-    was = await replica.scripts.revoke(ACME, NEW.name, Operator("root"))
+    await replica.scripts.allow(ACME, NEW_SCRIPT, Operator("root"))
+    is_held = await approvals.holds(NEW_SCRIPT)
+    was = await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root"))
     await run_until(are_woken)
     subscription.end()
 
-    assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
-    assert [(one.what, getattr(one.changed, "state", None)) for one in deployment.changes] == [
+    assert (is_held, was, await approvals.holds(NEW_SCRIPT)) == (True, "approved", False)
+    assert [
+        (change.what, getattr(change.changed, "state", None)) for change in deployment.changes
+    ] == [
         ("approved", "approved"),
         ("revoked", "withdrawn"),
     ]
-    assert woken == [f"script:{NEW.digest}".encode()] * 2
+    assert woken == [f"script:{NEW_SCRIPT.digest}".encode()] * 2
     assert await service.waiting(ACME) == []
-    assert await replica.scripts.revoke(ACME, NEW.name, Operator("root")) is None
+    assert await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root")) is None
     assert len(deployment.changes) == 2
 
 
@@ -305,18 +312,18 @@ async def test_an_unreadable_script_is_not_allowed() -> None:
 async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
     """The record is written first, and corrected where another decision came first."""
     deployment = ApprovalDeployment()
-    there = deployment.replica().service
+    other_service = deployment.replica().service
     approvals = await submitted(deployment)
-    [script] = await there.waiting(ACME)
-    told: list[str] = []
+    [script] = await other_service.waiting(ACME)
+    own_request: list[str] = []
 
     async def fails(change: ApprovalChange) -> None:
         raise StoreUnavailable("the record is away")
 
     async def faster(change: ApprovalChange) -> None:
-        if not told:
-            await there.reject(ACME, script.id, ADMIN, "")
-        told.append(change.what)
+        if not own_request:
+            await other_service.reject(ACME, script.id, ADMIN, "")
+        own_request.append(change.what)
 
     async def decide(audit: ApprovalListener) -> None:
         service = deployment.replica(audit=audit).service
@@ -327,13 +334,13 @@ async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: 
 
     with pytest.raises(StoreUnavailable):
         await decide(fails)
-    assert [one.id for one in await there.waiting(ACME)] == [script.id]
+    assert [request.id for request in await other_service.waiting(ACME)] == [script.id]
 
     if verdict == "rejected":
         with pytest.raises(Undecidable, match="look at what waits now"):
             await decide(faster)
-        assert told == ["rejected", "void"]
+        assert own_request == ["rejected", "void"]
     else:
         await decide(faster)
-        assert told == ["approved"]
-        assert await approvals.holds(NEW)
+        assert own_request == ["approved"]
+        assert await approvals.holds(NEW_SCRIPT)

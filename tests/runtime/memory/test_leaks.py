@@ -45,7 +45,7 @@ OF_A_CONNECTION = (HttptoolsProtocol, ResponseFlow, HeadWatch, IdleWatch)
 OF_A_STREAM = (ListenStream, OldListener)
 LEFT_STREAMS = ("subscriptions", "sessions_left")
 """The operations whose streams keep their connections until the collector comes."""
-TIMES = 12
+REPETITIONS = 12
 SIZE = 60_000
 WITHIN_S = 60.0
 
@@ -93,7 +93,9 @@ def no_collector() -> Iterator[None]:
 
 def living(kinds: tuple[type, ...]) -> Counter[str]:
     """The live objects of these types, by type."""
-    return Counter(type(one).__qualname__ for one in gc.get_objects() if isinstance(one, kinds))
+    return Counter(
+        type(value).__qualname__ for value in gc.get_objects() if isinstance(value, kinds)
+    )
 
 
 def texts() -> int:
@@ -137,17 +139,17 @@ def test_a_call_that_is_over_is_let_go_without_the_collector(
     asyncio.run(repeat(name, traffic, 2))
     eventually(lambda: not living(OF_A_CALL), within=WITHIN_S)
     before = texts()
-    asyncio.run(repeat(name, traffic, TIMES))
+    asyncio.run(repeat(name, traffic, REPETITIONS))
 
     kinds = OF_A_CALL if name in LEFT_STREAMS else OF_A_CALL + OF_A_CONNECTION
     eventually(lambda: not living(kinds), within=WITHIN_S)
-    eventually(lambda: texts() - before < TIMES, within=WITHIN_S)
+    eventually(lambda: texts() - before < REPETITIONS, within=WITHIN_S)
 
 
 @pytest.mark.parametrize("name", LEFT_STREAMS)
 def test_a_stream_that_its_client_left_is_collected(name: str, traffic: BenchTraffic) -> None:
     """One listener refers to itself through the shared store's word; the collector finds that."""
-    asyncio.run(repeat(name, traffic, TIMES))
+    asyncio.run(repeat(name, traffic, REPETITIONS))
 
     def is_gone() -> bool:
         gc.collect()

@@ -19,8 +19,8 @@ def test_a_server_holds_no_more_at_the_end_than_after_the_first_fifth(tmp_path: 
         issuer.running() as origin,
         soak.served(tmp_path, origin, free_port()) as (process, mint),
     ):
-        found = asyncio.run(soak.run(process, mint, SECONDS))
+        report = asyncio.run(soak.run(process, mint, SECONDS))
 
-    assert not found.failed
-    assert found.after.operations > 2 * found.before.operations > 0
-    assert not found.leaks, soak.render(found)
+    assert not report.failed
+    assert report.after.operations > 2 * report.before.operations > 0
+    assert not report.leaks, soak.render(report)

@@ -17,10 +17,10 @@ from tests.support.replicas import (
 from tests.support.stores import Postgres, Valkey
 
 HANDSHAKES = ["2025-11-25", "2025-06-18", "2025-03-26"]
-ELICITS = ["2025-11-25", "2025-06-18"]
+ELICITING_REVISIONS = ["2025-11-25", "2025-06-18"]
 TASKS = {"extensions": {META + "tasks": {}}}
 FORMS = {"elicitation": {}}
-ACCEPTED = {"action": "accept", "content": {"ok": True}}
+ACCEPT_ANSWER = {"action": "accept", "content": {"ok": True}}
 pytestmark = pytest.mark.requirement("J-13")
 
 
@@ -91,14 +91,14 @@ async def test_a_round_trip_goes_on_at_the_other(replicas: BalancedReplicas) -> 
     """One asks and dies; the other takes the answer, which counts once."""
     name = replicas.name()
     async with replicas.client() as client:
-        asked = await client.ask("tools/call", call("purge", table=name), at=0, capabilities=FORMS)
-        assert asked["resultType"] == "input_required"
+        answer = await client.ask("tools/call", call("purge", table=name), at=0, capabilities=FORMS)
+        assert answer["resultType"] == "input_required"
 
         replicas.kill(0)
         retry = {
             **call("purge", table=name),
-            "inputResponses": {"confirm": ACCEPTED},
-            **({"requestState": asked["requestState"]} if "requestState" in asked else {}),
+            "inputResponses": {"confirm": ACCEPT_ANSWER},
+            **({"requestState": answer["requestState"]} if "requestState" in answer else {}),
         }
         done = await client.ask("tools/call", retry, capabilities=FORMS)
         await bounce(replicas, 0)
@@ -108,7 +108,7 @@ async def test_a_round_trip_goes_on_at_the_other(replicas: BalancedReplicas) -> 
 
 
 @pytest.mark.requirement("DE-10", "E-12")
-@pytest.mark.parametrize("version", ELICITS)
+@pytest.mark.parametrize("version", ELICITING_REVISIONS)
 async def test_an_answer_finds_the_call_that_waits_for_it(
     replicas: BalancedReplicas, version: str
 ) -> None:
@@ -127,7 +127,7 @@ async def test_an_answer_finds_the_call_that_waits_for_it(
         ) as stream:
             client_request = await stream.until("elicitation/create")
             await bounce(replicas, 0)
-            answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}
+            answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPT_ANSWER}
             assert await client.post(session, answer, at=0) == 202
             done = await stream.until("")
 

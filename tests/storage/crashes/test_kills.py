@@ -34,7 +34,7 @@ from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
 from tests.storage.crashes.workload import WorkOrder, broken, pack, work
 
-RANDOM = random.SystemRandom()
+RANDOM_DELAYS = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
 STUCK_S = 20.0
 TRIAL_RUNS = 4
@@ -122,7 +122,9 @@ class Killer:
             self._go([self._fork([self._key()], kill=False), self._fork([self._key()], kill=False)])
             took.append(time.monotonic() - began)
         self._workload_s = sorted(took)[TRIAL_RUNS // 2]
-        self._statements = max(one["statements"] for one in self._told if one["what"] == "ended")
+        self._statements = max(
+            entry["statements"] for entry in self._told if entry["what"] == "ended"
+        )
         self._check()
 
     def _round(self) -> None:
@@ -130,13 +132,13 @@ class Killer:
         used, processes = list[str](), list[CrashProcess]()
         for _ in range(AT_ONCE):
             keys = [self._key()]
-            if self._left and RANDOM.random() < 0.5:
-                keys.append(self._left.pop(RANDOM.randrange(len(self._left))))
-            both = RANDOM.random() < 0.5
+            if self._left and RANDOM_DELAYS.random() < 0.5:
+                keys.append(self._left.pop(RANDOM_DELAYS.randrange(len(self._left))))
+            both = RANDOM_DELAYS.random() < 0.5
             processes += [self._fork(keys, kill=True), self._fork(keys, kill=both)]
             used += keys
         self._go(processes)
-        answered = {one["key"] for one in self._told if one["what"] == "answered"}
+        answered = {entry["key"] for entry in self._told if entry["what"] == "answered"}
         self._left += [key for key in used if key not in answered]
 
     def _finish(self) -> None:
@@ -144,22 +146,22 @@ class Killer:
         keys, self._left = self._left, []
         if keys:
             self._go([self._fork(keys, kill=False)])
-        answered = {one["key"] for one in self._told if one["what"] == "answered"}
+        answered = {entry["key"] for entry in self._told if entry["what"] == "answered"}
         self.report.problems += [f"{key} was never answered" for key in keys if key not in answered]
 
     def _key(self) -> str:
         # With an idempotency key, or told apart by its arguments alone.
-        return f"{RANDOM.choice('rp')}{next(self._keys)}"
+        return f"{RANDOM_DELAYS.choice('rp')}{next(self._keys)}"
 
     def _fork(self, keys: list[str], *, kill: bool) -> CrashProcess:
-        way: Literal["mcp", "rest"] = RANDOM.choice(("mcp", "rest"))
+        way: Literal["mcp", "rest"] = RANDOM_DELAYS.choice(("mcp", "rest"))
         order = WorkOrder(next(self._numbers), keys, way)
         after: float | None = None
-        if kill and RANDOM.random() < AT_A_STATEMENT:
+        if kill and RANDOM_DELAYS.random() < AT_A_STATEMENT:
             statement, done = self._moment()
             order = msgspec.structs.replace(order, statement=statement, after=done)
         elif kill:
-            after = RANDOM.uniform(0.0, 1.2 * self._workload_s)
+            after = RANDOM_DELAYS.uniform(0.0, 1.2 * self._workload_s)
         pid = self._child(lambda: work(self._config, self._toolbox, self._ring, order, self._tell))
         return CrashProcess(pid, order, after)
 
@@ -167,7 +169,7 @@ class Killer:
         if not self._moments:
             numbers = range(1, self._statements + 1)
             self._moments = [(number, after) for number in numbers for after in (False, True)]
-            RANDOM.shuffle(self._moments)
+            RANDOM_DELAYS.shuffle(self._moments)
         return self._moments.pop()
 
     def _child(self, what: Callable[[], object]) -> int:
@@ -186,27 +188,27 @@ class Killer:
     def _go(self, processes: list[CrashProcess]) -> None:
         """Wait until all processes have ended or have been killed."""
         self.report.runs += 1
-        alive = {one.pid: one for one in processes}
+        alive = {process.pid: process for process in processes}
         stuck_at = time.monotonic() + STUCK_S
         while alive:
             self._listen(alive)
             now = time.monotonic()
-            for one in alive.values():
+            for process in alive.values():
                 if now >= stuck_at:
-                    self.report.problems.append(f"stuck: {one.order}")
-                if now >= stuck_at or (one.kill_at is not None and now >= one.kill_at):
-                    os.kill(one.pid, signal.SIGKILL)
+                    self.report.problems.append(f"stuck: {process.order}")
+                if now >= stuck_at or (process.kill_at is not None and now >= process.kill_at):
+                    os.kill(process.pid, signal.SIGKILL)
             for pid in [*alive]:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     self._ended(alive.pop(pid), os.waitstatus_to_exitcode(status))
         self._listen({})
 
-    def _ended(self, one: CrashProcess, code: int) -> None:
+    def _ended(self, process: CrashProcess, code: int) -> None:
         if code == -signal.SIGKILL:
             self.report.kills += 1
         elif code:
-            self.report.problems.append(f"ended with {code}: {one.order}")
+            self.report.problems.append(f"ended with {code}: {process.order}")
 
     def _listen(self, alive: dict[int, CrashProcess]) -> None:
         """Take what was told, for a moment at most."""
@@ -218,32 +220,32 @@ class Killer:
         for line in lines:
             self._hear(json.loads(line), alive)
 
-    def _hear(self, said: dict[str, Any], alive: dict[int, CrashProcess]) -> None:
-        self._told.append(said)
-        self.report.answered += said["what"] == "answered"
-        self.report.done += said.get("done", False)
-        self.report.approved += said["what"] == "approved"
-        if said["what"] == "ready":
-            for one in alive.values():
-                if one.order.number == said["number"] and one.kill_after_s is not None:
-                    one.kill_at = time.monotonic() + one.kill_after_s
+    def _hear(self, message: dict[str, Any], alive: dict[int, CrashProcess]) -> None:
+        self._told.append(message)
+        self.report.answered += message["what"] == "answered"
+        self.report.done += message.get("done", False)
+        self.report.approved += message["what"] == "approved"
+        if message["what"] == "ready":
+            for process in alive.values():
+                if process.order.number == message["number"] and process.kill_after_s is not None:
+                    process.kill_at = time.monotonic() + process.kill_after_s
 
     def _check(self) -> None:
         """In a process of its own, which sees what is durable and nothing else."""
-        found, tell = os.pipe()
+        reader, tell = os.pipe()
 
         def look() -> None:
             os.write(tell, json.dumps(asyncio.run(self._broken())).encode())
 
         pid = self._child(look)
         os.close(tell)
-        with os.fdopen(found, "rb") as pipe:
-            said = pipe.read()
+        with os.fdopen(reader, "rb") as pipe:
+            text = pipe.read()
         os.waitpid(pid, 0)
-        if not said:
+        if not text:
             self.report.problems.append("the stores could not be looked at")
             return
-        self.report.problems += json.loads(said)
+        self.report.problems += json.loads(text)
 
     async def _broken(self) -> list[str]:
         async with opened(self._config, self._toolbox, self._ring) as services:
@@ -276,7 +278,7 @@ def main() -> None:
     sys.stdout.write(msgspec.json.encode(Killer(task).run()).decode())
 
 
-A_FEW, MANY = 12, 100
+A_FEW, MANY_ROUNDS = 12, 100
 """So many that each statement in turn has a kill before it and one after it, and more."""
 WITHIN_S = 580
 """Two idle cores need a tenth of that; a machine that others use must not look like a hang."""
@@ -320,7 +322,7 @@ def test_a_kill_now_and_then_breaks_no_promise(tmp_path: Path) -> None:
 @pytest.mark.requirement("A7", "O12")
 def test_many_kills_break_no_promise_on_sqlite(tmp_path: Path) -> None:
     """The same, so often that rare moments are among them."""
-    holds(kills(tmp_path, "sqlite:///gatepost.db", "", MANY), MANY)
+    holds(kills(tmp_path, "sqlite:///gatepost.db", "", MANY_ROUNDS), MANY_ROUNDS)
 
 
 @pytest.mark.slow
@@ -330,7 +332,7 @@ def test_many_kills_break_no_promise_on_postgresql(
     tmp_path: Path, migrated_postgres: str, valkey: str
 ) -> None:
     """The same with servers that outlive all of their clients."""
-    holds(kills(tmp_path, migrated_postgres, valkey, MANY), MANY)
+    holds(kills(tmp_path, migrated_postgres, valkey, MANY_ROUNDS), MANY_ROUNDS)
 
 
 if __name__ == "__main__":

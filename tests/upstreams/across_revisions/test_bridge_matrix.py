@@ -28,9 +28,9 @@ from tests.upstreams.across_revisions.test_real_clients import PIXEL, WITHIN_S, 
 
 __all__ = ["bridge"]  # a fixture
 REVISIONS = [MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]
-ASKED = REVISIONS[:-1]
+SESSION_REVISIONS = REVISIONS[:-1]
 """Those that know elicitation."""
-ACCEPTED = {"action": "accept", "content": {"yes": True}}
+ACCEPT_ANSWER = {"action": "accept", "content": {"yes": True}}
 
 
 class Answered(msgspec.Struct):
@@ -43,8 +43,8 @@ class Answered(msgspec.Struct):
     @property
     def result(self) -> dict[str, Any]:
         assert "result" in self.message, self.message
-        found: dict[str, Any] = self.message["result"]
-        return found
+        result: dict[str, Any] = self.message["result"]
+        return result
 
     @property
     def text(self) -> str:
@@ -58,9 +58,11 @@ class RevisionCaller:
         self._http, self._url, self.revision = http, url, revision
         self._ids = count(1)
         self._headers: dict[str, str] = {}
-        self.answer: dict[str, Any] = ACCEPTED
+        self.answer: dict[str, Any] = ACCEPT_ANSWER
         """What questions are answered with."""
-        self.capabilities: dict[str, Any] = {"elicitation": {}} if revision in ASKED else {}
+        self.capabilities: dict[str, Any] = (
+            {"elicitation": {}} if revision in SESSION_REVISIONS else {}
+        )
         if revision == MODERN:
             self.capabilities = {"elicitation": {"form": {}}}
 
@@ -121,23 +123,23 @@ class RevisionCaller:
         async with asyncio.timeout(WITHIN_S):
             while True:
                 await self._round(params, ended)
-                asked = ended.message.get("result", {})
-                if asked.get("resultType") != "input_required":
+                elicited = ended.message.get("result", {})
+                if elicited.get("resultType") != "input_required":
                     return ended
-                ended.asked += [one["params"] for one in asked["inputRequests"].values()]
-                params["inputResponses"] = dict.fromkeys(asked["inputRequests"], self.answer)
-                params["requestState"] = asked["requestState"]
+                ended.asked += [request["params"] for request in elicited["inputRequests"].values()]
+                params["inputResponses"] = dict.fromkeys(elicited["inputRequests"], self.answer)
+                params["requestState"] = elicited["requestState"]
 
     async def _round(self, params: Mapping[str, Any], ended: Answered) -> None:
         async with self.messages_of("tools/call", params, next(self._ids)) as messages:
-            async for one in messages:
-                if "method" not in one:
-                    ended.message = one
-                elif "id" in one:
-                    ended.asked.append(one["params"])
-                    await self.say({"jsonrpc": "2.0", "id": one["id"], "result": self.answer})
+            async for message in messages:
+                if "method" not in message:
+                    ended.message = message
+                elif "id" in message:
+                    ended.asked.append(message["params"])
+                    await self.say({"jsonrpc": "2.0", "id": message["id"], "result": self.answer})
                 else:
-                    ended.server_notifications.append(one)
+                    ended.server_notifications.append(message)
 
     async def cancelled(self, tool: str, begun: Callable[[], object]) -> None:
         """Call a tool, and cancel the call once it has begun, as the revision does."""
@@ -167,10 +169,10 @@ class RevisionCaller:
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of one request."""
         async with self.messages_of(method, params, next(self._ids)) as messages:
-            last = [one async for one in messages][-1]
+            last = [message async for message in messages][-1]
         assert "result" in last, last
-        found: dict[str, Any] = last["result"]
-        return found
+        result: dict[str, Any] = last["result"]
+        return result
 
     async def listed(self, name: str) -> None:
         """Wait until a tool is listed."""
@@ -190,8 +192,8 @@ class RevisionCaller:
                 assert answer.status_code == 200
                 yield ReplicaStream(answer)
             return
-        wanted = {"notifications": {"toolsListChanged": True}}
-        body, headers = self.request("subscriptions/listen", wanted, next(self._ids))
+        filters = {"notifications": {"toolsListChanged": True}}
+        body, headers = self.request("subscriptions/listen", filters, next(self._ids))
         async with self._http.stream("POST", self._url, content=body, headers=headers) as answer:
             stream = ReplicaStream(answer)
             await stream.until("notifications/subscriptions/acknowledged")
@@ -260,11 +262,11 @@ async def test_progress(bridge: Bridge, revision: str, era: Era) -> None:
         await caller.listed(f"mcp_{era}__count")
         answered = await caller.call(f"mcp_{era}__count", upto=3)
 
-    told = [one["params"] for one in answered.server_notifications]
+    progress = [notification["params"] for notification in answered.server_notifications]
     assert answered.text == "3"
-    assert [one["progress"] for one in told] == [1, 2, 3]
-    assert {one["total"] for one in told} == {3}
-    (token,) = {one["progressToken"] for one in told}
+    assert [notification["progress"] for notification in progress] == [1, 2, 3]
+    assert {notification["total"] for notification in progress} == {3}
+    (token,) = {notification["progressToken"] for notification in progress}
     assert token.startswith("p")
 
 
@@ -290,8 +292,8 @@ async def test_elicit(bridge: Bridge, revision: str, era: Era) -> None:
         await caller.listed(f"mcp_{era}__remove")
         answered = await caller.call(f"mcp_{era}__remove")
 
-    if revision in ASKED:
-        assert [one["message"] for one in answered.asked] == [f"{era}: Remove it?"]
+    if revision in SESSION_REVISIONS:
+        assert [elicitation["message"] for elicitation in answered.asked] == [f"{era}: Remove it?"]
         assert answered.text == "removed: True"
         assert did["removed"] == before + 1
     else:

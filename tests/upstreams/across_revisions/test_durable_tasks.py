@@ -17,10 +17,10 @@ from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPTED
+from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPT_ANSWER
 
-TOOL, APPROVED = "mcp_plant__build", "mcp_plant__weld"
-DECLARED = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
+BUILD_TOOL, WELD_TOOL = "mcp_plant__build", "mcp_plant__weld"
+CAPABILITIES = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
 FORM = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
 QUESTION = {
     "method": "elicitation/create",
@@ -64,8 +64,10 @@ class Plant(ScriptedServer):
 
     async def update(self, posted: Posted, send: Send) -> None:
         params = posted.body["params"]
-        given = self.given.setdefault(params["taskId"], [])
-        given += [f"{key} {one['action']}" for key, one in params["inputResponses"].items()]
+        arguments = self.given.setdefault(params["taskId"], [])
+        arguments += [
+            f"{key} {response['action']}" for key, response in params["inputResponses"].items()
+        ]
         await result({"resultType": "complete"})(posted, send)
 
     async def cancel(self, posted: Posted, send: Send) -> None:
@@ -74,7 +76,7 @@ class Plant(ScriptedServer):
 
     def polled(self, name: str) -> bool:
         """Whether the gate has asked for the task, which it does once the task is durable."""
-        return any(one.body["params"]["taskId"] == name for one in self.of("tasks/get"))
+        return any(request.body["params"]["taskId"] == name for request in self.of("tasks/get"))
 
     def finish(self, name: str) -> None:
         """The task has its result."""
@@ -92,35 +94,37 @@ class Factory:
     def __init__(self, replicas: BalancedReplicas, plant: Plant) -> None:
         self.replicas, self.plant = replicas, plant
 
-    async def begin(self, client: ReplicaClient, at: int, tool: str = TOOL) -> tuple[str, str]:
+    async def begin(
+        self, client: ReplicaClient, at: int, tool: str = BUILD_TOOL
+    ) -> tuple[str, str]:
         """Name and id of a new task."""
         name = self.replicas.name()
         params = {"name": tool, "arguments": {"name": name}}
-        made = await client.ask("tools/call", params, at=at, capabilities=DECLARED)
-        assert made["resultType"] == "task", made
-        return name, made["taskId"]
+        task = await client.ask("tools/call", params, at=at, capabilities=CAPABILITIES)
+        assert task["resultType"] == "task", task
+        return name, task["taskId"]
 
     def approve(self) -> None:
         """Approve the call that waits, at the command line."""
         *_, row = self._run("approvals", "list", "--tenant", "acme").splitlines()
         which = (row.split()[0], "--tenant", "acme")
-        shown = self._run("approvals", "show", *which)
-        digest = shown.partition("--digest ")[2].split()[0]
+        output = self._run("approvals", "show", *which)
+        digest = output.partition("--digest ")[2].split()[0]
         self._run("approvals", "approve", *which, "--digest", digest)
 
     def _run(self, *words: str) -> str:
-        code, said, complaints = commands.ended(*words, cwd=self.replicas.folder)
+        code, output, complaints = commands.ended(*words, cwd=self.replicas.folder)
         assert code == 0, complaints
-        return said
+        return output
 
     async def until(self, client: ReplicaClient, at: int, task: str, *statuses: str) -> Any:
         """The task once it has one of these statuses."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 params = {"taskId": task}
-                found = await client.ask("tasks/get", params, at=at, capabilities=DECLARED)
-                if found["status"] in statuses:
-                    return found
+                task_state = await client.ask("tasks/get", params, at=at, capabilities=CAPABILITIES)
+                if task_state["status"] in statuses:
+                    return task_state
                 await asyncio.sleep(0.05)
 
 
@@ -133,7 +137,7 @@ def plant_behind(idp: Idp, folder: Path, storage: dict[str, str]) -> Iterator[Fa
         "network": {"allow_hosts": [served.url.split("/")[2]]},
         "upstreams": [{**table, "scopes": {"*": ["plant"]}}],
         "listen": {"drain_s": 1},
-        "approvals": {"require": [APPROVED]},
+        "approvals": {"require": [WELD_TOOL]},
     }
     replicas = BalancedReplicas(idp, folder, storage, **settings)
     try:
@@ -172,7 +176,7 @@ async def client(running: Factory) -> AsyncIterator[ReplicaClient]:
         for at in (0, 1):
             while True:
                 listed = await client.ask("tools/list", at=at)
-                if TOOL in {one["name"] for one in listed["tools"]}:
+                if BUILD_TOOL in {tool["name"] for tool in listed["tools"]}:
                     break
                 await asyncio.sleep(0.1)
         yield client
@@ -201,7 +205,7 @@ async def test_a_stopped_replica_hands_the_task_over(
     ended = await running.until(client, 1, task, "completed", "failed", "cancelled")
     assert ended["result"]["content"][0]["text"] == f"built {name}"
     assert running.plant.begun[name] == 1
-    cancelled = [one.body["params"]["taskId"] for one in running.plant.of("tasks/cancel")]
+    cancelled = [request.body["params"]["taskId"] for request in running.plant.of("tasks/cancel")]
     assert name not in cancelled
     await asyncio.to_thread(running.replicas.restart, 0)
 
@@ -210,7 +214,7 @@ async def test_an_approved_call_is_not_approved_again(
     running: Factory, client: ReplicaClient
 ) -> None:
     """The replica that continues it makes no second call, so it asks for no second decision."""
-    name, task = await running.begin(client, 0, APPROVED)
+    name, task = await running.begin(client, 0, WELD_TOOL)
     await asyncio.to_thread(running.approve)
     await asyncio.to_thread(eventually, lambda: running.plant.polled(name), within=WITHIN_S)
     running.replicas.kill(0)
@@ -230,10 +234,12 @@ async def test_client_requests_are_answered_at_the_next_replica(
     for key in ("first", "second"):
         at = ("first", "second").index(key)
         running.plant.ask(name, key)
-        asked = await running.until(client, at, task, "input_required", "completed", "failed")
-        given = dict.fromkeys(asked["inputRequests"], ACCEPTED)
-        params = {"taskId": task, "inputResponses": given}
-        await client.ask("tasks/update", params, at=at, capabilities=DECLARED)
+        client_requests = await running.until(
+            client, at, task, "input_required", "completed", "failed"
+        )
+        accepted_answers = dict.fromkeys(client_requests["inputRequests"], ACCEPT_ANSWER)
+        params = {"taskId": task, "inputResponses": accepted_answers}
+        await client.ask("tasks/update", params, at=at, capabilities=CAPABILITIES)
         answered = running.plant.given.setdefault(name, [])
         await asyncio.to_thread(
             eventually, partial(answered.__contains__, f"{key} accept"), within=WITHIN_S
@@ -257,7 +263,7 @@ async def test_a_cancellation_reaches_the_upstream(
     name, task = await running.begin(client, 0)
     if is_killed:
         running.replicas.kill(0)
-    await client.ask("tasks/cancel", {"taskId": task}, at=1, capabilities=DECLARED)
+    await client.ask("tasks/cancel", {"taskId": task}, at=1, capabilities=CAPABILITIES)
 
     await running.until(client, 1, task, "cancelled")
     assert running.plant.tasks[name]["status"] == "cancelled"

@@ -20,20 +20,20 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPTED
+from tests.upstreams.across_revisions.test_bridge_matrix import ACCEPT_ANSWER
 from tests.upstreams.across_revisions.test_real_clients import BeforeDiscovery, BridgeChoice
 
 TOOL = "mcp_shop__order"
 FORMS = {"elicitation": {"form": {}}}
-STAYS, KILLED = 0, (1, 2, 3)
+LIVE_REPLICA, KILLED_REPLICAS = 0, (1, 2, 3)
 """The numbers of the replicas."""
 CALLERS = 2
 """The calls that run when a replica is killed; some are parked, some not yet sent."""
 WITHIN_S = 60
-UNKNOWN = "It is unknown whether shop carried out the call."
-UNSENT = ("Nothing was sent", "Call again")
-MOMENTS = random.Random(13)
-PATIENT = 0.7
+UNKNOWN_OUTCOME = "It is unknown whether shop carried out the call."
+NOTHING_SENT = ("Nothing was sent", "Call again")
+RANDOM_MOMENTS = random.Random(13)
+LONG_TIMEOUT_S = 0.7
 """How many of the callers answer only when the replica is gone."""
 
 
@@ -72,16 +72,16 @@ class Killing:
     async def run(self, kills: int) -> None:
         """Kill replicas, some at a time, while callers are at it, and judge what they heard."""
         calls: dict[str, asyncio.Task[str]] = {}
-        left = iter(range(kills))
+        remaining_kills = iter(range(kills))
 
         async def kill_on(client: ReplicaClient, number: int) -> None:
-            for _ in left:
+            for _ in remaining_kills:
                 calls.update(await self._kill(client, number))
 
         lasting = {"scope": "shop", "exp": int(time.time()) + 3600}
         async with self.replicas.client(**lasting) as client:
             async with asyncio.TaskGroup() as group:
-                for number in KILLED:
+                for number in KILLED_REPLICAS:
                     group.create_task(kill_on(client, number))
             # A replica counts as dead after a silence of some seconds: others are killed meanwhile.
             for name, call in calls.items():
@@ -90,18 +90,18 @@ class Killing:
     async def _kill(self, client: ReplicaClient, number: int) -> dict[str, "asyncio.Task[str]"]:
         """Kill a replica once some of its calls have begun, and start another in its place."""
         names = [f"n{next(self._names)}" for _ in range(CALLERS)]
-        killed, asked = asyncio.Event(), Counter[str]()
+        killed, counts = asyncio.Event(), Counter[str]()
         calls = {
-            name: asyncio.create_task(self._told(client, name, number, killed, asked))
+            name: asyncio.create_task(self._told(client, name, number, killed, counts))
             for name in names
         }
         # Mostly callers are asked by then, and sometimes their calls have only begun.
-        seen = MOMENTS.choice([asked, asked, asked, self.shop.begun])
-        most = MOMENTS.randint(2, CALLERS)
+        seen = RANDOM_MOMENTS.choice([counts, counts, counts, self.shop.begun])
+        most = RANDOM_MOMENTS.randint(2, CALLERS)
         async with asyncio.timeout(WITHIN_S):
             while sum(seen[name] for name in names) < most:  # noqa: ASYNC110 - of another loop
                 await asyncio.sleep(0.005)
-        await asyncio.sleep(MOMENTS.choice([0, 0.02, 0.2]))
+        await asyncio.sleep(RANDOM_MOMENTS.choice([0, 0.02, 0.2]))
         server = self.replicas.servers[number]
         self.replicas.kill(number)
         killed.set()
@@ -115,7 +115,7 @@ class Killing:
         name: str,
         number: int,
         killed: asyncio.Event,
-        asked: Counter[str],
+        counts: Counter[str],
     ) -> str:
         """What a caller hears in the end; "" if its connection broke before it was asked."""
         params: dict[str, Any] = {"name": TOOL, "arguments": {"name": name}}
@@ -125,40 +125,40 @@ class Killing:
             return ""
         if first["resultType"] != "input_required":
             return str(first["content"][0]["text"])
-        asked[name] += 1
-        params["inputResponses"] = dict.fromkeys(first["inputRequests"], ACCEPTED)
+        counts[name] += 1
+        params["inputResponses"] = dict.fromkeys(first["inputRequests"], ACCEPT_ANSWER)
         params["requestState"] = first["requestState"]
-        if MOMENTS.random() < PATIENT:
+        if RANDOM_MOMENTS.random() < LONG_TIMEOUT_S:
             await killed.wait()
         else:
-            await asyncio.sleep(MOMENTS.uniform(0, 0.3))
-        at = STAYS if killed.is_set() else number
+            await asyncio.sleep(RANDOM_MOMENTS.uniform(0, 0.3))
+        at = LIVE_REPLICA if killed.is_set() else number
         async with asyncio.timeout(WITHIN_S):
             while True:
                 try:
                     ended = await client.ask("tools/call", params, at=at, capabilities=FORMS)
                 except httpx2.TransportError:
                     # This one was killed: another one answers.
-                    at = STAYS
+                    at = LIVE_REPLICA
                     await asyncio.sleep(0.1)
                     continue
                 return str(ended["content"][0]["text"])
 
-    def _judge(self, name: str, said: str) -> None:
+    def _judge(self, name: str, answer_text: str) -> None:
         """What was said is true, by the shop's own count."""
         begun, done = self.shop.begun[name], self.shop.done[name]
         assert begun <= 1
         assert done <= begun
-        if said.startswith("ordered"):
-            assert (said, done) == (f"ordered {name}", 1)
+        if answer_text.startswith("ordered"):
+            assert (answer_text, done) == (f"ordered {name}", 1)
             self.told["ordered"] += 1
-        elif said.startswith(UNKNOWN):
+        elif answer_text.startswith(UNKNOWN_OUTCOME):
             self.told["unknown"] += 1
-        elif any(one in said for one in UNSENT):
+        elif any(sign in answer_text for sign in NOTHING_SENT):
             assert begun == 0
             self.told["not sent"] += 1
         else:
-            assert said == "", said
+            assert answer_text == "", answer_text
             self.told["connection lost"] += 1
 
 
@@ -194,7 +194,7 @@ def killing(
                 network={"allow_hosts": [served.url.split("/")[2]]},
                 upstreams=[table],
             )
-            replicas.ports = [free_port() for _ in (STAYS, *KILLED)]
+            replicas.ports = [free_port() for _ in (LIVE_REPLICA, *KILLED_REPLICAS)]
             with replicas.running():
                 yield Killing(replicas, shop)
     finally:
@@ -205,10 +205,10 @@ def killing(
 async def ready(killing: Killing) -> Killing:
     """All replicas know the tool."""
     async with killing.replicas.client(scope="shop") as client, asyncio.timeout(WITHIN_S):
-        for at in (STAYS, *KILLED):
+        for at in (LIVE_REPLICA, *KILLED_REPLICAS):
             while True:
                 listed = await client.ask("tools/list", at=at)
-                if TOOL in {one["name"] for one in listed["tools"]}:
+                if TOOL in {tool["name"] for tool in listed["tools"]}:
                     break
                 await asyncio.sleep(0.1)
     return killing

@@ -22,7 +22,7 @@ SECRET = "gh-secret-0123456789"
 ERAS = [MODERN, "2025-11-25"]
 SCOPES = "mcp:everything mcp:files mcp:memory mcp:clock"
 APP = "ui://get-time/mcp-app.html"
-RENAMES = {
+RENAMED_TOOLS = {
     "get-env": "get_env",
     "get-sum": "get_sum",
     "get-tiny-image": "get_tiny_image",
@@ -33,11 +33,11 @@ RENAMES = {
 
 def program(package: str, *args: str, **more: Any) -> dict[str, Any]:
     """An `[[upstreams]]` table for a server of the MCP project."""
-    place = install() / "@modelcontextprotocol" / package / "dist" / "index.js"
+    script_path = install() / "@modelcontextprotocol" / package / "dist" / "index.js"
     return {
         "tenants": ["acme"],
         "command": str(NODE),
-        "args": [str(place), *args],
+        "args": [str(script_path), *args],
         **more,
         "reads": [str(FOLDER), *more.get("reads", ())],
     }
@@ -78,7 +78,7 @@ def gate(idp: Idp, folder: Path, logged: list[Any]) -> Iterator[Server]:
             "stdio",
             name="everything",
             env=environment,
-            renames=RENAMES,
+            renames=RENAMED_TOOLS,
             scopes={"get-sum": ["sums"]},
         ),
         program("server-filesystem", shared, closed, name="files", reads=[shared]),
@@ -97,7 +97,7 @@ def gate(idp: Idp, folder: Path, logged: list[Any]) -> Iterator[Server]:
 
 async def listed_tools(caller: RevisionCaller) -> dict[str, dict[str, Any]]:
     """The tools that a caller sees, by name."""
-    return {one["name"]: one for one in (await caller.ask("tools/list"))["tools"]}
+    return {tool["name"]: tool for tool in (await caller.ask("tools/list"))["tools"]}
 
 
 @pytest.mark.parametrize("revision", ERAS)
@@ -108,18 +108,23 @@ async def test_everything_works(gate: Server, revision: str) -> None:
         picture = await caller.call("mcp_everything__get_tiny_image")
         slow = await caller.call("mcp_everything__take_long", duration=0.2, steps=2)
         caller.answer = {"action": "accept", "content": {"name": "Ann"}}
-        asked = await caller.call("mcp_everything__ask")
+        asked_result = await caller.call("mcp_everything__ask")
         resources = (await caller.ask("resources/list"))["resources"]
-        own = next(one["uri"] for one in resources if one["uri"].startswith("demo://"))
+        own = next(
+            resource["uri"] for resource in resources if resource["uri"].startswith("demo://")
+        )
         read = await caller.ask("resources/read", uri=own)
-        prompts = {one["name"] for one in (await caller.ask("prompts/list"))["prompts"]}
+        prompts = {prompt["name"] for prompt in (await caller.ask("prompts/list"))["prompts"]}
         prompt = await caller.ask("prompts/get", name=offered_name("everything", "simple-prompt"))
 
     assert "image" in {block["type"] for block in picture.result["content"]}
-    assert [one["params"]["progress"] for one in slow.server_notifications] == [1, 2]
-    assert asked.asked[0]["message"].startswith("everything: ")
-    assert asked.result.get("isError", False) is False
-    assert "Ann" in asked.text
+    assert [notification["params"]["progress"] for notification in slow.server_notifications] == [
+        1,
+        2,
+    ]
+    assert asked_result.asked[0]["message"].startswith("everything: ")
+    assert asked_result.result.get("isError", False) is False
+    assert "Ann" in asked_result.text
     assert read["contents"][0]["uri"] == own
     assert offered_name("everything", "simple-prompt") in prompts
     assert prompt["messages"]
@@ -146,11 +151,11 @@ async def test_the_environment_is_what_the_configuration_says(
     """Nothing of ours is in it, and the tenant's secret leaves neither by an answer nor the log."""
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__get_env")
-        shown = await caller.call("mcp_everything__get_env")
+        output = await caller.call("mcp_everything__get_env")
 
-    environment = json.loads(shown.text)
+    environment = json.loads(output.text)
     assert environment["MODE"] == "quiet"
-    assert SECRET not in str(shown)
+    assert SECRET not in str(output)
     assert environment["GITHUB_TOKEN"]
     ours = {name for name in os.environ if name.startswith(("PYTEST", "PYTHON", "GATEPOST"))}
     assert ours & environment.keys() == set()
@@ -167,9 +172,11 @@ async def test_standard_error_goes_to_the_log_and_nowhere_else(
         tools = await listed_tools(caller)
         graph = await caller.call("mcp_memory__read_graph")
 
-    said = {one["upstream"]: one["line"] for one in logged if one["event"] == "upstream_stderr"}
-    assert said["everything"] == "Starting default (STDIO) server..."
-    assert "stdio" in said["memory"]
+    lines_by_upstream = {
+        event["upstream"]: event["line"] for event in logged if event["event"] == "upstream_stderr"
+    }
+    assert lines_by_upstream["everything"] == "Starting default (STDIO) server..."
+    assert "stdio" in lines_by_upstream["memory"]
     assert "(STDIO)" not in str(tools) + str(graph)
 
 
@@ -211,7 +218,10 @@ async def test_an_app_arrives_with_its_page_and_its_calls(gate: Server, revision
     async with calling(gate, revision, SCOPES) as caller:
         await caller.listed(name)
         tool = (await listed_tools(caller))[name]
-        resources = {one["uri"]: one for one in (await caller.ask("resources/list"))["resources"]}
+        resources = {
+            resource["uri"]: resource
+            for resource in (await caller.ask("resources/list"))["resources"]
+        }
         page = (await caller.ask("resources/read", uri=APP))["contents"][0]
         # The page knows its server's own name for the tool alone.
         called = await caller.call("get-time")

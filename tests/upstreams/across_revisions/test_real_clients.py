@@ -146,10 +146,10 @@ def bridge(idp: Idp) -> Iterator[Bridge]:
     }
     running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
     tables = [
-        {"name": name, "tenants": ["acme"], "url": f"{one.url}/mcp"}
-        for name, one in running.items()
+        {"name": name, "tenants": ["acme"], "url": f"{server.url}/mcp"}
+        for name, server in running.items()
     ]
-    hosts = [one.url.split("/")[2] for one in running.values()]
+    hosts = [server.url.split("/")[2] for server in running.values()]
     try:
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -171,11 +171,11 @@ def bridge(idp: Idp) -> Iterator[Bridge]:
 
 UPSTREAMS = ["modern", "session"]
 MODES = ["legacy", "2026-07-28"]
-SLOW = pytest.mark.slow
+SLOW_MARK = pytest.mark.slow
 """Every run starts Node; the others ask the same of older revisions."""
 TYPESCRIPT = [
     ("1.x", "legacy"),
-    pytest.param("2.x", "legacy", marks=SLOW),
+    pytest.param("2.x", "legacy", marks=SLOW_MARK),
     ("2.x", "2026-07-28"),
 ]
 
@@ -193,11 +193,11 @@ def token(bridge: Bridge) -> str:
 @pytest.mark.parametrize("era", UPSTREAMS)
 async def test_the_python_client(bridge: Bridge, token: str, era: Era, mode: str) -> None:
     """It lists, calls with progress, answers a question, and gets a picture and a failure."""
-    asked: list[str] = []
+    questions_asked: list[str] = []
     steps: list[float] = []
 
     async def filled_in(_: object, params: types.ElicitRequestParams) -> types.ElicitResult:
-        asked.append(params.message)
+        questions_asked.append(params.message)
         return types.ElicitResult(action="accept", content={"yes": True})
 
     async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -224,7 +224,7 @@ async def test_the_python_client(bridge: Bridge, token: str, era: Era, mode: str
 
     assert f"mcp_{era}__count" in listed
     assert (counted.structured_content, steps) == ({"result": 3}, [1, 2, 3])
-    assert asked == [f"{era}: Remove it?"]
+    assert questions_asked == [f"{era}: Remove it?"]
     assert "removed: True" in str(removed.content)
     assert cover.content[0].type == "image"
     assert failed.is_error
@@ -234,11 +234,11 @@ async def test_the_python_client(bridge: Bridge, token: str, era: Era, mode: str
 @pytest.mark.parametrize("era", UPSTREAMS)
 async def test_the_fastmcp_client(bridge: Bridge, token: str, era: Era, mode: str) -> None:
     """The same by FastMCP's client, which raises a failure."""
-    asked: list[str] = []
+    questions_asked: list[str] = []
     steps: list[float] = []
 
     async def filled_in(message: str, response_type: Any, params: Any, context: Any) -> Any:
-        asked.append(message)
+        questions_asked.append(message)
         return response_type(yes=True)
 
     async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -258,7 +258,7 @@ async def test_the_fastmcp_client(bridge: Bridge, token: str, era: Era, mode: st
 
     assert f"mcp_{era}__count" in listed
     assert (counted.structured_content, steps) == ({"result": 3}, [1, 2, 3])
-    assert asked == [f"{era}: Remove it?"]
+    assert questions_asked == [f"{era}: Remove it?"]
     assert "removed: True" in str(removed.content)
     assert cover.content[0].type == "image"
 
@@ -272,8 +272,8 @@ async def test_the_typescript_clients(
     url = bridge.gate.client.resource
 
     def walk() -> dict[str, Any]:
-        told = {"url": url, "token": token, "era": era, "sdk": sdk, "mode": mode}
-        return walk_typescript("upstream_tools.mjs", BrowserUser(), **told)
+        parameters = {"url": url, "token": token, "era": era, "sdk": sdk, "mode": mode}
+        return walk_typescript("upstream_tools.mjs", BrowserUser(), **parameters)
 
     report = await anyio.to_thread.run_sync(walk)
 
@@ -285,7 +285,7 @@ async def test_the_typescript_clients(
     assert report["failed"] is True
 
 
-@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=SLOW), "modern"])
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=SLOW_MARK), "modern"])
 async def test_the_inspector(bridge: Bridge, token: str, tmp_path: Path, mode: str) -> None:
     """Its command line cannot be asked: the tool that asks says what it needs."""
     url, bearer = bridge.gate.client.resource, {"Authorization": f"Bearer {token}"}
@@ -302,8 +302,8 @@ async def test_the_inspector(bridge: Bridge, token: str, tmp_path: Path, mode: s
 
     (listed, *counted), refused = await anyio.to_thread.run_sync(walk)
 
-    assert {"mcp_modern__count", "mcp_session__count"} <= {one["name"] for one in listed["tools"]}
-    assert [one["structuredContent"] for one in counted] == [{"result": 2}] * 2
-    for one in refused:
-        assert one.code != 0
-        assert "a client that can do: elicitation" in one.stdout + one.stderr
+    assert {"mcp_modern__count", "mcp_session__count"} <= {tool["name"] for tool in listed["tools"]}
+    assert [called["structuredContent"] for called in counted] == [{"result": 2}] * 2
+    for ended in refused:
+        assert ended.code != 0
+        assert "a client that can do: elicitation" in ended.stdout + ended.stderr

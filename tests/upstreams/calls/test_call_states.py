@@ -40,9 +40,9 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 SERVER = UpstreamServer(
     id="1", tenant="acme", name="crm", allow=("elicitation", "roots"), timeout_s=60, idle_s=30
 )
-DECLARED: dict[str, Any] = {"elicitation": {"form": {}}, "roots": {}}
+CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}, "roots": {}}
 TARGET = UpstreamTarget("acme", "1", "tools", "act", "d", "c")
-ACCEPTED: dict[str, Any] = {"action": "accept", "content": {"ok": True}}
+ACCEPT_ANSWER: dict[str, Any] = {"action": "accept", "content": {"ok": True}}
 
 
 def input_required(keys: list[str], state: str | None) -> UpstreamResult:
@@ -66,20 +66,22 @@ ROUNDS = st.lists(
 
 def driven(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[RoundAction]:
     """The actions of a call; with *anew* the machine is made again for each round."""
-    machine, left, actions = ModernCall(SERVER, DECLARED, TARGET), [*rounds], []
+    machine, remaining_rounds, actions = ModernCall(SERVER, CAPABILITIES, TARGET), [*rounds], []
     action = machine.begin()
     while True:
         actions.append(action)
         if isinstance(action, Send):
             last = UpstreamResult({"content": []})
-            action = machine.received(input_required(*left.pop(0)) if left else last)
+            action = machine.received(
+                input_required(*remaining_rounds.pop(0)) if remaining_rounds else last
+            )
         elif isinstance(action, AskCaller):
             if anew:
-                kept = msgspec.json.decode(action.state, type=RoundState)
-                assert isinstance(kept, ModernState)
-                machine = ModernCall(SERVER, DECLARED, TARGET, kept)
+                round_state = msgspec.json.decode(action.state, type=RoundState)
+                assert isinstance(round_state, ModernState)
+                machine = ModernCall(SERVER, CAPABILITIES, TARGET, round_state)
                 assert machine.begin() == action
-            action = machine.answered(dict.fromkeys(action.requests, ACCEPTED))
+            action = machine.answered(dict.fromkeys(action.requests, ACCEPT_ANSWER))
         else:
             return actions
 
@@ -97,11 +99,13 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
     rounds: list[tuple[list[str], str | None]],
 ) -> None:
     actions = driven(rounds, anew=True)
-    sent = [one for one in actions if isinstance(one, Send)]
-    asked = rounds[:MAX_ROUNDS]
+    sent = [action for action in actions if isinstance(action, Send)]
+    asked_rounds = rounds[:MAX_ROUNDS]
 
     assert sent[0] == Send()
-    assert [([*(one.responses or {})], one.state) for one in sent[1:]] == asked
+    assert [
+        ([*(sent_round.responses or {})], sent_round.state) for sent_round in sent[1:]
+    ] == asked_rounds
     assert isinstance(actions[-1], Refuse if len(rounds) > MAX_ROUNDS else Finish)
 
 
@@ -113,10 +117,10 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
 def test_a_client_request_of_any_shape_is_refused_or_asked(asked: Any) -> None:
     """Nothing that an upstream writes raises."""
     for value in ({"inputRequests": asked}, {"inputRequests": {"a": {"method": asked}}}, asked):
-        machine = ModernCall(SERVER, DECLARED, TARGET)
+        machine = ModernCall(SERVER, CAPABILITIES, TARGET)
         machine.begin()
-        found = machine.received(UpstreamResult({**value, "resultType": "input_required"}))
-        assert isinstance(found, Refuse | Send)
+        received = machine.received(UpstreamResult({**value, "resultType": "input_required"}))
+        assert isinstance(received, Refuse | Send)
 
 
 class OnceSent(RuleBasedStateMachine):
@@ -125,7 +129,7 @@ class OnceSent(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 0.0
-        self.call = SessionCall(SERVER, DECLARED, self.now)
+        self.call = SessionCall(SERVER, CAPABILITIES, self.now)
         self.ids = 0
         self.responses: list[int | str] = []
         self.stops = 0
@@ -159,10 +163,10 @@ class OnceSent(RuleBasedStateMachine):
 
     @rule(step=st.integers(0, 20), refuses=st.booleans())
     def caller_answers(self, step: int, refuses: bool) -> None:
-        given = None if refuses else {f"upstream-{step}-{n}": ACCEPTED for n in range(8)}
+        responses = None if refuses else {f"upstream-{step}-{n}": ACCEPT_ANSWER for n in range(8)}
         was_open = self.call.waits and step == len(self.call.steps)
         before = len(self.responses)
-        self.note(self.call.answered(step, Answer(given), self.now))
+        self.note(self.call.answered(step, Answer(responses), self.now))
         assert (len(self.responses) > before) is was_open
 
     @rule(seconds=st.sampled_from([1.0, 29.0, 31.0, 61.0, PARKED_S]))
@@ -191,7 +195,7 @@ class OnceSent(RuleBasedStateMachine):
     def holds(self) -> None:
         steps = self.call.steps
         assert steps[: len(self.before)] == self.before, "a step never changes"
-        assert all(isinstance(one, InputRequested) for one in steps[:-1]), (
+        assert all(isinstance(step, InputRequested) for step in steps[:-1]), (
             "only the last step is an end"
         )
         assert len(self.responses) == len(set(self.responses)), "no question is answered twice"
@@ -206,7 +210,7 @@ TestOnceSent = OnceSent.TestCase
 
 def test_waiting_for_a_person_does_not_count() -> None:
     """A question of 14 minutes costs nothing of the call's 60 seconds; the work around it does."""
-    call = SessionCall(SERVER, DECLARED, 0.0)
+    call = SessionCall(SERVER, CAPABILITIES, 0.0)
     call.received(UpstreamRequest(1, "roots/list", {}), 20.0)
     assert call.deadline() == 20.0 + PARKED_S
 

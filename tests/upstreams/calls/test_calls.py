@@ -116,18 +116,18 @@ class ScriptedUpstreamCalls:
     async def exchange(
         self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
     ) -> AsyncIterator[Exchanged]:
-        made = Exchanged(method, params, options)
-        self.exchanges.append(made)
+        exchange = Exchanged(method, params, options)
+        self.exchanges.append(exchange)
         self.begun.set()
 
         async def play() -> None:
-            last = await self.script(made)
+            last = await self.script(exchange)
             if last is not None:
-                made.say(last)
+                exchange.say(last)
 
         playing = asyncio.create_task(play())
         try:
-            yield made
+            yield exchange
         finally:
             playing.cancel()
             await asyncio.wait({playing})
@@ -144,13 +144,15 @@ class ScriptedUpstreamCalls:
 
     def ran(self, method: str = "tools/call") -> int:
         """How often a request came in."""
-        return sum(one.method == method for one in self.exchanges)
+        return sum(exchange.method == method for exchange in self.exchanges)
 
 
 def definition(key: str = "act", **value: Any) -> Definition:
     """The definition of a tool."""
-    shown = {"name": key, "inputSchema": {"type": "object"}, **value}
-    return Definition(section="tools", key=key, name=f"mcp_crm__{key}", value=shown, digest="d1")
+    tool_fields = {"name": key, "inputSchema": {"type": "object"}, **value}
+    return Definition(
+        section="tools", key=key, name=f"mcp_crm__{key}", value=tool_fields, digest="d1"
+    )
 
 
 def offered(
@@ -173,9 +175,13 @@ async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
     """A modern tool that asks once."""
     options = exchange.options
     if options.input_responses is None:
-        asked = {"sure?": {"method": "elicitation/create", "params": form()}}
+        input_requests = {"sure?": {"method": "elicitation/create", "params": form()}}
         return UpstreamResult(
-            {"resultType": "input_required", "inputRequests": asked, "requestState": "their-state"}
+            {
+                "resultType": "input_required",
+                "inputRequests": input_requests,
+                "requestState": "their-state",
+            }
         )
     assert options.request_state == "their-state"
     return text_result(f"{options.input_responses['sure?']['content']}")
@@ -198,7 +204,7 @@ class UpstreamGate:
         shared_store: SharedStore | None = None,
         keyring: KeyRing | None = None,
         records: Any = None,
-        made: Definition | None = None,
+        definition: Definition | None = None,
         offers: Callable[[UpstreamCalls], Sequence[Offer]] | None = None,
         **more: Any,
     ) -> None:
@@ -207,7 +213,7 @@ class UpstreamGate:
             keyring or KeyRing.ephemeral(),
         )
         self.calls = UpstreamCalls(upstream, self.shared_store, self.keyring, **more)
-        tools = offers(self.calls) if offers else [offered(self.calls, server, made)]
+        tools = offers(self.calls) if offers else [offered(self.calls, server, definition)]
         self.client = EndpointClient(
             tools, shared_store=self.shared_store, keyring=self.keyring, records=records
         )
@@ -239,7 +245,7 @@ async def test_the_request_is_made_anew() -> None:
         },
     }
     upstream = answering(text_result("ok"))
-    gate = UpstreamGate(upstream, made=definition(inputSchema=schema))
+    gate = UpstreamGate(upstream, definition=definition(inputSchema=schema))
     arguments = {"region": "Zürich", "n": 3, "on": True}
     await ask_again(gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"})
 
@@ -263,7 +269,7 @@ async def test_the_idempotency_key_goes_along_but_differs_for_each_caller() -> N
     await ask_again(gate.client, TOOL, meta=meta)
     await ask_again(gate.client, TOOL)
 
-    alices, bobs, without = (one.options.idempotency_key for one in upstream.exchanges)
+    alices, bobs, without = (exchange.options.idempotency_key for exchange in upstream.exchanges)
     assert alices is not None
     assert bobs is not None
     assert len({alices, bobs, "k"}) == 3
@@ -303,15 +309,15 @@ async def test_a_hang_up_cancels_the_call() -> None:
 
 
 def _modern(params: dict[str, Any]) -> dict[str, Any]:
-    known = {
+    request_meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    return {**params, "_meta": known}
+    return {**params, "_meta": request_meta}
 
 
 async def test_a_resource_is_read_under_our_uri() -> None:
-    made = Definition(
+    definition = Definition(
         section="resources", key="a://b", name="mcp-crm-a://b", value={"uri": "a://b"}, digest="d"
     )
     upstream = answering(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
@@ -319,32 +325,34 @@ async def test_a_resource_is_read_under_our_uri() -> None:
         upstream,
         offers=lambda calls: [
             ResourceOffer(
-                uri=made.name,
+                uri=definition.name,
                 name="b",
                 description="B.",
                 relevance=Relevance(),
-                check=lambda _: (made.name, {}),
-                invoke=calls.resource(CRM, made),
+                check=lambda _: (definition.name, {}),
+                invoke=calls.resource(CRM, definition),
             )
         ],
     )
 
-    response = await gate.client.ask("resources/read", {"uri": made.name})
+    response = await gate.client.ask("resources/read", {"uri": definition.name})
 
-    assert response.json["result"]["contents"] == [{"uri": made.name, "text": "t"}]
+    assert response.json["result"]["contents"] == [{"uri": definition.name, "text": "t"}]
     assert upstream.exchanges[0].params == {"uri": "a://b"}
 
 
 async def test_a_large_structured_answer_is_checked_too() -> None:
     """A thread checks it, so that it delays no other call."""
-    made = definition(outputSchema={"type": "object", "properties": {"n": {"type": "string"}}})
+    checked_definition = definition(
+        outputSchema={"type": "object", "properties": {"n": {"type": "string"}}}
+    )
     fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
     breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
 
-    good = await ask_again(UpstreamGate(fits, made=made).client, TOOL)
-    bad = await ask_again(UpstreamGate(breaks, made=made).client, TOOL)
+    good_answer = await ask_again(UpstreamGate(fits, definition=checked_definition).client, TOOL)
+    bad = await ask_again(UpstreamGate(breaks, definition=checked_definition).client, TOOL)
 
-    assert len(good.json["result"]["structuredContent"]["n"]) == 300_000
+    assert len(good_answer.json["result"]["structuredContent"]["n"]) == 300_000
     assert "broke the protocol" in said(bad)
 
 

@@ -145,8 +145,10 @@ async def test_a_page_to_open_first_is_named() -> None:
 
 
 async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() -> None:
-    made = definition(outputSchema={"type": "object", "required": ["n"]})
-    gate = UpstreamGate(answering(text_result("a secret", structuredContent={})), made=made)
+    checked_definition = definition(outputSchema={"type": "object", "required": ["n"]})
+    gate = UpstreamGate(
+        answering(text_result("a secret", structuredContent={})), definition=checked_definition
+    )
 
     response = await ask_again(gate.client, TOOL)
 

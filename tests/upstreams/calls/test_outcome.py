@@ -70,10 +70,10 @@ def test_empty_texts_are_left_out() -> None:
     ],
 )
 def test_what_cannot_be_shown_is_named(block: dict[str, Any]) -> None:
-    (shown,) = content_of(block)
+    (shown_block,) = content_of(block)
 
-    assert shown["type"] == "text"
-    assert block["type"] in shown["text"]
+    assert shown_block["type"] == "text"
+    assert block["type"] in shown_block["text"]
 
 
 def test_foreign_members_are_dropped_but_for_those_of_mcp_apps() -> None:
@@ -84,17 +84,19 @@ def test_foreign_members_are_dropped_but_for_those_of_mcp_apps() -> None:
         "_meta": {"ui": {"resourceUri": "ui://a"}, "b": 1},
     }
 
-    (shown,) = content_of(block)
+    (shown_block,) = content_of(block)
 
-    assert shown == {"type": "text", "text": "a", "_meta": {"ui": {"resourceUri": "ui://a"}}}
+    assert shown_block == {"type": "text", "text": "a", "_meta": {"ui": {"resourceUri": "ui://a"}}}
 
 
 def test_a_structured_answer_is_checked_against_its_schema() -> None:
     check = checker({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
-    good = tool_outcome(CRM, UpstreamResult({"content": [], "structuredContent": {"n": 1}}), check)
+    outcome = tool_outcome(
+        CRM, UpstreamResult({"content": [], "structuredContent": {"n": 1}}), check
+    )
 
-    assert bytes(good.structured) == b'{"n":1}'
-    assert good.content[0]["text"] == '{"n":1}'
+    assert bytes(outcome.structured) == b'{"n":1}'
+    assert outcome.content[0]["text"] == '{"n":1}'
     for bad in ({"structuredContent": {"n": "1"}}, {}):
         with pytest.raises(Malformed, match="output schema"):
             tool_outcome(CRM, UpstreamResult({"content": [], **bad}), check)

@@ -37,14 +37,14 @@ from tests.upstreams.calls.test_calls import (
 )
 
 TOOL = "mcp_crm__act"
-QUICK = ParkingLimits(silent_s=1.5)
-UNKNOWN = "It is unknown whether crm carried out the call."
+QUICK_LIMITS = ParkingLimits(silent_s=1.5)
+UNKNOWN_OUTCOME = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
 
 
 def contexts() -> int:
     gc.collect()
-    return sum(isinstance(one, CallContext) for one in gc.get_objects())
+    return sum(isinstance(context_object, CallContext) for context_object in gc.get_objects())
 
 
 async def keyed(gate: UpstreamGate, key: str) -> Response:
@@ -53,20 +53,20 @@ async def keyed(gate: UpstreamGate, key: str) -> Response:
 
 async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: SharedStore) -> None:
     upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
-    here, there = (
+    here, remote = (
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
 
     first = await ask_again(here.client, TOOL)
     rounds = [
         await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=False)})
-        for gate in (there, there, here)
+        for gate in (remote, remote, here)
     ]
 
-    assert {said(one) for one in rounds} == {"{'ok': False}"}
+    assert {said(text) for text in rounds} == {"{'ok': False}"}
     assert upstream.ran() == 1
     assert len(upstream.exchanges[0].heard) == 1
-    for gate in (here, there):
+    for gate in (here, remote):
         await gate.calls.aclose()
 
 
@@ -111,20 +111,20 @@ async def test_a_second_client_request_and_a_large_result_come_from_another_repl
         return text_result("x" * 500_000)
 
     upstream, keyring = ScriptedUpstreamCalls(asks_twice, era="session"), KeyRing.ephemeral()
-    here, there = (
+    here, remote = (
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
 
     first = await ask_again(here.client, TOOL)
-    second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
-    third = await go_on(there.client, TOOL, second, {key_of(second): accept(ok=True)})
+    second = await go_on(remote.client, TOOL, first, {key_of(first): accept(ok=True)})
+    third = await go_on(remote.client, TOOL, second, {key_of(second): accept(ok=True)})
     again = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=True)})
 
     assert input_requests_of(second)[key_of(second)]["params"]["message"] == "crm: Second?"
     assert said(third) == "x" * 500_000
     assert input_requests_of(again).keys() == input_requests_of(second).keys()
     assert upstream.ran() == 1
-    for gate in (here, there):
+    for gate in (here, remote):
         await gate.calls.aclose()
 
 
@@ -132,17 +132,17 @@ async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(
     shared_store: SharedStore,
 ) -> None:
     upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
-    here, there = (
-        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK)
+    here, remote = (
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK_LIMITS)
         for _ in range(2)
     )
     first = await ask_again(here.client, TOOL)
     await here.calls.aclose()
 
-    second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
+    second = await go_on(remote.client, TOOL, first, {key_of(first): accept(ok=True)})
 
     assert second.json["result"]["isError"]
-    assert said(second).startswith(UNKNOWN)
+    assert said(second).startswith(UNKNOWN_OUTCOME)
     assert CHECK in said(second)
     assert upstream.ran() == 1
     assert upstream.exchanges[0].cancelled == "The server stops"
@@ -198,7 +198,7 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     shared_store = ValkeySharedStore(valkey)
     never = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(
-        never, shared_store=shared_store, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK
+        never, shared_store=shared_store, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK_LIMITS
     )
     (key,) = result["inputRequests"]
     state = result["requestState"]
@@ -206,7 +206,7 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
         gate.client, TOOL, inputResponses={key: accept(ok=True)}, requestState=state
     )
 
-    assert said(second).startswith(UNKNOWN)
+    assert said(second).startswith(UNKNOWN_OUTCOME)
     assert never.ran() == 0
     assert marks.read_text() == "ran\n"
     await shared_store.aclose()
@@ -225,7 +225,9 @@ async def test_a_state_belongs_to_one_caller() -> None:
     gate.client.caller = a_caller(tenant_id="globex")
     other_tenant = await go_on(gate.client, TOOL, first, answers)
 
-    assert {one.error for one in (other_arguments, other_caller, other_tenant)} == {(400, -32602)}
+    assert {answer.error for answer in (other_arguments, other_caller, other_tenant)} == {
+        (400, -32602)
+    }
     assert upstream.ran() == 1
     assert upstream.exchanges[0].heard == []
 
@@ -249,22 +251,22 @@ async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(
 ) -> None:
     upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
     here = UpstreamGate(upstream, shared_store=shared_store, keyring=keyring)
-    there = UpstreamGate(
+    remote = UpstreamGate(
         upstream, shared_store=shared_store, keyring=keyring, records=here.client.records
     )
 
-    first, again = await keyed(here, "k-1"), await keyed(there, "k-1")
+    first, again = await keyed(here, "k-1"), await keyed(remote, "k-1")
     assert input_requests_of(first) == input_requests_of(again)
     assert upstream.ran() == 1
 
-    second = await go_on(there.client, TOOL, again, {key_of(again): accept(ok=True)})
+    second = await go_on(remote.client, TOOL, again, {key_of(again): accept(ok=True)})
     late = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=False)})
 
     assert said(second) == said(late) == "{'ok': True}"
     assert upstream.ran() == 1
-    assert (await keyed(there, "k-2")).json["result"]["resultType"] == "input_required"
+    assert (await keyed(remote, "k-2")).json["result"]["resultType"] == "input_required"
     assert upstream.ran() == 2
-    for gate in (here, there):
+    for gate in (here, remote):
         await gate.calls.aclose()
 
 
@@ -282,7 +284,7 @@ async def test_a_caller_parks_no_more_than_its_share() -> None:
     gate.client.caller = a_caller(subject="bob")
     other = await ask_again(gate.client, TOOL)
 
-    assert all(input_requests_of(one) for one in (*parked, other))
+    assert all(input_requests_of(parked) for parked in (*parked, other))
     assert said(refused) == "The client cannot be asked now."
     assert len(gate.calls.parked) == 3
     await gate.calls.aclose()

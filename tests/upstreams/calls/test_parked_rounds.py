@@ -37,22 +37,22 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
         return text_result("done")
 
     upstream, keyring = ScriptedUpstreamCalls(works, era="session"), KeyRing.ephemeral()
-    here, there = (
+    here, remote = (
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
     first = await ask_again(here.client, TOOL)
     second = await ask_again(
-        there.client,
+        remote.client,
         TOOL,
         inputResponses={key_of(first): accept(ok=True)},
         requestState=first.json["result"]["requestState"],
         meta={"progressToken": "p"},
     )
 
-    *told, last = second.events
-    assert [one["params"]["progress"] for one in told] == [1, 2]
+    *progress_events, last = second.events
+    assert [event["params"]["progress"] for event in progress_events] == [1, 2]
     assert last["result"]["content"][0]["text"] == "done"
-    for gate in (here, there):
+    for gate in (here, remote):
         await gate.calls.aclose()
 
 
@@ -77,7 +77,7 @@ async def asks_and_hangs(exchange: Exchanged) -> None:
 
 def second_round(first: Response) -> bytes:
     """The body of the round that answers the first one."""
-    known = {
+    request_meta = {
         META + "protocolVersion": "2026-07-28",
         META + "clientCapabilities": EVERYTHING,
         "progressToken": "p",
@@ -87,7 +87,7 @@ def second_round(first: Response) -> bytes:
         "arguments": {},
         "inputResponses": {key_of(first): accept(ok=True)},
         "requestState": first.json["result"]["requestState"],
-        "_meta": known,
+        "_meta": request_meta,
     }
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
     return json.dumps(call).encode()
@@ -139,13 +139,13 @@ async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
         await asyncio.sleep(0)
         if not rounds[1:]:
             await asyncio.wait_for(hears.wait(), 20)
-    (one, leaves_one), (two, leaves_two) = rounds
+    (first_call, leaves_one), (two, leaves_two) = rounds
     async with asyncio.timeout(20):
         while gate.calls.parked.waiting() < 2:  # noqa: ASYNC110  # two requests reach it
             await asyncio.sleep(0)
 
     leaves_one.set()
-    await asyncio.wait_for(one, 20)
+    await asyncio.wait_for(first_call, 20)
     assert upstream.exchanges[0].cancelled is None
 
     leaves_two.set()
@@ -164,22 +164,24 @@ async def test_where_the_client_takes_tasks_the_call_waits_in_one() -> None:
         ],
     )
     declared = {**EVERYTHING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
-    made = (await ask_again(gate.client, TOOL, capabilities=declared)).json["result"]
-    assert made["resultType"] == "task"
+    task_made = (await ask_again(gate.client, TOOL, capabilities=declared)).json["result"]
+    assert task_made["resultType"] == "task"
     meta = {META + "clientCapabilities": declared}
 
     async def until(status: str) -> dict[str, Any]:
         async with asyncio.timeout(20):
             while True:
-                found = await gate.client.ask("tasks/get", {"taskId": made["taskId"]}, meta=meta)
-                if found.json["result"]["status"] == status:
-                    result: dict[str, Any] = found.json["result"]
+                task_answer = await gate.client.ask(
+                    "tasks/get", {"taskId": task_made["taskId"]}, meta=meta
+                )
+                if task_answer.json["result"]["status"] == status:
+                    result: dict[str, Any] = task_answer.json["result"]
                     return result
                 await asyncio.sleep(0)
 
-    asked = (await until("input_required"))["inputRequests"]
-    answers = {key: accept(ok=True) for key in asked}
-    update = {"taskId": made["taskId"], "inputResponses": answers}
+    input_requests = (await until("input_required"))["inputRequests"]
+    answers = {key: accept(ok=True) for key in input_requests}
+    update = {"taskId": task_made["taskId"], "inputResponses": answers}
     await gate.client.ask("tasks/update", update, meta=meta)
     done = await until("completed")
 

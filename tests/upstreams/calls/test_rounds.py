@@ -26,10 +26,10 @@ async def test_modern_caller_and_modern_upstream() -> None:
     gate = UpstreamGate(upstream)
 
     first = await ask_again(gate.client, TOOL)
-    (key, asked), *_ = input_requests_of(first).items()
+    (key, client_request), *_ = input_requests_of(first).items()
     second = await go_on(gate.client, TOOL, first, {key: accept(ok=True)})
 
-    assert asked["params"]["message"] == "crm: Sure?"
+    assert client_request["params"]["message"] == "crm: Sure?"
     assert "their-state" not in first.body.decode()
     assert said(second) == "{'ok': True}"
     assert upstream.ran() == 2
@@ -37,10 +37,10 @@ async def test_modern_caller_and_modern_upstream() -> None:
 
 async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() -> None:
     upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
-    here, there = (UpstreamGate(upstream, keyring=keyring) for _ in range(2))
+    here, remote = (UpstreamGate(upstream, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
-    second = await go_on(there.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
+    second = await go_on(remote.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
 
     assert said(second) == "{'ok': True}"
 
@@ -78,7 +78,7 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
         gate.client.caller = a_caller(**changed)
         refused.append(await go_on(gate.client, TOOL, first, answers))
 
-    assert {one.error for one in refused} == {(400, -32602)}
+    assert {response.error for response in refused} == {(400, -32602)}
     assert upstream.ran() == 1
 
 
@@ -86,13 +86,13 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
 async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> None:
     """A server that took the name of another must not get what the other one kept."""
     upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
-    server, made = CRM, definition()
+    server, changed_definition = CRM, definition()
     before = UpstreamGate(upstream, keyring=keyring)
     if what == "server":
         server = msgspec.structs.replace(CRM, id="another")
     else:
-        made = msgspec.structs.replace(made, digest="changed")
-    after = UpstreamGate(upstream, keyring=keyring, server=server, made=made)
+        changed_definition = msgspec.structs.replace(changed_definition, digest="changed")
+    after = UpstreamGate(upstream, keyring=keyring, server=server, definition=changed_definition)
     first = await ask_again(before.client, TOOL)
 
     second = await go_on(after.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
@@ -108,8 +108,8 @@ async def test_a_client_request_that_may_not_pass_ends_the_call() -> None:
     async def wants_a_password(_: Exchanged) -> UpstreamResult:
         schema = {"type": "object", "properties": {"password": {"type": "string"}}}
         params = {"mode": "form", "message": "?", "requestedSchema": schema}
-        asked = {"q": {"method": "elicitation/create", "params": params}}
-        return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
+        input_requests = {"q": {"method": "elicitation/create", "params": params}}
+        return UpstreamResult({"resultType": "input_required", "inputRequests": input_requests})
 
     gate = UpstreamGate(ScriptedUpstreamCalls(wants_a_password))
 
@@ -122,13 +122,15 @@ async def test_a_page_is_https_and_marked_as_foreign() -> None:
     async def sends_to(exchange: Exchanged) -> UpstreamResult:
         url = exchange.params["arguments"]["url"]
         params = {"mode": "url", "message": "Sign in", "url": url}
-        asked = {"q": {"method": "elicitation/create", "params": params}}
-        return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
+        input_requests = {"q": {"method": "elicitation/create", "params": params}}
+        return UpstreamResult({"resultType": "input_required", "inputRequests": input_requests})
 
     gate = UpstreamGate(ScriptedUpstreamCalls(sends_to))
-    good = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
-    (asked,) = input_requests_of(good).values()
+    good_answer = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
+    (elicitation,) = input_requests_of(good_answer).values()
 
-    assert asked["params"]["message"].startswith("crm: Sign in (The page is at crm.example.com")
+    assert elicitation["params"]["message"].startswith(
+        "crm: Sign in (The page is at crm.example.com"
+    )
     for bad in ("http://127.0.0.1/", "javascript:alert(1)", "https://a:b@crm.example.com/"):
         assert "may not ask" in said(await ask_again(gate.client, TOOL, {"url": bad}))

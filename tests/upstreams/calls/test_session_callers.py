@@ -43,9 +43,9 @@ async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -
     pair = await opened(upstream, version)
     live = pair.call(pair.one, TOOL)
 
-    asked = await next_request(live)
-    assert asked["params"]["message"] == "crm: Sure?"
-    assert await pair.answer(pair.two, asked["id"], result=YES) == 202
+    elicited = await next_request(live)
+    assert elicited["params"]["message"] == "crm: Sure?"
+    assert await pair.answer(pair.two, elicited["id"], result=YES) == 202
 
     assert await said_in_session(live) == (False, "{'ok': True}")
     assert upstream.ran() == (2 if modern else 1)
@@ -73,10 +73,10 @@ async def test_progress_reaches_the_caller_and_grows() -> None:
         return text_result("done")
 
     pair = await opened(ScriptedUpstreamCalls(works, era="session"))
-    *told, _ = await pair.call(pair.one, TOOL).rest()
+    *progress_events, _ = await pair.call(pair.one, TOOL).rest()
 
-    assert [one["params"]["progress"] for one in told] == [1, 2, 3]
-    assert {one["params"]["message"] for one in told} == {"at it"}
+    assert [event["params"]["progress"] for event in progress_events] == [1, 2, 3]
+    assert {notification["params"]["message"] for notification in progress_events} == {"at it"}
 
 
 async def test_two_client_requests_in_a_row() -> None:
@@ -89,9 +89,9 @@ async def test_two_client_requests_in_a_row() -> None:
     pair = await opened(upstream)
     live = pair.call(pair.one, TOOL)
     for message in ("crm: First?", "crm: Second?"):
-        asked = await next_request(live)
-        assert asked["params"]["message"] == message
-        await pair.answer(pair.one, asked["id"], result=YES)
+        elicited = await next_request(live)
+        assert elicited["params"]["message"] == message
+        await pair.answer(pair.one, elicited["id"], result=YES)
 
     assert await said_in_session(live) == (False, "accept accept")
 
@@ -104,7 +104,7 @@ async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
 
     pair = await opened(ScriptedUpstreamCalls(asks, era="session"))
     live = pair.call(pair.one, TOOL)
-    asked = await next_request(live)
-    await pair.answer(pair.one, asked["id"], error={"code": -1, "message": "no"})
+    elicited = await next_request(live)
+    await pair.answer(pair.one, elicited["id"], error={"code": -1, "message": "no"})
 
     assert await said_in_session(live) == (False, "-1")

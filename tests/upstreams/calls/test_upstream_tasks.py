@@ -16,7 +16,7 @@ from tests.support.endpoint import a_caller
 from tests.upstreams.calls.test_calls import CRM, definition, form
 
 HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1000}
-DONE = UpstreamResult({"status": "completed", "result": {"content": []}})
+COMPLETED_TASK = UpstreamResult({"status": "completed", "result": {"content": []}})
 Answer = UpstreamResult | UpstreamError | ConnectionFailure
 
 
@@ -77,7 +77,7 @@ def working(**more: Any) -> UpstreamResult:
 
 
 async def test_it_is_polled_until_it_ends() -> None:
-    upstream = PolledUpstream(working(statusMessage="half", pollIntervalMs=99_000), DONE)
+    upstream = PolledUpstream(working(statusMessage="half", pollIntervalMs=99_000), COMPLETED_TASK)
     person = AgreeingClient()
 
     assert await upstream.task(person).outcome(HANDLE) == UpstreamResult({"content": []})
@@ -94,11 +94,11 @@ async def test_its_client_requests_are_sent_to_the_caller_once() -> None:
             "inputRequests": {"q": {"method": "elicitation/create", "params": form()}},
         }
     )
-    upstream, person = PolledUpstream(asks, asks, DONE), AgreeingClient()
+    upstream, person = PolledUpstream(asks, asks, COMPLETED_TASK), AgreeingClient()
 
     await upstream.task(person).outcome(HANDLE)
 
-    assert [one.params["message"] for one in person.asked] == ["crm: Sure?"]
+    assert [page_request.params["message"] for page_request in person.asked] == ["crm: Sure?"]
     updates = [params for method, params in upstream.heard if method == "tasks/update"]
     assert [*updates[0]["inputResponses"]] == ["q"]
     assert len(updates) == 1
@@ -124,7 +124,7 @@ async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
 
 async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
     away = ConnectionFailure("unreachable", "crm is away.")
-    upstream = PolledUpstream(*[away] * (FAILED_POLLS - 1), DONE)
+    upstream = PolledUpstream(*[away] * (FAILED_POLLS - 1), COMPLETED_TASK)
     assert await upstream.task(AgreeingClient()).outcome(HANDLE) == UpstreamResult({"content": []})
 
     with pytest.raises(ConnectionFailure) as failure:

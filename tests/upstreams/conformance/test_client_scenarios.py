@@ -38,7 +38,7 @@ from tests.upstreams.transport.test_http_requests import ConnectingProcess
 RUN_WITHIN_S = 90
 METADATA = "/.well-known/oauth-protected-resource"
 
-APPLY = {
+APPLICABLE_SCENARIOS = {
     "auth/client-credentials-basic": "client-credentials-basic-auth",
     "auth/client-credentials-jwt": "client-credentials-jwt-verified",
     "auth/resource-mismatch": "resource-mismatch-rejected",
@@ -101,28 +101,30 @@ def scenarios(suite: Program) -> set[str]:
 def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
     """The checks of one scenario with our client."""
     program = f"{sys.executable} -m {__name__}"
-    asked = ("client", "--command", program, "--scenario", scenario, "-o", str(folder))
-    done = suite.run(*asked, within_s=RUN_WITHIN_S)
-    found = [*folder.rglob("checks.json")]
-    assert len(found) == 1, done.stdout + done.stderr
-    return read(found[0])
+    words = ("client", "--command", program, "--scenario", scenario, "-o", str(folder))
+    done = suite.run(*words, within_s=RUN_WITHIN_S)
+    reports = [*folder.rglob("checks.json")]
+    assert len(reports) == 1, done.stdout + done.stderr
+    return read(reports[0])
 
 
 def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> None:
     """A new release of the suite cannot add one that this table does not decide about."""
-    assert scenarios(suite) == {*APPLY, *NOT_YET}
-    assert not {*APPLY} & {*NOT_YET}
+    assert scenarios(suite) == {*APPLICABLE_SCENARIOS, *NOT_YET}
+    assert not {*APPLICABLE_SCENARIOS} & {*NOT_YET}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", APPLY)
+@pytest.mark.parametrize("scenario", APPLICABLE_SCENARIOS)
 def test_the_client_of_upstreams_passes(suite: Program, scenario: str, tmp_path: Path) -> None:
     """It finds the token endpoint, authenticates as the suite asks, and refuses wrong metadata."""
     checks = run(suite, scenario, tmp_path)
 
-    assert [one for one in checks if one.status == "FAILURE"] == []
-    decisive = [one.id for one in checks if one.status == "SUCCESS"]
-    assert APPLY[scenario] in decisive if APPLY[scenario] else decisive
+    assert [check for check in checks if check.status == "FAILURE"] == []
+    decisive = [check.id for check in checks if check.status == "SUCCESS"]
+    assert (
+        APPLICABLE_SCENARIOS[scenario] in decisive if APPLICABLE_SCENARIOS[scenario] else decisive
+    )
 
 
 async def main(url: str) -> None:
@@ -145,7 +147,7 @@ async def main(url: str) -> None:
     process.credential = registry.named("acme", "suite", url)
     try:
         async with process.http(url).exchange("tools/list", {}) as exchange:
-            answers = [one async for one in exchange.messages()]
+            answers = [message async for message in exchange.messages()]
         assert isinstance(answers[-1], UpstreamResult), answers
     finally:
         await process.connections.aclose()
@@ -170,13 +172,13 @@ def settings(context: dict[str, Any]) -> dict[str, Any]:
 async def hosts(url: str) -> set[str]:
     """The hosts on this machine that an operator would have allowed: the suite picks the ports."""
     parts = urlsplit(url)
-    found = {parts.netloc}
+    hosts_named = {parts.netloc}
     async with httpx2.AsyncClient(trust_env=False) as client:
         answer = await client.get(f"{parts.scheme}://{parts.netloc}{METADATA}{parts.path}")
         if answer.status_code == 200:
             servers = answer.json().get("authorization_servers", [])
-            found |= {urlsplit(one).netloc for one in servers}
-    return found
+            hosts_named |= {urlsplit(server).netloc for server in servers}
+    return hosts_named
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from tests.support.server import issuer_settings, running_server
 
 NAME = "suite"
 PREFIX = f"mcp_{NAME}__"
-NAMING = {"tools/call", "prompts/get"}
+NAMED_METHODS = {"tools/call", "prompts/get"}
 """The methods whose `name` the gate has changed."""
-ENCODED = "=?base64?", "?="
+ENCODING = "=?base64?", "?="
 
 
 class SuiteNames:
@@ -49,7 +49,10 @@ class SuiteNames:
         body = await body_of(receive)
         renamed, method = request_renamed(body)
         headers = [
-            (name, header_renamed(value) if name == b"mcp-name" and method in NAMING else value)
+            (
+                name,
+                header_renamed(value) if name == b"mcp-name" and method in NAMED_METHODS else value,
+            )
             for name, value in scope["headers"]
         ]
         pending = [renamed]
@@ -70,8 +73,8 @@ class AnswerRenamer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = [one for one in message["headers"] if one[0] != b"content-length"]
-            await self._send({**message, "headers": kept})
+            headers = [header for header in message["headers"] if header[0] != b"content-length"]
+            await self._send({**message, "headers": headers})
             return
         data = (self._held + message.get("body", b"")).replace(PREFIX.encode(), b"")
         self._held = b""
@@ -97,7 +100,7 @@ def request_renamed(body: bytes) -> tuple[bytes, str]:
         return body, ""
     if not isinstance(params, dict):
         return body, str(method)
-    named = params if method in NAMING else params.get("ref")
+    named = params if method in NAMED_METHODS else params.get("ref")
     if not isinstance(named, dict) or not isinstance(named.get("name"), str):
         return body, str(method)
     named["name"] = PREFIX + named["name"]
@@ -107,13 +110,13 @@ def request_renamed(body: bytes) -> tuple[bytes, str]:
 def header_renamed(value: bytes) -> bytes:
     """An `Mcp-Name` with the gate's name, in the encoding that it had."""
     text = value.decode("latin-1")
-    if not (text.startswith(ENCODED[0]) and text.endswith(ENCODED[1])):
+    if not (text.startswith(ENCODING[0]) and text.endswith(ENCODING[1])):
         return PREFIX.encode() + value
     try:
-        plain = b64decode(text.removeprefix(ENCODED[0]).removesuffix(ENCODED[1]), validate=True)
+        plain = b64decode(text.removeprefix(ENCODING[0]).removesuffix(ENCODING[1]), validate=True)
     except binascii.Error:
         return value
-    return f"{ENCODED[0]}{b64encode(PREFIX.encode() + plain).decode()}{ENCODED[1]}".encode()
+    return f"{ENCODING[0]}{b64encode(PREFIX.encode() + plain).decode()}{ENCODING[1]}".encode()
 
 
 async def body_of(receive: Receive) -> bytes:
@@ -140,7 +143,7 @@ LISTED_S = 20
 LASTING_S = 3_600
 """How long the caller's token is good: longer than all selections take."""
 SCOPE = f"mcp:{NAME}"
-POLLING = (
+POLLING_REASON = (
     "the fixture closes its own stream before the answer; a stream ends at the gate, which resumes "
     "the fixture's stream itself and gives its caller the whole answer at once"
 )
@@ -152,14 +155,14 @@ ERA = (
     "the fixture's tool asks on the stream of a session and cannot ask in 2026-07-28; the "
     "gate speaks the newest revision with a server that has several"
 )
-UNDONE = (
+UNDONE_REASON = (
     "the fixture adds a tool, announces it and removes it again; the gate announces changes of its "
     "own list, and that is the same afterwards"
 )
-LOST = {
+LOST_SCENARIOS = {
     "own": {
-        ("2025-11-25", "server-sse-polling"): POLLING,
-        ("extensions", "server-sse-polling"): POLLING,
+        ("2025-11-25", "server-sse-polling"): POLLING_REASON,
+        ("extensions", "server-sse-polling"): POLLING_REASON,
         ("2026-07-28", "input-required-result-basic-elicitation"): KEYS,
     },
     "sdk": {
@@ -170,7 +173,7 @@ LOST = {
         ("2025-11-25", "elicitation-sep1034-defaults"): ERA,
         ("2025-11-25", "elicitation-sep1330-enums"): ERA,
         ("2026-07-28", "input-required-result-basic-elicitation"): KEYS,
-        ("2026-07-28", "server-stateless"): UNDONE,
+        ("2026-07-28", "server-stateless"): UNDONE_REASON,
     },
 }
 """By fixture, selection and scenario: why it is lost behind a gate, although the server passes."""
@@ -291,19 +294,23 @@ def suite() -> Iterator[Program]:
 def test_no_scenario_is_lost(
     suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
-    """What the server passes by itself, it passes behind the gate, apart from what `LOST` lists."""
+    """What the server passes by itself, it passes behind the gate, apart from `LOST_SCENARIOS`."""
     selection, count = SELECTIONS[name]
 
-    found = {}
-    for place, url in (("direct", endpoints.direct), ("gate", endpoints.gate)):
-        (tmp_path / place).mkdir()
-        found[place] = run_suite(suite, url, tmp_path / place, *selection)
+    scenarios_found = {}
+    for channel_name, url in (("direct", endpoints.direct), ("gate", endpoints.gate)):
+        (tmp_path / channel_name).mkdir()
+        scenarios_found[channel_name] = run_suite(suite, url, tmp_path / channel_name, *selection)
 
-    assert len(found["direct"]) == len(found["gate"]) == count
+    assert len(scenarios_found["direct"]) == len(scenarios_found["gate"]) == count
     lost = {
-        scenario: [check for check in found["gate"][scenario] if check.status != "SUCCESS"]
-        for scenario, checks in found["direct"].items()
-        if passes(checks) and not passes(found["gate"][scenario])
+        scenario: [
+            check for check in scenarios_found["gate"][scenario] if check.status != "SUCCESS"
+        ]
+        for scenario, checks in scenarios_found["direct"].items()
+        if passes(checks) and not passes(scenarios_found["gate"][scenario])
     }
-    told = {scenario for selected, scenario in LOST[endpoints.fixture] if selected == name}
-    assert set(lost) == told, lost
+    lost_here = {
+        scenario for selected, scenario in LOST_SCENARIOS[endpoints.fixture] if selected == name
+    }
+    assert set(lost) == lost_here, lost

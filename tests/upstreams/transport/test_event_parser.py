@@ -13,9 +13,13 @@ from gatepost.upstreams.transport.event_parser import (
     StreamTooLarge,
 )
 
-ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
-VALUES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20)
-EVENTS = st.lists(st.tuples(VALUES.filter(str.strip), VALUES.filter(lambda v: "\0" not in v)))
+LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+FIELD_VALUES = st.text(
+    st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20
+)
+EVENTS = st.lists(
+    st.tuples(FIELD_VALUES.filter(str.strip), FIELD_VALUES.filter(lambda v: "\0" not in v))
+)
 
 
 def events_of(data: bytes, cuts: Sequence[int] = ()) -> list[ReceivedEvent]:
@@ -25,7 +29,7 @@ def events_of(data: bytes, cuts: Sequence[int] = ()) -> list[ReceivedEvent]:
     return [event for piece in pieces for event in parser.receive(piece)]
 
 
-@given(EVENTS, ENDS, st.lists(st.integers(0, 10_000)))
+@given(EVENTS, LINE_ENDS, st.lists(st.integers(0, 10_000)))
 def test_pieces_make_no_difference(
     events: list[tuple[str, str]], end: bytes, cuts: list[int]
 ) -> None:

@@ -40,8 +40,8 @@ from tests.upstreams.transport.test_http_requests import (
 __all__ = ["crm", "scripted"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
-PIECE = b"x" * 65_536
-DONE = {"content": []}
+BODY_CHUNK = b"x" * 65_536
+EMPTY_RESULT = {"content": []}
 MAX_MEMORY = 60_000_000
 """Bytes that one hostile answer may cost, in the server and the client together."""
 
@@ -64,8 +64,8 @@ async def large(posted: Posted, send: Send) -> None:
     """A result of 100 MB that is as it should be."""
     await begin(send)
     await more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
-    for _ in range(100_000_000 // len(PIECE)):
-        await more(send, PIECE)
+    for _ in range(100_000_000 // len(BODY_CHUNK)):
+        await more(send, BODY_CHUNK)
     await finish(send, b'"}}')
 
 
@@ -108,19 +108,19 @@ def bomb() -> bytes:
     return blocks[0] + blocks[1] * 99
 
 
-BOMB = bomb()
+GZIP_BOMB = bomb()
 NOTIFICATION = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
-HOSTILE: dict[str, tuple[Answer, str]] = {
+HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
     "endless events": (endless(event(NOTIFICATION) * 100), "invalid"),
     "endless comments": (endless(b":\n" * 10_000), "invalid"),
     "endless other requests": (
         endless(event({"jsonrpc": "2.0", "id": 10**6, "result": {}}) * 100), "invalid",
     ),
-    "endless line": (endless(PIECE, begun=b"data: "), "invalid"),
-    "endless JSON": (endless(PIECE, "application/json", b'{"a":"'), "invalid"),
+    "endless line": (endless(BODY_CHUNK, begun=b"data: "), "invalid"),
+    "endless JSON": (endless(BODY_CHUNK, "application/json", b'{"a":"'), "invalid"),
     "a message of 100 MB": (large, "invalid"),
-    "a gzip bomb": (raw(BOMB, content_encoding="gzip"), "invalid"),
-    "a gzip bomb of events": (raw(BOMB, kind=EVENTS, content_encoding="gzip"), "invalid"),
+    "a gzip bomb": (raw(GZIP_BOMB, content_encoding="gzip"), "invalid"),
+    "a gzip bomb of events": (raw(GZIP_BOMB, kind=EVENTS, content_encoding="gzip"), "invalid"),
     "damaged gzip": (raw(b"\x1f\x8bxxxx", content_encoding="gzip"), "invalid"),
     "an unknown coding": (raw(b"{}", content_encoding="br"), "invalid"),
     "not JSON": (raw(b"{'a': 1}"), "invalid"),
@@ -150,9 +150,9 @@ async def neighbour(
 ) -> AsyncIterator[tuple[ScriptedServer, ConnectingProcess, str, str]]:
     """A hostile server and a good one, and one process that connects to both."""
     app, url = scripted
-    good = ScriptedServer()
-    good.answers["tools/call"] = result(DONE)
-    server = AsgiServer(good).start()
+    good_server = ScriptedServer()
+    good_server.answers["tools/call"] = result(EMPTY_RESULT)
+    server = AsgiServer(good_server).start()
     other = f"{server.url}/mcp"
     process = ConnectingProcess(url.split("/")[2], other.split("/")[2])
     yield app, process, url, other
@@ -160,13 +160,13 @@ async def neighbour(
     server.stop()
 
 
-@pytest.mark.parametrize(("answer", "reason"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("answer", "reason"), HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS)
 @pytest.mark.requirement("E11")
 async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str], answer: Answer, reason: str
 ) -> None:
     """It is sent once, costs bounded memory, and its failure quotes nothing of it."""
-    app, process, bad, good = neighbour
+    app, process, bad, good_server = neighbour
     app.answers["tools/call"] = answer
     await process.http(bad).describe()
     tracemalloc.start()
@@ -176,7 +176,7 @@ async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
     )
     answered = 0
     while not failing.done():
-        assert await result_of(process.http(good)) == DONE
+        assert await result_of(process.http(good_server)) == EMPTY_RESULT
         answered += 1
         await asyncio.wait([failing], timeout=0.05)
     failure = await failing
@@ -196,7 +196,11 @@ async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(
 ) -> None:
     """What is no MCP at all is found out before anything is asked of it."""
     app, process, bad, _ = neighbour
-    for answer in (endless(PIECE, begun=b"data: "), raw(b"<html>", kind="text/html"), raw(BOMB)):
+    for answer in (
+        endless(BODY_CHUNK, begun=b"data: "),
+        raw(b"<html>", kind="text/html"),
+        raw(GZIP_BOMB),
+    ):
         app.answers |= {"server/discover": answer, "initialize": answer}
         assert (await failure_of(process.http(bad))).reason == "invalid"
     assert app.of("tools/call") == []
@@ -216,9 +220,9 @@ async def test_names_and_arguments_cannot_inject_a_header(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
 ) -> None:
     """They are encoded; a header name that is none is refused."""
-    app, process, _, good = neighbour
+    app, process, _, good_server = neighbour
     del app
-    connection = process.http(good)
+    connection = process.http(good_server)
     name = "act\r\nx-admin: yes"
     await messages_of(connection, params={"name": name}, header_arguments={"Region": name})
     failure = await failure_of(connection, header_arguments={"a\r\nx-admin": "yes"})
@@ -235,13 +239,13 @@ async def test_what_is_read_of_a_stream_of_changes_is_bounded(
         {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
     )
     change = event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-    app.answers["subscriptions/listen"] = endless(PIECE, begun=acknowledged + change * 5_000)
+    app.answers["subscriptions/listen"] = endless(BODY_CHUNK, begun=acknowledged + change * 5_000)
 
-    found = []
+    methods_read = []
     with pytest.raises(Exception, match="larger than is read"):
         async with asyncio.timeout(30), process.http(bad).notifications() as changes:
-            found = [one.method async for one in changes]
-    assert len(found) < 5_000
+            methods_read = [change.method async for change in changes]
+    assert len(methods_read) < 5_000
 
 
 async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
@@ -250,7 +254,7 @@ async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     reasons = []
     for hours in (-1.0, 1.0):
         app = ScriptedServer()
-        app.answers["tools/call"] = result(DONE)
+        app.answers["tools/call"] = result(EMPTY_RESULT)
         certificate, key = company.certify("localhost", hours=hours)
         server = AsgiServer(app, ssl_certfile=certificate, ssl_keyfile=key).start()
         host = f"localhost:{server.port}"
@@ -261,7 +265,7 @@ async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
                 reasons.append((await failure_of(connection)).reason)
                 assert app.seen == []
             else:
-                assert await messages_of(connection) == [UpstreamResult(DONE)]
+                assert await messages_of(connection) == [UpstreamResult(EMPTY_RESULT)]
         finally:
             await process.aclose()
             server.stop()
@@ -295,11 +299,11 @@ async def test_a_reply_that_is_finished_slowly_is_read(crm: Crm) -> None:
 
     async def call(posted: Posted, send: Send) -> None:
         await begin(send, kind=EVENTS)
-        data = event(final(posted, DONE))
-        for place in range(len(data)):
-            await more(send, data[place : place + 1])
+        data = event(final(posted, EMPTY_RESULT))
+        for chunk_number in range(len(data)):
+            await more(send, data[chunk_number : chunk_number + 1])
             await asyncio.sleep(0)
         await finish(send)
 
     app.answers["tools/call"] = call
-    assert await result_of(connect()) == DONE
+    assert await result_of(connect()) == EMPTY_RESULT

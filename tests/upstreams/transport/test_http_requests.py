@@ -56,7 +56,7 @@ async def until(condition: Callable[[], object], within: float = 20) -> None:
 class ConnectingProcess:
     """Opens connections; *hosts* are those of `allow_hosts`."""
 
-    def __init__(self, *hosts: str, ca_bundle: str = "", kept: int = 100) -> None:
+    def __init__(self, *hosts: str, ca_bundle: str = "", kept_connections: int = 100) -> None:
         network = Network(allow_hosts=hosts, ca_bundle=ca_bundle)
         self.client = OutboundClient(network, tls=Fetcher(development=True, network=network).tls)
         self.credential: OutboundCredential = NoCredential()
@@ -65,7 +65,7 @@ class ConnectingProcess:
             self.client,
             lambda server: self.credential,
             ProgramServices(self._secret, lambda tenant, text: text.replace(SECRET, "[secret]")),
-            max_idle=kept,
+            max_idle=kept_connections,
         )
 
     async def _secret(self, tenant: str, name: str) -> str | None:
@@ -95,12 +95,12 @@ async def messages_of(
     **options: Any,
 ) -> list[UpstreamMessage]:
     """All messages of one request."""
-    given = {"name": "act", "arguments": {}} if params is None else params
+    call_params = {"name": "act", "arguments": {}} if params is None else params
     async with (
         asyncio.timeout(WITHIN_S),
-        connection.exchange(method, given, RequestOptions(**options)) as exchange,
+        connection.exchange(method, call_params, RequestOptions(**options)) as exchange,
     ):
-        return [one async for one in exchange.messages()]
+        return [message async for message in exchange.messages()]
 
 
 async def result_of(
@@ -147,7 +147,7 @@ async def crm(scripted: tuple[ScriptedServer, str]) -> AsyncIterator[tuple[Scrip
 
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
-DONE = {"content": [{"type": "text", "text": "done"}]}
+DONE_RESULT = {"content": [{"type": "text", "text": "done"}]}
 
 
 class RenewableCredential:
@@ -157,8 +157,8 @@ class RenewableCredential:
         self.version, self.renewals, self.headers_sent = 0, renewals, headers
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
-        found = {"authorization": f"Bearer v{self.version}", **self.headers_sent}
-        return SignedHeaders(found, str(self.version))
+        headers = {"authorization": f"Bearer v{self.version}", **self.headers_sent}
+        return SignedHeaders(headers, str(self.version))
 
     async def refused(self, headers: SignedHeaders) -> bool:
         if headers.version == str(self.version) and self.version < self.renewals:
@@ -176,8 +176,8 @@ class MissingCredential:
 
 def wants(bearer: str) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
-        good = posted.headers.get("authorization") == bearer
-        await (result(DONE) if good else raw(b"", 401))(posted, send)
+        is_authorized = posted.headers.get("authorization") == bearer
+        await (result(DONE_RESULT) if is_authorized else raw(b"", 401))(posted, send)
 
     return answer
 
@@ -185,12 +185,16 @@ def wants(bearer: str) -> Answer:
 async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: Crm) -> None:
     """After discovery there is no session and no other message."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     connection = connect()
 
-    assert await result_of(connection) == DONE
-    assert await result_of(connection) == DONE
-    assert [one.method for one in app.seen] == ["server/discover", "tools/call", "tools/call"]
+    assert await result_of(connection) == DONE_RESULT
+    assert await result_of(connection) == DONE_RESULT
+    assert [seen_request.method for seen_request in app.seen] == [
+        "server/discover",
+        "tools/call",
+        "tools/call",
+    ]
     sent = app.seen[-1].headers
     assert (sent["mcp-method"], sent["mcp-name"]) == ("tools/call", "act")
     assert sent["mcp-protocol-version"] == "2026-07-28"
@@ -200,7 +204,7 @@ async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: C
 async def test_a_second_connection_knows_the_era_already(crm: Crm) -> None:
     """Another caller's first call costs no discovery."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     await result_of(connect())
     await result_of(connect(("alice",)))
 
@@ -248,7 +252,7 @@ async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
     """Gatepost retries only after 401, which says that no tool ran."""
     app, connect = crm
     app.answers["tools/call"] = wants("Bearer v1")
-    assert await result_of(connect(credential=RenewableCredential())) == DONE
+    assert await result_of(connect(credential=RenewableCredential())) == DONE_RESULT
     assert len(app.of("tools/call")) == 2
 
 
@@ -262,7 +266,7 @@ async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
     assert "v1" not in failure.message
 
 
-REFUSALS: dict[str, tuple[Answer, str, float | None]] = {
+REFUSED_ANSWERS: dict[str, tuple[Answer, str, float | None]] = {
     "403": (raw(b"", 403), "unauthorized", None),
     "429": (raw(b"", 429, retry_after="7"), "overloaded", 7.0),
     "503": (raw(b"", 503), "overloaded", None),
@@ -273,7 +277,9 @@ REFUSALS: dict[str, tuple[Answer, str, float | None]] = {
 }
 
 
-@pytest.mark.parametrize(("answer", "reason", "after"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(
+    ("answer", "reason", "after"), REFUSED_ANSWERS.values(), ids=REFUSED_ANSWERS
+)
 async def test_each_status_has_its_reason(
     crm: Crm, answer: Answer, reason: str, after: float | None
 ) -> None:
@@ -336,20 +342,20 @@ async def test_requests_beyond_the_concurrency_wait_and_a_client_request_makes_r
 
     async def call(posted: Posted, send: Send) -> None:
         if posted.body["params"]["name"] == "quick":
-            await result(DONE)(posted, send)
+            await result(DONE_RESULT)(posted, send)
             return
         await begin(send, kind=EVENTS)
         ask: Any = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
         await more(send, event(ask))
         await until(lambda: app.of("response"))
-        await finish(send, event(final(posted, DONE)))
+        await finish(send, event(final(posted, DONE_RESULT)))
 
     app.answers["tools/call"] = call
     connection = connect(concurrency=1)
     async with connection.exchange("tools/call", {"name": "asks"}) as exchange:
         messages = exchange.messages()
-        asked = await anext(messages)
-        assert isinstance(asked, UpstreamRequest)
-        assert await result_of(connection, params={"name": "quick"}) == DONE
-        await exchange.respond(asked.id, {"result": {"action": "decline"}})
-        assert await anext(messages) == UpstreamResult(DONE)
+        asked_message = await anext(messages)
+        assert isinstance(asked_message, UpstreamRequest)
+        assert await result_of(connection, params={"name": "quick"}) == DONE_RESULT
+        await exchange.respond(asked_message.id, {"result": {"action": "decline"}})
+        assert await anext(messages) == UpstreamResult(DONE_RESULT)

@@ -40,22 +40,24 @@ from tests.upstreams.transport.test_http_requests import (
 __all__ = ["crm", "scripted"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
-DONE = {"content": [{"type": "text", "text": "done"}]}
+DONE_RESULT = {"content": [{"type": "text", "text": "done"}]}
 
 
 async def test_a_session_is_opened_once_and_kept(crm: Crm) -> None:
     """Requests that start together share the handshake; the session ends with the connection."""
     app, connect = crm
     app.has_sessions("s1")
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     connection = connect()
     await asyncio.gather(*(result_of(connection) for _ in range(5)))
 
     assert len(app.of("initialize")) == 1
     assert app.of("initialize")[0].body["params"]["protocolVersion"] == "2025-11-25"
     assert "mcp-protocol-version" not in app.of("initialize")[0].headers
-    assert {one.headers["mcp-session-id"] for one in app.of("tools/call")} == {"s1"}
-    assert {one.headers["mcp-protocol-version"] for one in app.of("tools/call")} == {"2025-11-25"}
+    assert {request.headers["mcp-session-id"] for request in app.of("tools/call")} == {"s1"}
+    assert {request.headers["mcp-protocol-version"] for request in app.of("tools/call")} == {
+        "2025-11-25"
+    }
     await connection.aclose()
     assert app.of("DELETE")[0].headers["mcp-session-id"] == "s1"
 
@@ -64,26 +66,26 @@ async def test_a_server_without_session_ids_gets_none(crm: Crm) -> None:
     """Another set of capabilities needs no handshake of its own then."""
     app, connect = crm
     app.has_sessions()
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     connection = connect()
     await result_of(connection)
     await result_of(connection, capabilities={"elicitation": {}})
 
     assert len(app.of("initialize")) == 1
-    assert all("mcp-session-id" not in one.headers for one in app.seen)
+    assert all("mcp-session-id" not in request.headers for request in app.seen)
 
 
 async def test_each_set_of_capabilities_has_a_session(crm: Crm) -> None:
     """A server asks no caller's client for what it cannot do; a caller's own session is one."""
     app, connect = crm
     app.has_sessions("s1", "s2", "s3")
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     for capabilities in ({}, {"elicitation": {}}, {}):
         await result_of(connect(), capabilities=capabilities)
     for capabilities in ({}, {"elicitation": {}}):
         await result_of(connect(("alice",)), capabilities=capabilities)
 
-    used = [one.headers["mcp-session-id"] for one in app.of("tools/call")]
+    used = [request.headers["mcp-session-id"] for request in app.of("tools/call")]
     assert used == ["s1", "s2", "s1", "s3", "s3"]
 
 
@@ -98,9 +100,9 @@ async def test_a_lost_session_fails_the_request_and_the_next_opens_another(
     connection = connect()
 
     assert (await failure_of(connection)).reason == "session_lost"
-    app.answers["tools/call"] = result(DONE)
-    assert await result_of(connection) == DONE
-    assert [one.headers["mcp-session-id"] for one in app.of("tools/call")] == ["s1", "s2"]
+    app.answers["tools/call"] = result(DONE_RESULT)
+    assert await result_of(connection) == DONE_RESULT
+    assert [request.headers["mcp-session-id"] for request in app.of("tools/call")] == ["s1", "s2"]
     assert app.of("DELETE") == []
 
 
@@ -108,14 +110,14 @@ async def test_a_server_that_changed_its_era_is_asked_again(crm: Crm) -> None:
     """A refused version means that nothing was run; the next request finds out."""
     app, connect = crm
     connection = connect()
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
     await result_of(connection)
     app.has_sessions("s1")
     app.answers["tools/call"] = error(-32022, "no", 400, {"supported": ["2025-11-25"]})
     assert (await failure_of(connection)).reason == "session_lost"
-    app.answers["tools/call"] = result(DONE)
+    app.answers["tools/call"] = result(DONE_RESULT)
 
-    assert await result_of(connection) == DONE
+    assert await result_of(connection) == DONE_RESULT
     assert app.seen[-1].headers["mcp-session-id"] == "s1"
 
 
@@ -141,25 +143,25 @@ async def test_progress_and_client_requests_arrive_on_the_stream_of_a_request(cr
             event({"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {"a": 1}}),
         )
         await until(lambda: len(app.of("response")) == 2)
-        await finish(send, event(final(posted, DONE)))
+        await finish(send, event(final(posted, DONE_RESULT)))
         loop.call_soon_threadsafe(answered.set)
 
     app.answers["tools/call"] = call
-    found = []
+    answers_seen = []
     async with connect().exchange(
         "tools/call", {"name": "act"}, RequestOptions(progress_token="p")
     ) as exchange:
         async for message in exchange.messages():
-            found.append(message)
+            answers_seen.append(message)
             if isinstance(message, UpstreamRequest):
                 await exchange.respond(message.id, {"result": {"action": "accept"}})
 
-    assert found == [
+    assert answers_seen == [
         UpstreamNotification("notifications/progress", {"progressToken": "p", "progress": 1}),
         UpstreamRequest(9, "elicitation/create", {"a": 1}),
-        UpstreamResult(DONE),
+        UpstreamResult(DONE_RESULT),
     ]
-    replies = {one.body["id"]: one.body["result"] for one in app.of("response")}
+    replies = {request.body["id"]: request.body["result"] for request in app.of("response")}
     assert replies == {8: {}, 9: {"action": "accept"}}
 
 
@@ -191,11 +193,11 @@ async def test_a_stream_that_breaks_is_continued_if_its_events_have_ids(crm: Crm
 
     async def again(posted: Posted, send: Send) -> None:
         await begin(send, kind=EVENTS)
-        await finish(send, event(final(app.of("tools/call")[0], DONE), "e2"))
+        await finish(send, event(final(app.of("tools/call")[0], DONE_RESULT), "e2"))
 
     app.answers["tools/call"], app.answers["GET"] = call, again
 
-    assert await result_of(connect()) == DONE
+    assert await result_of(connect()) == DONE_RESULT
     assert len(app.of("tools/call")) == 1
     assert app.of("GET")[0].headers["last-event-id"] == "e1"
     assert app.of("GET")[0].headers["mcp-session-id"] == "s1"
@@ -226,8 +228,8 @@ async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
             await anext(changes)
     assert change.method == "notifications/tools/list_changed"
     if not has_sessions:
-        asked = app.of("subscriptions/listen")[0].body["params"]["notifications"]
-        assert asked == {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}
+        filters = app.of("subscriptions/listen")[0].body["params"]["notifications"]
+        assert filters == {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}
 
 
 @pytest.mark.parametrize("has_sessions", [False, True])
@@ -248,12 +250,12 @@ async def test_a_log_level_is_set_once_in_a_session(crm: Crm) -> None:
     """The modern era says it with each request instead."""
     app, connect = crm
     app.has_sessions("s1")
-    app.answers |= {"tools/call": result(DONE), "logging/setLevel": result({})}
+    app.answers |= {"tools/call": result(DONE_RESULT), "logging/setLevel": result({})}
     connection = connect()
     for level in ("debug", "debug", "error"):
         await result_of(connection, log_level=level)
 
-    levels = [one.body["params"]["level"] for one in app.of("logging/setLevel")]
+    levels = [request.body["params"]["level"] for request in app.of("logging/setLevel")]
     assert levels == ["debug", "error"]
 
 
@@ -263,15 +265,15 @@ async def test_idle_connections_are_kept_within_a_limit(
     """The session of the one that was not used for longest ends; forgetting ends all of them."""
     app, url = scripted
     app.has_sessions("s1", "s2", "s3")
-    app.answers["tools/call"] = result(DONE)
-    process = ConnectingProcess(url.split("/")[2], kept=2)
+    app.answers["tools/call"] = result(DONE_RESULT)
+    process = ConnectingProcess(url.split("/")[2], kept_connections=2)
     for person in ("a", "b", "a", "c"):
         await result_of(process.http(url, (person,)))
     await until(lambda: app.of("DELETE"))
     assert app.of("DELETE")[0].headers["mcp-session-id"] == "s2"
 
     await process.connections.forget(url)
-    ended = {one.headers["mcp-session-id"] for one in app.of("DELETE")}
+    ended = {request.headers["mcp-session-id"] for request in app.of("DELETE")}
     assert ended == {"s1", "s2", "s3"}
     await process.aclose()
 
@@ -294,7 +296,7 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
 
     async def call(posted: Posted, send: Send) -> None:
         await until(lambda: len(app.of("response")) == 2)
-        await result(DONE)(posted, send)
+        await result(DONE_RESULT)(posted, send)
 
     app.answers |= {"GET": stream, "tools/call": call}
     connection = connect()
@@ -306,8 +308,8 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
         other = asyncio.create_task(result_of(connection, capabilities={"elicitation": {}}))
         await until(lambda: len(app.of("tools/call")) == 2)
         await exchange.respond(1, {"result": {"action": "accept"}})
-        assert await anext(messages) == UpstreamResult(DONE)
-        assert await other == DONE
-    replies = {one.body["id"]: one.body for one in app.of("response")}
+        assert await anext(messages) == UpstreamResult(DONE_RESULT)
+        assert await other == DONE_RESULT
+    replies = {request.body["id"]: request.body for request in app.of("response")}
     assert replies[1]["result"] == {"action": "accept"}
     assert replies[2]["error"]["code"] == -32601

@@ -21,7 +21,7 @@ from gatepost.upstreams.transport.incoming import (
 )
 
 encode = msgspec.json.encode
-VALUES = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
     max_leaves=10,
@@ -39,7 +39,7 @@ def test_bytes_are_a_message_or_are_refused(data: bytes) -> None:
     assert messages
 
 
-@given(st.dictionaries(MEMBERS, VALUES) | VALUES, st.booleans())
+@given(st.dictionaries(MEMBERS, JSON_VALUES) | JSON_VALUES, st.booleans())
 def test_values_are_a_message_or_are_refused(value: Any, versioned: bool) -> None:
     """What is read has the types that it claims."""
     if versioned and isinstance(value, dict):
@@ -58,7 +58,7 @@ def test_values_are_a_message_or_are_refused(value: Any, versioned: bool) -> Non
 
 def test_messages_are_read() -> None:
     """One of each kind."""
-    given: list[tuple[dict[str, Any], Any]] = [
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({"id": 1, "result": {"a": 1}}, UpstreamResponse(1, UpstreamResult({"a": 1}))),
         ({"id": "1", "error": {"code": -1, "message": "m", "data": [2]}},
          UpstreamResponse("1", UpstreamError(-1, "m", [2]))),
@@ -66,11 +66,11 @@ def test_messages_are_read() -> None:
         ({"id": 0, "method": "ping"}, UpstreamRequest(0, "ping", {})),
         ({"method": "n", "params": {"b": 2}}, UpstreamNotification("n", {"b": 2})),
     ]  # fmt: skip
-    for value, message in given:
+    for value, message in cases:
         assert read_messages(encode({"jsonrpc": "2.0", **value})) == [message]
 
 
-REFUSED: dict[str, tuple[bytes, str]] = {
+REFUSED_MESSAGES: dict[str, tuple[bytes, str]] = {
     "not JSON": (b"{", "not JSON"),
     "not UTF-8": (b'{"jsonrpc":"2.0","method":"\xff"}', "not JSON"),
     "another version": (b'{"jsonrpc":"1.0","method":"m"}', "not JSON-RPC"),
@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize(("data", "reason"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("data", "reason"), REFUSED_MESSAGES.values(), ids=REFUSED_MESSAGES)
 def test_what_is_no_message_is_refused_with_its_reason(data: bytes, reason: str) -> None:
     """The reason quotes nothing of it."""
     with pytest.raises(InvalidMessage, match=reason):

@@ -63,10 +63,10 @@ def test_a_server_without_a_common_revision_is_incompatible() -> None:
 @given(st.dictionaries(st.text(max_size=20), st.none() | st.integers() | st.text()))
 def test_a_description_has_the_right_types(value: dict[str, Any]) -> None:
     """This holds for anything that a server says about itself."""
-    found = era.of_discovery(UpstreamResult({**value, "supportedVersions": ["2026-07-28"]}))
+    description = era.of_discovery(UpstreamResult({**value, "supportedVersions": ["2026-07-28"]}))
 
-    assert isinstance(found, ServerDescription)
-    assert msgspec.convert(msgspec.to_builtins(found), ServerDescription) == found
+    assert isinstance(description, ServerDescription)
+    assert msgspec.convert(msgspec.to_builtins(description), ServerDescription) == description
 
 
 def test_a_handshake_falls_back_to_a_revision_that_the_server_names() -> None:
@@ -98,11 +98,11 @@ def test_a_modern_request_says_everything_itself() -> None:
         request_state="s",
         header_arguments={"Region": "Zürich"},
     )
-    given = {
+    call_params = {
         "name": "act",
         "_meta": {"progressToken": 9, "io.modelcontextprotocol/protocolVersion": "x", "own": 1},
     }
-    request = PreparedRequest(7, "tools/call", given, options, "modern", "2026-07-28")
+    request = PreparedRequest(7, "tools/call", call_params, options, "modern", "2026-07-28")
     body = msgspec.json.decode(request.body())
 
     assert body["id"] == 7
@@ -138,10 +138,10 @@ def test_a_reader_passes_on_what_belongs_to_its_request() -> None:
     ask = UpstreamRequest("a", "elicitation/create", {})
     change = UpstreamNotification("notifications/tools/list_changed", {})
     progress = UpstreamNotification("notifications/progress", {"progressToken": 5, "progress": 1})
-    told = {"progressToken": "theirs", "progress": 1}
+    fields = {"progressToken": "theirs", "progress": 1}
     done = UpstreamResult({})
 
-    assert reader.judge(progress) == Deliver(UpstreamNotification(progress.method, told))
+    assert reader.judge(progress) == Deliver(UpstreamNotification(progress.method, fields))
     assert reader.judge(UpstreamNotification(progress.method, {"progressToken": 6})) == "ignored"
     assert reader.judge(UpstreamResponse(6, done)) == "ignored"
     assert reader.judge(UpstreamRequest(1, "ping", {})) == AnswerItself(1, {"result": {}})

@@ -89,17 +89,17 @@ def servers() -> Iterator[dict[str, str]]:
     }
     running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
     try:
-        yield {name: f"{one.url}/mcp" for name, one in running.items()}
+        yield {name: f"{server_process.url}/mcp" for name, server_process in running.items()}
     finally:
-        for one in running.values():
-            one.stop()
+        for server_process in running.values():
+            server_process.stop()
 
 
 @pytest.fixture
 async def process(servers: dict[str, str]) -> AsyncIterator[ConnectingProcess]:
-    made = ConnectingProcess(*(url.split("/")[2] for url in servers.values()))
-    yield made
-    await made.aclose()
+    connecting = ConnectingProcess(*(url.split("/")[2] for url in servers.values()))
+    yield connecting
+    await connecting.aclose()
 
 
 def connected(
@@ -121,11 +121,11 @@ async def test_a_server_is_found_to_be_modern(
     process: ConnectingProcess, servers: dict[str, str], name: str
 ) -> None:
     """Both libraries speak the newest revision."""
-    found = await process.http(servers[name]).describe()
+    description = await process.http(servers[name]).describe()
 
-    assert (found.era, found.revision) == ("modern", "2026-07-28")
-    assert "tools" in found.capabilities
-    assert found.instructions.startswith("Ask for")
+    assert (description.era, description.revision) == ("modern", "2026-07-28")
+    assert "tools" in description.capabilities
+    assert description.instructions.startswith("Ask for")
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -140,9 +140,9 @@ async def test_a_call_has_progress_and_a_result(
         connection, params={"name": "count", "arguments": {"upto": 3}}, progress_token="mine"
     )
 
-    assert {one.params["progressToken"] for one in messages[:-1] if is_notification(one)} == {
-        "mine"
-    }
+    assert {
+        message.params["progressToken"] for message in messages[:-1] if is_notification(message)
+    } == {"mine"}
     assert len(messages) == 4
     assert isinstance(messages[-1], UpstreamResult)
     assert messages[-1].value["structuredContent"] == {"result": 3}

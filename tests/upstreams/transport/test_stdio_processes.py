@@ -46,15 +46,15 @@ def doing(*behaviour: str, **more: Any) -> StdioProgram:
 
 @pytest.fixture
 async def process() -> AsyncIterator[ConnectingProcess]:
-    made = ConnectingProcess()
-    yield made
-    await made.aclose()
+    connecting = ConnectingProcess()
+    yield connecting
+    await connecting.aclose()
 
 
-async def said(connection: UpstreamConnection, name: str, **arguments: Any) -> Any:
+async def tool_answer(connection: UpstreamConnection, name: str, **arguments: Any) -> Any:
     """What a tool of the program says."""
-    given = {"name": name, "arguments": arguments}
-    return json.loads((await result_of(connection, params=given))["content"][0]["text"])
+    call_params = {"name": name, "arguments": arguments}
+    return json.loads((await result_of(connection, params=call_params))["content"][0]["text"])
 
 
 def is_alive(pid: int) -> bool:
@@ -67,24 +67,24 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize("behaviour", ["modern", "session", "dies early"])
 async def test_the_era_is_found_out_over_pipes(process: ConnectingProcess, behaviour: str) -> None:
     """This works for a program that exits on a request before the handshake, too."""
-    found = await process.stdio(doing(behaviour)).describe()
+    description = await process.stdio(doing(behaviour)).describe()
 
-    assert found.era == ("modern" if behaviour == "modern" else "session")
+    assert description.era == ("modern" if behaviour == "modern" else "session")
 
 
 async def test_it_starts_at_first_use_and_ends_when_idle(process: ConnectingProcess) -> None:
     """The next use starts another one, at once."""
     connection = process.stdio(doing(idle_s=0.2))
-    first = await said(connection, "pid")
+    first = await tool_answer(connection, "pid")
     await until(lambda: not is_alive(first))
 
-    assert await said(connection, "pid") != first
+    assert await tool_answer(connection, "pid") != first
 
 
 async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
     """Children that ignore the signal or have left the process group end, too."""
     connection = process.stdio(doing("ignores SIGTERM"))
-    pids = [await said(connection, "pid"), *(await said(connection, "children"))]
+    pids = [await tool_answer(connection, "pid"), *(await tool_answer(connection, "children"))]
     assert all(map(is_alive, pids))
     await process.connections.forget("s")
 
@@ -96,12 +96,12 @@ async def test_a_crash_fails_all_requests_and_the_next_use_starts_it_anew(
 ) -> None:
     """The outcome of those that ran is unknown; they are not sent again."""
     connection = process.stdio(doing())
-    first = await said(connection, "pid")
+    first = await tool_answer(connection, "pid")
     silent = asyncio.create_task(failure_of_call(connection, "silence"))
     crash = await failure_of_call(connection, "crash")
 
     assert (crash.reason, (await silent).reason) == ("outcome_unknown", "outcome_unknown")
-    assert await said(connection, "pid") != first
+    assert await tool_answer(connection, "pid") != first
 
 
 async def failure_of_call(connection: UpstreamConnection, name: str) -> ConnectionFailure:
@@ -125,8 +125,8 @@ async def test_a_program_that_ends_again_and_again_is_started_after_growing_paus
 async def test_requests_share_the_pipe(process: ConnectingProcess) -> None:
     """Answers come in any order; a slow one holds nothing up."""
     connection = process.stdio(doing())
-    slow = asyncio.create_task(said(connection, "slow"))
-    others = await asyncio.gather(*(said(connection, f"n{number}") for number in range(20)))
+    slow = asyncio.create_task(tool_answer(connection, "slow"))
+    others = await asyncio.gather(*(tool_answer(connection, f"n{number}") for number in range(20)))
 
     assert others == [f"n{number}" for number in range(20)]
     assert not slow.done()
@@ -137,9 +137,9 @@ async def test_each_tenant_or_each_person_has_a_process(process: ConnectingProce
     """The setting `per` decides which."""
     shared, own = doing(per="tenant"), doing(per="person")
     people = [("alice",), ("bob",), ("alice",)]
-    together = [await said(process.stdio(shared, one), "pid") for one in people]
-    apart = [await said(process.stdio(own, one, id="own"), "pid") for one in people]
-    other = await said(process.stdio(shared, id="t", tenant="globex"), "pid")
+    together = [await tool_answer(process.stdio(shared, person), "pid") for person in people]
+    apart = [await tool_answer(process.stdio(own, person, id="own"), "pid") for person in people]
+    other = await tool_answer(process.stdio(shared, id="t", tenant="globex"), "pid")
 
     assert len(set(together)) == 1
     assert apart[0] == apart[2] != apart[1]
@@ -152,11 +152,11 @@ async def test_it_gets_the_environment_that_is_configured_and_no_other(
     """Secrets of its own tenant by name; nothing of the server's own environment."""
     monkeypatch.setenv("GATEPOST_KEYS__RING", "hidden")
     program = doing(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
-    found = await said(process.stdio(program), "environment")
-    assert (found["TOKEN"], found["MODE"]) == (SECRET, "plain")
-    assert "hidden" not in str(found)
+    environment_seen = await tool_answer(process.stdio(program), "environment")
+    assert (environment_seen["TOKEN"], environment_seen["MODE"]) == (SECRET, "plain")
+    assert "hidden" not in str(environment_seen)
     usual = {"HOME", "LANG", "MODE", "PATH", "TMPDIR", "TOKEN"}
-    assert found.keys() - {"LC_CTYPE"} == usual
+    assert environment_seen.keys() - {"LC_CTYPE"} == usual
 
     failure = await failure_of(process.stdio(program, id="t", tenant="globex"))
     assert (failure.reason, "GITHUB" in failure.message) == ("denied", True)
@@ -166,8 +166,8 @@ async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -
     """Neither TCP nor UDP leaves the sandbox, under any user."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         env = {"PORT": str(listening.getsockname()[1])}
-        closed = await said(process.stdio(doing(env=env)), "reach")
-        opened = await said(process.stdio(doing(env=env, network=True), id="open"), "reach")
+        closed = await tool_answer(process.stdio(doing(env=env)), "reach")
+        opened = await tool_answer(process.stdio(doing(env=env, network=True), id="open"), "reach")
 
     assert closed == ["PermissionError", "PermissionError"]
     assert opened == ["done", "done"]
@@ -183,10 +183,10 @@ async def test_it_reads_and_runs_only_what_it_may(
     connection = process.stdio(doing())
     other = process.stdio(readable(doing(), tmp_path), id="other")
 
-    assert await said(connection, "read", path=str(tmp_path / "secret")) == "PermissionError"
-    assert await said(connection, "read", path="/etc/shadow") == "PermissionError"
-    assert await said(other, "read", path=str(tmp_path / "secret")) == "done"
-    assert await said(other, "run", argv=[str(tmp_path / "tool")]) == "PermissionError"
+    assert await tool_answer(connection, "read", path=str(tmp_path / "secret")) == "PermissionError"
+    assert await tool_answer(connection, "read", path="/etc/shadow") == "PermissionError"
+    assert await tool_answer(other, "read", path=str(tmp_path / "secret")) == "done"
+    assert await tool_answer(other, "run", argv=[str(tmp_path / "tool")]) == "PermissionError"
 
 
 def readable(program: StdioProgram, folder: Path) -> StdioProgram:
@@ -199,19 +199,19 @@ async def test_its_memory_is_bounded(process: ConnectingProcess) -> None:
     """It sees a failed allocation; the machine does not."""
     connection = process.stdio(doing(memory_bytes=200_000_000))
 
-    assert await said(connection, "memory") == "MemoryError"
+    assert await tool_answer(connection, "memory") == "MemoryError"
 
 
 async def test_stray_output_is_skipped(process: ConnectingProcess) -> None:
     """Lines that are no JSON are skipped, too; a message beyond the limit fails its request."""
     connection = process.stdio(doing())
 
-    assert await said(connection, "print") == "printed"
+    assert await tool_answer(connection, "print") == "printed"
     large = {"name": "large", "arguments": {}}
     with pytest.raises(ConnectionFailure) as failed:
         await messages_of(connection, params=large, max_bytes=1_000_000)
     assert failed.value.reason == "invalid"
-    assert await said(connection, "echo") == "echo"
+    assert await tool_answer(connection, "echo") == "echo"
 
 
 async def test_a_client_request_belongs_to_the_only_request_or_to_none(
@@ -232,8 +232,8 @@ async def test_a_client_request_belongs_to_the_only_request_or_to_none(
     silent = asyncio.create_task(
         messages_of(connection, params={"name": "silence", "arguments": {}})
     )
-    await said(connection, "echo")
-    assert (await said(connection, "ask"))["code"] == -32601
+    await tool_answer(connection, "echo")
+    assert (await tool_answer(connection, "ask"))["code"] == -32601
     silent.cancel()
     await asyncio.wait([silent])
 
@@ -242,7 +242,7 @@ async def test_changes_are_followed_while_it_runs(process: ConnectingProcess) ->
     """Its end is the end of them."""
     connection = process.stdio(doing())
     async with connection.notifications() as changes:
-        await said(connection, "change")
+        await tool_answer(connection, "change")
         assert (await anext(changes)).method == "notifications/tools/list_changed"
         await failure_of_call(connection, "crash")
         with pytest.raises(ConnectionFailure):
@@ -253,7 +253,7 @@ async def test_standard_error_is_logged_without_secrets(process: ConnectingProce
     """The event is `upstream_stderr`; this program writes there when a request is cancelled."""
     connection = process.stdio(doing())
     with capture_logs() as logs:
-        await said(connection, "log", line=f"token {SECRET}")
+        await tool_answer(connection, "log", line=f"token {SECRET}")
         async with connection.exchange(
             "tools/call", {"name": "silence", "arguments": {}}
         ) as exchange:
@@ -262,8 +262,8 @@ async def test_standard_error_is_logged_without_secrets(process: ConnectingProce
             await exchange.cancel("nobody waits")
             await asyncio.wait([waiting])
             waiting.exception()
-        await until(lambda: any("cancelled" in str(one.get("line")) for one in logs))
-    lines = [one["line"] for one in logs if one["event"] == "upstream_stderr"]
+        await until(lambda: any("cancelled" in str(event.get("line")) for event in logs))
+    lines = [event["line"] for event in logs if event["event"] == "upstream_stderr"]
 
     assert "token [secret]" in lines
 
@@ -277,10 +277,10 @@ def test_the_log_of_standard_error_is_bounded() -> None:
         now[0] = 11.0
         logged.take(b"again\n")
 
-    lines = [one["line"] for one in logs if one["event"] == "upstream_stderr"]
+    lines = [event["line"] for event in logs if event["event"] == "upstream_stderr"]
     assert len(lines) == LINES_PER_PERIOD + 1
     assert {len(line) for line in lines} == {1_000, 5}
-    (dropped,) = [one for one in logs if one["event"] == "upstream_stderr_dropped"]
+    (dropped,) = [event for event in logs if event["event"] == "upstream_stderr_dropped"]
     assert dropped["lines"] == 11
 
 

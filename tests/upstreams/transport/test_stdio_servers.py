@@ -19,33 +19,37 @@ from tests.upstreams.transport.test_http_requests import ConnectingProcess, mess
 
 def packaged(name: str, *args: str, **more: Any) -> StdioProgram:
     """A server of the MCP project from npm."""
-    place = install() / "@modelcontextprotocol" / name / "dist" / "index.js"
+    script = install() / "@modelcontextprotocol" / name / "dist" / "index.js"
     return StdioProgram(
-        command=str(NODE), args=(str(place), *args), reads=(str(FOLDER), *more.pop("reads", ())),
+        command=str(NODE), args=(str(script), *args), reads=(str(FOLDER), *more.pop("reads", ())),
         **more,
     )  # fmt: skip
 
 
 @pytest.fixture
 async def process() -> AsyncIterator[ConnectingProcess]:
-    made = ConnectingProcess()
-    yield made
-    await made.aclose()
+    connecting = ConnectingProcess()
+    yield connecting
+    await connecting.aclose()
 
 
 async def test_everything_works_over_its_pipes(process: ConnectingProcess) -> None:
     """Progress, a question, a picture, a resource and a completion."""
     connection = process.stdio(packaged("server-everything", "stdio"))
-    found = await connection.describe()
-    assert (found.era, found.revision) == ("session", "2025-11-25")
+    description = await connection.describe()
+    assert (description.era, description.revision) == ("session", "2025-11-25")
 
     slow = {"name": "trigger-long-running-operation", "arguments": {"duration": 0.2, "steps": 2}}
     *progress, done = await messages_of(connection, params=slow, progress_token="mine")
-    tokens = [one.params["progressToken"] for one in progress if is_notification(one)]
+    tokens = [
+        progress_message.params["progressToken"]
+        for progress_message in progress
+        if is_notification(progress_message)
+    ]
     assert tokens == ["mine", "mine"]
     assert isinstance(done, UpstreamResult)
     picture = await result_of(connection, params={"name": "get-tiny-image", "arguments": {}})
-    assert "image" in {one["type"] for one in picture["content"]}
+    assert "image" in {block["type"] for block in picture["content"]}
     read = await result_of(connection, "resources/list", {})
     assert read["resources"]
 

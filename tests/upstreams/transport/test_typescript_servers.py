@@ -13,8 +13,8 @@ from tests.support.programs import NODE, command, environment, install
 from tests.upstreams.transport.test_http_requests import ConnectingProcess, failure_of, result_of
 
 STARTS_WITHIN_S = 60
-ACT = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "act"}}
-ACCEPTS = {"accept": "application/json, text/event-stream"}
+ACT_REQUEST = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "act"}}
+ACCEPT_HEADER = {"accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,9 @@ def servers() -> Iterator[str]:
 
 @pytest.fixture
 async def process(servers: str) -> AsyncIterator[ConnectingProcess]:
-    made = ConnectingProcess(servers.removeprefix("http://"))
-    yield made
-    await made.aclose()
+    connecting = ConnectingProcess(servers.removeprefix("http://"))
+    yield connecting
+    await connecting.aclose()
 
 
 @pytest.mark.parametrize("sdk", ["v1", "v2"])
@@ -53,8 +53,8 @@ async def test_a_server_that_has_forgotten_its_sessions_gets_a_new_one(
 async def test_a_server_made_after_the_examples_gets_a_new_session() -> None:
     """It answers 400 instead of 404."""
     port = free_port()
-    place = install() / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
-    program = [str(NODE), str(place), "streamableHttp"]
+    script_path = install() / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    program = [str(NODE), str(script_path), "streamableHttp"]
     process = ConnectingProcess(f"127.0.0.1:{port}")
     connection = process.http(f"http://127.0.0.1:{port}/mcp")
     echo = {"name": "echo", "arguments": {"message": "hello"}}
@@ -75,8 +75,8 @@ async def test_a_server_made_after_the_examples_gets_a_new_session() -> None:
 @pytest.mark.parametrize("sdk", ["v1", "v2"])
 def test_a_revision_that_the_sdk_does_not_speak_is_refused_unrun(servers: str, sdk: str) -> None:
     """The code is that of other errors, so the text decides."""
-    headers = ACCEPTS | {"mcp-protocol-version": "2099-01-01"}
-    reply = httpx2.post(f"{servers}/{sdk}/stateless", json=ACT, headers=headers)
+    headers = ACCEPT_HEADER | {"mcp-protocol-version": "2099-01-01"}
+    reply = httpx2.post(f"{servers}/{sdk}/stateless", json=ACT_REQUEST, headers=headers)
     error = reply.json()["error"]
     refusal = UpstreamError(error["code"], error["message"])
 
@@ -84,7 +84,7 @@ def test_a_revision_that_the_sdk_does_not_speak_is_refused_unrun(servers: str, s
     assert not refuses_session(reply.status_code, refusal)
 
 
-LOST = [
+LOST_SESSION_ERRORS = [
     (-32000, "Bad Request: Server not initialized"),
     (-32000, "Bad Request: No valid session ID provided."),
     (-32600, "Bad Request: No valid session ID provided"),
@@ -96,13 +96,13 @@ LOST = [
 ]
 
 
-@each(("code", "message"), LOST)
+@each(("code", "message"), LOST_SESSION_ERRORS)
 def test_a_lost_session_is_recognized(code: int, message: str) -> None:
     """In the words of the SDKs and of servers made after their examples."""
     assert refuses_session(400, UpstreamError(code, message))
 
 
-OTHERS = [
+OTHER_ERRORS = [
     (400, -32000, "Conflict: Only one SSE stream is allowed per session"),
     (400, -32000, "Bad Request: Mcp-Session-Id header is required"),
     (400, -32000, "The session of the user has no budget left"),
@@ -114,7 +114,7 @@ OTHERS = [
 ]
 
 
-@each(("status", "code", "message"), OTHERS)
+@each(("status", "code", "message"), OTHER_ERRORS)
 def test_other_errors_end_no_session(status: int, code: int, message: str) -> None:
     """A tool's own error may have such words: it is the call's answer, and the session stays."""
     refusal = UpstreamError(code, message)
