@@ -150,8 +150,8 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
 
 def test_replays_count(idp: Idp, url: str) -> None:
     """Each is a record, though its tool does not run again and no other limit counts it."""
-    with server(idp, url, audit_bytes_per_day=MAX_BYTES) as answer:
-        agent = RestClient(answer, answer.token(org_id="acme"))
+    with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
+        agent = RestClient(running, running.token(org_id="acme"))
         heard = [
             agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MAX_BYTES // 1000)
         ]
