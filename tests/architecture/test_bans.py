@@ -28,8 +28,8 @@ PRIVATE_KEY = re.compile(
 )
 
 
-def test_only_one_file_touches_the_jwt_library() -> None:
-    """A second place that decodes tokens is a second place that can forget to check them."""
+def test_only_the_signature_module_imports_the_jwt_library() -> None:
+    """A second module that decodes tokens could forget to check them."""
     others = [path for path in source_files() if module_name(path) not in JWT_LIBRARY]
 
     def rule(path: Path) -> list[tuple[str, int]]:
@@ -40,8 +40,8 @@ def test_only_one_file_touches_the_jwt_library() -> None:
     assert wrong(others, rule) == []
 
 
-def test_nothing_blocks_the_loop() -> None:
-    """No blocking sleep, and no HTTP client that waits, outside the exporters' threads."""
+def test_blocking_modules_are_imported_only_by_the_exporters() -> None:
+    """Blocking sleep and blocking HTTP clients are allowed in the exporters' threads only."""
     others = [path for path in source_files() if module_name(path) not in EXPORTERS]
 
     def rule(path: Path) -> list[tuple[str, int]]:
@@ -50,8 +50,8 @@ def test_nothing_blocks_the_loop() -> None:
     assert wrong(others, rule) == []
 
 
-def test_nothing_uses_naive_time_or_runs_what_it_was_given() -> None:
-    """No blocking sleep by its full name, no utcnow, no eval, no pickle, no shell."""
+def test_eval_exec_pickle_shell_sleep_and_utcnow_are_never_called() -> None:
+    """The source calls no function of the list `BANNED`, by its full name."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
         return [(call.name, call.line) for call in contents(path).calls if call.name in BANNED]
@@ -59,8 +59,8 @@ def test_nothing_uses_naive_time_or_runs_what_it_was_given() -> None:
     assert wrong(source_files(), rule) == []
 
 
-def test_broad_excepts_stand_in_three_places_only() -> None:
-    """The edge's last resort, the runner and the thread around an author's code; no other."""
+def test_broad_excepts_are_allowed_in_three_modules_only() -> None:
+    """Only the edge, the runner and the thread around an author's code catch `Exception`."""
     others = [path for path in source_files() if module_name(path) not in LAST_RESORTS]
 
     def rule(path: Path) -> list[tuple[str, int]]:
@@ -69,8 +69,8 @@ def test_broad_excepts_stand_in_three_places_only() -> None:
     assert wrong(others, rule) == []
 
 
-def test_no_event_takes_a_word_of_logging_itself() -> None:
-    """`logging` raises KeyError for an event with a `name` of its own, when it is logged."""
+def test_log_fields_do_not_use_attribute_names_of_log_records() -> None:
+    """`logging` raises KeyError for a log event whose extra field is called `name`."""
     taken = {*vars(logging.makeLogRecord({})), "message", "asctime"}
     events = [
         word for path in source_files() for call in contents(path).calls for word in call.extra
@@ -84,9 +84,9 @@ def test_no_event_takes_a_word_of_logging_itself() -> None:
     assert wrong(source_files(), rule) == []
 
 
-def test_a_log_event_has_a_name() -> None:
+def test_log_events_have_names_instead_of_sentences() -> None:
     """
-    Operators search for `reload_refused`, not for a sentence; what happened is in its fields.
+    Operators search the log for `reload_refused` and not for a sentence.
 
     `gatepost_authz` writes sentences, because the formatter of another program shows no fields.
     """
@@ -103,7 +103,7 @@ def test_a_log_event_has_a_name() -> None:
 
 
 def test_no_tracked_file_holds_a_private_key() -> None:
-    """A development key that is tracked is a production key somewhere a year later."""
+    """A tracked development key becomes a production key in some installation."""
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
     ).stdout.split(b"\0")
@@ -128,7 +128,7 @@ SEPARATE_LOCK_FILES = (
 
 
 def test_locks_carry_hashes_and_no_index_address() -> None:
-    """A lock that names a registry installs from there on a machine that cannot reach it."""
+    """A lock file with a registry URL breaks on machines that cannot reach that registry."""
     for name in ("requirements.lock", "requirements-dev.lock", *SEPARATE_LOCK_FILES):
         text = (ROOT / name).read_text(encoding="utf-8")
         pins = re.findall(r"^[\w.-]+==", text, re.MULTILINE)

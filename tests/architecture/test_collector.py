@@ -42,8 +42,8 @@ def holds_no_ring(kind: Any) -> bool:
     return False
 
 
-def test_what_the_collector_does_not_see_can_hold_no_ring() -> None:
-    """One reference to a client, an exception or a function is enough to keep a call for good."""
+def test_structs_without_gc_cannot_be_part_of_a_reference_cycle() -> None:
+    """One reference to a client, an exception or a function could keep a call alive forever."""
     classes = [*unseen()]
     rings = [
         f"{class_.__module__}.{class_.__name__}.{name}"

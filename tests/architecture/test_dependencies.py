@@ -41,13 +41,13 @@ def closure() -> set[str]:
     return names
 
 
-def test_the_core_stays_small() -> None:
-    """Each package brings bugs and keys of other people; the limit is forty."""
+def test_the_core_needs_at_most_forty_packages() -> None:
+    """Each package adds bugs and signing keys of other people."""
     assert len(closure()) <= MAX_PACKAGES, sorted(closure())
 
 
-def test_the_lock_holds_exactly_what_the_core_needs_and_can_build_it() -> None:
-    """Nothing is installed that is not locked."""
+def test_the_lock_file_contains_every_package_that_the_core_needs() -> None:
+    """An installation gets no package without a locked version."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     locked = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
 
@@ -55,7 +55,7 @@ def test_the_lock_holds_exactly_what_the_core_needs_and_can_build_it() -> None:
 
 
 def test_every_declared_dependency_is_used() -> None:
-    """A dependency that nothing imports is only risk."""
+    """An unused dependency is only a risk."""
     imported = {name.split(".")[0] for path in source_files() for name, _ in contents(path).imports}
     unused = {
         requirement.name

@@ -62,8 +62,8 @@ def is_ours(name: str) -> bool:
     return name.split(".")[0] in SOURCE_ROOTS
 
 
-def test_imports_point_one_way() -> None:
-    """A module imports only what the table grants its package."""
+def test_modules_import_only_packages_that_the_table_allows() -> None:
+    """The table in docs/architecture.md lists what each package may import."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
         granted = ALLOWED_IMPORTS.get(package_of(module_name(path)), [])
@@ -72,8 +72,8 @@ def test_imports_point_one_way() -> None:
     assert wrong(source_files(), rule) == []
 
 
-def test_the_table_names_each_package_once_and_what_it_uses() -> None:
-    """A row for a package that is gone, or a grant that nothing uses, would permit too much."""
+def test_the_table_lists_each_package_with_exactly_its_imports() -> None:
+    """A row for a removed package, or an unused permission, would permit too much."""
     used: dict[str, set[str]] = {package_of(module_name(path)): set() for path in source_files()}
     for path in source_files():
         used[package_of(module_name(path))].update(name for name, _ in imports(path))
@@ -81,8 +81,8 @@ def test_the_table_names_each_package_once_and_what_it_uses() -> None:
     assert {package: set(allowed) for package, allowed in ALLOWED_IMPORTS.items()} == used
 
 
-def test_a_package_imports_only_what_stands_above_it() -> None:
-    """With the rows in such an order, no packages import each other, however long the way."""
+def test_packages_import_only_packages_of_earlier_rows() -> None:
+    """If every package imports earlier rows only, there is no import cycle."""
     rows = list(ALLOWED_IMPORTS)
     below = {
         (package, other)
@@ -106,8 +106,8 @@ def test_the_core_knows_no_pack() -> None:
     assert knowing == []
 
 
-def test_packs_import_what_a_third_party_pack_may_import() -> None:
-    """Public names alone: what a built-in pack needs, the public API has."""
+def test_built_in_packs_import_public_names_only() -> None:
+    """The public API has everything that a built-in pack needs."""
     files = [path for path in source_files() if module_name(path).startswith("gatepost_packs")]
 
     def rule(path: Path) -> list[tuple[str, int]]:
@@ -128,8 +128,8 @@ def is_public(name: str) -> bool:
     return module in PUBLIC_MODULES and attribute in import_module(module).__all__
 
 
-def test_few_modules_lie_flat() -> None:
-    """A module beside the packages has no subject that a reader could look under."""
+def test_only_listed_modules_are_outside_of_packages() -> None:
+    """Each module belongs to a package that names its subject."""
     flat = {path.stem for path in (SOURCE_ROOTS["gatepost"] / "gatepost").glob("*.py")}
 
     assert flat == {"__init__", "__main__", "app", "background", "permissions", "serve"}

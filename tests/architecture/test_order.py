@@ -6,15 +6,15 @@ from tests.architecture.source import ROOT
 from tests.conftest import LONGEST, SLOW_FILES, may_have_slow_tests
 
 
-def test_the_files_that_take_longest_are_there() -> None:
-    """A renamed file would begin at any time, and the other processes would wait for it."""
+def test_every_file_in_the_list_of_longest_files_exists() -> None:
+    """A renamed file would start late, and the other processes would wait for it."""
     missing = [name for name in LONGEST.split() if not (ROOT / "tests" / name).is_file()]
 
     assert missing == []
 
 
-def test_no_file_with_slow_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
-    """`--slow` does not import a file whose text says that it has none; that must be true."""
+def test_the_slow_option_collects_every_file_with_slow_tests(pytestconfig: pytest.Config) -> None:
+    """`--slow` skips files whose text has no slow mark; no skipped file may have slow tests."""
     files = pytestconfig.stash[SLOW_FILES]
 
     assert [file for file in files if not may_have_slow_tests(file)] == []

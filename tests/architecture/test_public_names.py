@@ -18,7 +18,7 @@ PACKAGES = (
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
+def test_packages_export_exactly_the_names_in_all(name: str) -> None:
     """Users depend on every name that they can import."""
     package = import_module(name)
     # What is loaded when it is asked for is there from then on.
@@ -30,8 +30,8 @@ def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_every_public_class_and_function_says_what_it_is_for(name: str) -> None:
-    """The docstring of a name gives shapes, units and errors."""
+def test_every_public_class_and_function_has_a_docstring(name: str) -> None:
+    """Users read shapes, units and errors in the docstring."""
     package = import_module(name)
     offered = {attribute: getattr(package, attribute) for attribute in package.__all__}
     silent = [
@@ -43,8 +43,8 @@ def test_every_public_class_and_function_says_what_it_is_for(name: str) -> None:
     assert silent == []
 
 
-def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
-    """Without the marker, checkers of an installation take all its names for untyped."""
+def test_every_package_has_a_py_typed_marker() -> None:
+    """Without the marker, type checkers treat every name of the package as untyped."""
     folders = [path.parent for path in ROOT.glob("*/gatepost*/__init__.py")]
 
     assert len(folders) == 4

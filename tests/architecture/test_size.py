@@ -10,8 +10,8 @@ TEST_HELPERS = 40
 """Modules of the tests that are no test file and no `__init__.py`."""
 
 
-def test_a_file_stays_within_a_sitting() -> None:
-    """400 lines is what a reader holds; past that, the file has two subjects."""
+def test_files_stay_within_the_line_limit() -> None:
+    """A file of more than 400 lines has two subjects."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
         lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -20,7 +20,7 @@ def test_a_file_stays_within_a_sitting() -> None:
     assert wrong([*source_files(), *other_files()], rule) == []
 
 
-def test_a_function_stays_within_a_screen() -> None:
+def test_functions_stay_within_the_line_limit() -> None:
     """A function of more than fifty lines does two things."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
@@ -33,8 +33,8 @@ def test_a_function_stays_within_a_screen() -> None:
     assert wrong([*source_files(), *other_files()], rule) == []
 
 
-def test_helpers_of_tests_stay_few() -> None:
-    """A helper for each folder hides that another folder already has it."""
+def test_helper_modules_of_tests_stay_within_their_limit() -> None:
+    """A helper module in each folder would duplicate what another folder already has."""
     helpers = [
         str(path.relative_to(ROOT))
         for path in other_files()

@@ -198,8 +198,8 @@ def prose(path: Path) -> Iterator[str]:
                 yield token.string
 
 
-def test_no_name_brings_a_metaphor_back() -> None:
-    """An engineer who has never seen the code guesses from a path what is in the file."""
+def test_names_in_code_contain_no_banned_metaphor() -> None:
+    """A path or name says what is in the file, without a metaphor."""
     found = [
         f"{path.relative_to(ROOT)}: {name}: say {SAY_IN_CODE[word]}, not {word}"
         for path in source_files()
@@ -210,7 +210,7 @@ def test_no_name_brings_a_metaphor_back() -> None:
     assert found == []
 
 
-def test_a_constant_says_what_it_is() -> None:
+def test_constants_do_not_have_vague_names() -> None:
     """`MOST` was a number of callers, threads, bytes, characters and processes."""
     found = [
         f"{path.relative_to(ROOT)}: {name}"
@@ -221,7 +221,7 @@ def test_a_constant_says_what_it_is() -> None:
     assert found == []
 
 
-def test_no_name_of_a_test_brings_a_metaphor_back() -> None:
+def test_names_of_tests_contain_no_banned_metaphor() -> None:
     """A test's name states its promise in the words of the code that it tests."""
     found = [
         f"{path.relative_to(ROOT)}: {name}: say {SAY_IN_TESTS[word]}, not {word}"
@@ -233,19 +233,15 @@ def test_no_name_of_a_test_brings_a_metaphor_back() -> None:
     assert found == []
 
 
-def test_a_class_name_stands_once() -> None:
-    """
-    Eight classes called Row had to be told apart by their files, of tests and benchmarks too.
-
-    An underscore is no difference.
-    """
+def test_class_names_are_unique_in_the_project() -> None:
+    """Classes of one name are told apart only by their files; an underscore is no difference."""
     files = [*source_files(), *other_files()]
     count = Counter(name.lstrip("_") for path in files for name in contents(path).classes)
 
     assert [name for name, times in count.items() if times > 1] == []
 
 
-def test_a_type_alias_has_a_name_of_its_own() -> None:
+def test_type_alias_names_are_unique() -> None:
     """An alias reads like a class; `Kind` stood for eight things."""
     classes = {name.lstrip("_") for path in source_files() for name in contents(path).classes}
     aliases = [name.lstrip("_") for path in source_files() for name in contents(path).aliases]
@@ -253,7 +249,7 @@ def test_a_type_alias_has_a_name_of_its_own() -> None:
     assert [name for name in aliases if name in classes or aliases.count(name) > 1] == []
 
 
-def test_a_module_name_has_one_meaning() -> None:
+def test_module_names_are_unique_except_for_listed_roles() -> None:
     """`server` was the HTTP server, a registered server, an issuer and the state of MCP methods."""
     modules = [
         (path, module_name(path).rpartition("."))
@@ -272,15 +268,15 @@ def test_a_module_name_has_one_meaning() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_who_does_what(page: Path) -> None:
-    """Sentences without a named subject have to be read twice."""
+def test_pages_contain_no_vague_subjects(page: Path) -> None:
+    """A sentence without a named subject has to be read twice."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if RIDDLES.search(line)] == []
 
 
-def test_comments_and_texts_name_who_does_what() -> None:
-    """For the same reason; a message must not have to be read twice, either."""
+def test_comments_and_messages_contain_no_vague_subjects() -> None:
+    """The rule for pages also holds for comments and messages in the source."""
     found = [
         f"{path.relative_to(ROOT)}: {text.strip()}"
         for path in source_files()
@@ -293,7 +289,7 @@ def test_comments_and_texts_name_who_does_what() -> None:
 
 
 def test_no_docstring_is_only_a_reference() -> None:
-    """A reader of a class wants to know what it does, not where else that is written."""
+    """A docstring says what a class does and not only where that is written."""
     found = [
         f"{path.relative_to(ROOT)}: {text}"
         for path in source_files()
@@ -307,7 +303,7 @@ def test_no_docstring_is_only_a_reference() -> None:
     assert found == []
 
 
-def test_a_function_says_what_it_does() -> None:
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
     """`Return the name`, not `The name`: a function's docstring begins with an imperative."""
     found = [
         f"{path.relative_to(ROOT)}: {function.name}: {function.docstring}"
@@ -319,7 +315,7 @@ def test_a_function_says_what_it_does() -> None:
     assert found == []
 
 
-def test_docstrings_and_comments_of_tests_name_who_does_what() -> None:
+def test_docstrings_and_comments_of_tests_contain_no_vague_subjects() -> None:
     """The promise of a test is one plain sentence."""
     found = [
         f"{path.relative_to(ROOT)}: {text}"

@@ -9,11 +9,8 @@ from gatepost.policy.limits.admission_queue import AdmissionQueue
 WITHIN_S = 10
 
 
-async def test_who_hangs_up_as_it_has_to_give_way_breaks_nothing() -> None:
-    """
-    The caller who came got an internal error, and the count of those who wait was off by one for
-    ever: each call that ended from then on failed, whosever it was.
-    """
+async def test_a_waiter_that_disconnects_while_it_is_evicted_keeps_the_counts_right() -> None:
+    """The other caller got an internal error, and the count of waiters stayed wrong."""
     queue = AdmissionQueue({})
     queue.most, queue.running, queue.each = 1, 1, 3
     flood = [asyncio.create_task(queue.enter("acme", "flood")) for _ in range(3)]

@@ -155,10 +155,10 @@ ACCEPTED_TOKENS = [
 
 
 @each(("make", "offline"), REFUSED_TOKENS)
-def test_a_confused_algorithm_or_key_never_reaches_a_tool(
+def test_tokens_with_a_confused_algorithm_or_key_are_refused(
     server: AttackedServer, make: Make, offline: bool
 ) -> None:
-    """Whatever the header claims about algorithm and key, only the issuer's own kind opens."""
+    """The server accepts only the issuer's own algorithm and key, whatever the header claims."""
     server.refused(make(server))
 
     if offline:
@@ -167,16 +167,16 @@ def test_a_confused_algorithm_or_key_never_reaches_a_tool(
 
 
 @each(("make", "offline"), ACCEPTED_TOKENS)
-def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
+def test_unusable_keys_in_a_key_set_do_not_affect_the_good_keys(
     server: AttackedServer, make: Make, offline: bool
 ) -> None:
-    """Keys we cannot use are passed over; they never take the whole set with them."""
+    """The server skips keys that it cannot use and keeps the rest of the set."""
     server.accepted(make(server))
 
 
 @pytest.mark.requirement("A05", "A16")
-def test_a_token_signed_with_a_published_secret_is_not_even_tried(server: AttackedServer) -> None:
-    """A symmetric key in a public set is no key: the same bytes under another name do not open."""
+def test_a_token_signed_with_a_published_symmetric_key_is_refused(server: AttackedServer) -> None:
+    """A symmetric key in a public key set never verifies a token."""
     token = compact(
         server.tokens("oct").header(alg="HS256", kid="octet"),
         server.tokens("oct").claims(),

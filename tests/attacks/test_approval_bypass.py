@@ -23,8 +23,8 @@ def bank(stricter: str) -> ApprovalDeployment:
 
 
 @pytest.mark.parametrize("stricter", STRICTER_SETTINGS)
-async def test_an_edit_does_not_go_around_a_stricter_rule(stricter: str) -> None:
-    """A small call that one person may approve was edited into one that takes two, or others."""
+async def test_an_edit_cannot_bypass_a_stricter_rule(stricter: str) -> None:
+    """An approver may not edit a small call into one that needs other or more approvers."""
     replica = bank(stricter).replica()
     request = await replica.asked(what="a", amount=1)
 
@@ -37,8 +37,8 @@ async def test_an_edit_does_not_go_around_a_stricter_rule(stricter: str) -> None
 
 
 @pytest.mark.parametrize("stricter", STRICTER_SETTINGS)
-async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None:
-    """A grant that was given with a small call let every large one pass."""
+async def test_a_grant_cannot_bypass_a_stricter_rule(stricter: str) -> None:
+    """A grant given with a small call does not cover a call that needs a stricter approval."""
     deployment = bank(stricter)
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=1)
@@ -49,8 +49,8 @@ async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None
     assert deployment.effects == {"b": 1}
 
 
-async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
-    """Given with a call that only a treasurer approves; the operator may approve any."""
+async def test_a_grant_covers_calls_that_its_approver_could_approve_alone() -> None:
+    """A treasurer's grant covers large calls; an operator's grant covers any call."""
     replica = bank("other approver").replica()
     request = await replica.asked(what="a", amount=5000)
     await replica.service.approve(
@@ -69,7 +69,7 @@ DELEGATE_CALLER = a_caller(actor="agent")
 
 
 async def test_an_approval_of_a_users_call_does_not_cover_a_delegate() -> None:
-    """A delegate with the person's client used their approval, and their grants."""
+    """A delegate that uses the person's client gets neither their approvals nor their grants."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
@@ -80,8 +80,8 @@ async def test_an_approval_of_a_users_call_does_not_cover_a_delegate() -> None:
     assert failure_kind(await replica.call(what="b")) == ""
 
 
-async def test_an_agent_cannot_approve_a_call_it_makes_for_a_user() -> None:
-    """The approver Bob acted for Alice, and approved his own call as himself."""
+async def test_an_approver_cannot_approve_a_call_that_they_make_for_another_user() -> None:
+    """Bob acts for Alice and must not approve that call as himself."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(caller=a_caller(actor=BOB.subject), what="a")
 
@@ -109,13 +109,13 @@ HIDDEN_CONDITIONS = {
 
 @pytest.mark.parametrize("text", HIDDEN_CONDITIONS.values(), ids=HIDDEN_CONDITIONS)
 def test_a_condition_that_would_delay_all_callers_is_refused(text: str) -> None:
-    """An approver of one tenant writes conditions of grants; all tenants share the process."""
+    """Approvers of one tenant write conditions of grants, but all tenants share the process."""
     with pytest.raises(BadCondition):
         Condition(text)
 
 
-def test_texts_and_comments_may_hold_what_looks_like_a_loop() -> None:
-    """What is neither is looked at, so addresses and quotations in a condition still work."""
+def test_conditions_may_contain_macro_names_in_strings_and_comments() -> None:
+    """The check for nested loops ignores strings and comments of a condition."""
     for text in (
         "arguments.to != 'https://x/.all(y, y.map(' // it's .all(x, y.map(",
         r"""arguments.to != "a\".all(x, b.all(y" && arguments.to != r'\' && arguments.to != ''""",
@@ -124,7 +124,7 @@ def test_texts_and_comments_may_hold_what_looks_like_a_loop() -> None:
         assert Condition(text).holds(ConditionVariables(b'{"to":"m"}', {}, {})) is True
 
 
-def test_the_least_integer_is_no_way_around_a_negation() -> None:
-    """The library negated it to itself: a payment of that much was below every bound."""
+def test_negating_the_smallest_integer_does_not_satisfy_a_condition() -> None:
+    """The library negates the smallest integer to itself, below every bound."""
     subject = ConditionVariables(b'{"amount":-9223372036854775808}', {}, {})
     assert Condition("-arguments.amount > 1000").holds(subject) is None

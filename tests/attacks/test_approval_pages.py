@@ -31,10 +31,10 @@ def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
         yield user_browser
 
 
-def test_the_second_of_two_gets_all_that_the_first_wrote(
+def test_the_second_approver_can_download_the_whole_edit_of_the_first(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """The page cut it without a word, and the file had the arguments as they were before."""
+    """The page truncates a long edit and says so; the file has all of it."""
     request = billing.asks("refund", {"customer": "C-1", "amount": 900.0})
     reason = "x" * MAX_TEXT + "the end"
     form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
@@ -46,8 +46,10 @@ def test_the_second_of_two_gets_all_that_the_first_wrote(
     assert json.loads(file.text)["reason"] == reason
 
 
-def test_nothing_edited_is_no_file(billing: BillingServer, dave: HttpBrowser) -> None:
-    """A link to what is not there leads to nothing, rather than to something else."""
+def test_the_file_of_edited_arguments_is_404_without_an_edit(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """The server does not send the original arguments in place of an edit."""
     request = billing.asks("refund", {"customer": "C-2", "amount": 5.0})
 
     assert dave.get(f"/approvals/{request}/arguments?edited=yes").status_code == 404
@@ -56,7 +58,7 @@ def test_nothing_edited_is_no_file(billing: BillingServer, dave: HttpBrowser) ->
 def test_a_script_that_is_too_long_to_compare_is_shown(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """A script of many new lines was approved over a page that had none of them."""
+    """The approver sees every line of a script without a comparison."""
     records = billing.server.services.records
     scripts = ScriptApprovals(records.of("acme").entries(SUBJECT))
     lines = "".join(f"step_{at}()\n" for at in range(MAX_LINES + 10))
@@ -73,8 +75,10 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
 
 
 @pytest.mark.parametrize("more", ["", "and=more\n"], ids=["alone", "beside another change"])
-def test_another_secret_is_a_change(billing: BillingServer, dave: HttpBrowser, more: str) -> None:
-    """Both were withheld, so a file that got another person's token was said to stay the same."""
+def test_replacing_one_secret_with_another_is_shown_as_a_change(
+    billing: BillingServer, dave: HttpBrowser, more: str
+) -> None:
+    """Both secrets are redacted, so the page says that they may differ."""
     first, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
     billing.write("hook.env", first)
     request = billing.asks("workspace_write", {"path": "hook.env", "content": other + more})
@@ -88,8 +92,10 @@ def test_another_secret_is_a_change(billing: BillingServer, dave: HttpBrowser, m
     assert "bbbb" not in page
 
 
-def test_a_text_without_secrets_raises_no_alarm(billing: BillingServer, dave: HttpBrowser) -> None:
-    """A secret that goes is seen in the comparison."""
+def test_removing_a_secret_shows_no_warning_about_another_secret(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """The comparison already shows that the line with the secret goes."""
     billing.write("goes.env", f"token=ghp_{'a' * 36}\n")
     request = billing.asks("workspace_write", {"path": "goes.env", "content": "x=1\n"})
 

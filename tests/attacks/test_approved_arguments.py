@@ -46,8 +46,8 @@ def typed(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=[number.decode() for number in NUMBERS])
-def test_an_edit_elsewhere_leaves_every_digit(number: bytes) -> None:
-    """The approver read all digits of a number; editing another argument must not round it."""
+def test_editing_one_argument_does_not_round_numbers_in_others(number: bytes) -> None:
+    """The approver reads all digits of a number, and the tool gets the same digits."""
     arguments = b'{"to": "a", "amount": ' + number + b', "rows": [{"x": ' + number + b"}]}"
     fields = form_of(arguments, {"properties": {"to": {"type": "string"}}})
     edited = filled(fields, {fields[0].key: "b"}).encoded(arguments)
@@ -59,8 +59,8 @@ def test_an_edit_elsewhere_leaves_every_digit(number: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["number", ["number", "null"], None], ids=str)
-def test_a_number_that_is_typed_is_the_one_that_runs(kind: Any) -> None:
-    """`1e999` became null, which an argument that may be null takes."""
+def test_a_number_typed_in_the_form_is_passed_on_unchanged(kind: Any) -> None:
+    """`1e999` does not become null."""
     arguments = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
 
     assert not arguments.errors
@@ -68,17 +68,17 @@ def test_a_number_that_is_typed_is_the_one_that_runs(kind: Any) -> None:
 
 
 def test_a_number_without_a_schema_stays_a_number() -> None:
-    """It was edited as a text, and the tool got "7" for 7."""
+    """Without a schema, an edited 7 does not become the text "7"."""
     assert typed(b'{"amount": 5}', {}, "7").encoded(b'{"amount": 5}') == b'{"amount":7}'
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '"\\ud800"', "[" * 2_000], ids=str)
-def test_json_that_readers_take_differently_is_an_error(text: str) -> None:
-    """A name given twice, half a character, and nesting without end: told, not guessed or 500."""
+def test_ambiguous_json_in_the_form_is_an_error(text: str) -> None:
+    """The form refuses duplicate names, lone surrogates and extreme nesting."""
     assert typed(b'{"more": {}}', {}, text).errors
 
 
-def test_an_edit_is_bounded_like_a_call() -> None:
+def test_an_edit_may_not_exceed_the_size_limit_of_arguments() -> None:
     """The second of two approvers must be able to read what the first one wrote."""
     edited = json.dumps({"text": "x" * MAX_ARGUMENTS}).encode()
 
@@ -87,8 +87,8 @@ def test_an_edit_is_bounded_like_a_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r\nb", "a\rb", "%0A", "\u2028"], ids=ascii)
-def test_an_edit_counts_whatever_the_argument_is_called(name: str) -> None:
-    """A browser normalises line breaks in names: the edit was lost, and the original approved."""
+def test_an_edit_works_for_argument_names_with_line_breaks_and_escapes(name: str) -> None:
+    """Browsers normalise line breaks in field names, so the form encodes them."""
     arguments = json.dumps({name: "rm -rf /"}).encode()
     (field,) = form_of(arguments)
 
@@ -99,8 +99,8 @@ def test_an_edit_counts_whatever_the_argument_is_called(name: str) -> None:
 
 
 @pytest.mark.parametrize("hides", ["\u202e", "\u200b", "\U000e0041", "\x7f"], ids=ascii)
-def test_the_form_to_edit_hides_nothing(hides: str) -> None:
-    """The page showed the mark as an escape, and the field beside the button had it raw."""
+def test_the_edit_form_shows_hidden_characters_as_escapes(hides: str) -> None:
+    """The field of the form shows the same escapes as the page."""
     arguments = json.dumps({"list": [f"a{hides}b"]}).encode()
     (field,) = form_of(arguments)
 
@@ -108,8 +108,8 @@ def test_the_form_to_edit_hides_nothing(hides: str) -> None:
     assert decoded(field.text.encode()) == [f"a{hides}b"]
 
 
-def test_a_text_in_a_table_is_told_from_a_number() -> None:
-    """In a list of like rows "true" and true looked the same."""
+def test_a_table_marks_texts_that_look_like_other_values() -> None:
+    """The table tells the text "true" from the boolean true."""
     pieces: Any = Templates(Assets().path).environment.get_template("pieces.html").module
     node = read(b'{"rows": [{"paid": "true"}, {"paid": true}]}').nodes[0]
 
@@ -118,8 +118,8 @@ def test_a_text_in_a_table_is_told_from_a_number() -> None:
 
 
 @pytest.mark.parametrize("mark", ["\u0336", "\u20dd", "\u0301" * 30, "\U0001d159"], ids=ascii)
-def test_no_mark_paints_over_what_runs(mark: str) -> None:
-    """Words struck out, enclosed, or under a pile of accents of the line below them."""
+def test_combining_marks_that_cover_text_are_shown_as_escapes(mark: str) -> None:
+    """Strike-through, enclosing marks and stacked accents cannot hide a command."""
     text = f"rm{mark} -rf"
 
     assert hidden(text) >= len(mark) - MAX_MARKS
@@ -130,16 +130,16 @@ def test_no_mark_paints_over_what_runs(mark: str) -> None:
 @pytest.mark.parametrize(
     "text", ["e\u0301", "\u1ebf", "e\u0302\u0301", "שָׁלוֹם", "ที่นี่", "क्षि"], ids=ascii
 )
-def test_letters_of_all_languages_stay_letters(text: str) -> None:
-    """Accents as people write them are no attack."""
+def test_accents_and_letters_of_all_languages_are_not_escaped(text: str) -> None:
+    """Accents in ordinary words are not hidden characters."""
     assert not hidden(text)
 
 
 @pytest.mark.parametrize("sign", ["\u2028", "\x0c", "\x1c", "\x85", "\ufe01", "\u3164"], ids=ascii)
-def test_the_command_line_shows_what_is_in_a_line(
+def test_approvals_show_escapes_line_separators_and_invisible_characters(
     sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`approvals show` made two lines of one, or nothing of what models read and people do not."""
+    """`approvals show` neither splits a line nor hides characters that models read."""
     ada = DisplayedParty(subject="ada")
     script = ApprovalRequest(
         id="script:1",
@@ -189,14 +189,14 @@ def edited_users(*edited: object) -> object:
     ],
     ids=["removed", "swapped", "cut", "longer", "renamed", "moved"],
 )
-def test_no_entry_of_a_list_gets_the_secret_of_another(edited: list[object]) -> None:
-    """Both look alike, so an approver who removed the first gave its secret to the second."""
+def test_an_edit_cannot_move_a_secret_to_another_list_entry(edited: list[object]) -> None:
+    """Redacted entries look alike, so removing one must not shift the secrets."""
     with pytest.raises(Undecidable, match="withheld"):
         edited_users(*edited)
 
 
-def test_other_entries_of_a_list_can_be_edited() -> None:
-    """Entries with secrets stay; one with a secret that is written anew is another entry."""
+def test_list_entries_without_redacted_secrets_can_be_edited() -> None:
+    """Entries with redacted secrets keep them; other entries may be changed or replaced."""
     mallory = {"name": "mallory"}
     assert edited_users(ANN, BOB_HIDDEN, mallory) == [*USERS[:2], mallory]
     assert edited_users(ANN, {"name": "bob", "word": "new"}, EVE) == [
@@ -207,8 +207,8 @@ def test_other_entries_of_a_list_can_be_edited() -> None:
     assert edited_users(EVE) == [EVE]
 
 
-async def test_an_edit_does_not_outlast_the_erasure_of_its_author() -> None:
-    """The next approver could not get the original arguments back."""
+async def test_erasing_an_approver_removes_their_edit() -> None:
+    """After the erasure, the next approver can restore the original arguments."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}])
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=1)

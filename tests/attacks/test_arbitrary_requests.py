@@ -41,8 +41,10 @@ def documented(answer: Any, *statuses: int) -> None:
 
 
 @given(value=FIELD_BYTES | FIELD_BYTES.map(lambda data: b"Bearer " + data))
-def test_any_authorization_header(server: AttackedServer, value: bytes) -> None:
-    """Bytes that are no credential are 400 or 401."""
+def test_arbitrary_authorization_headers_get_documented_answers(
+    server: AttackedServer, value: bytes
+) -> None:
+    """Bytes that are no credential are answered with 400 or 401."""
     with server.nothing_runs():
         documented(server.raw([("Authorization", value)]), 400, 401, 431)
 
@@ -51,30 +53,34 @@ def test_any_authorization_header(server: AttackedServer, value: bytes) -> None:
 @given(
     parts=st.lists(st.binary(max_size=120).map(b64) | st.text("aA0-_.=", max_size=20), max_size=6)
 )
-def test_any_token(server: AttackedServer, parts: list[str]) -> None:
-    """Segments of anything are no token."""
+def test_arbitrary_token_segments_are_refused(server: AttackedServer, parts: list[str]) -> None:
+    """Arbitrary segments are never accepted as a token."""
     with server.nothing_runs():
         documented(server.call(".".join(parts)), 400, 401)
 
 
 @one_parser
 @given(member=st.sampled_from(MEMBERS), value=ANY_JSON)
-def test_any_value_of_a_header_member(server: AttackedServer, member: str, value: Any) -> None:
-    """A signed token whose header says anything is refused, or was harmless."""
+def test_arbitrary_token_header_members_get_documented_answers(
+    server: AttackedServer, member: str, value: Any
+) -> None:
+    """The gate refuses a signed token with an odd header, unless the odd value is harmless."""
     documented(server.call(server.tokens().token(header={member: value})), 200, 401, 503)
 
 
 @one_parser
 @given(claim=st.sampled_from(CLAIMS), value=ANY_JSON | st.just(ABSENT))
-def test_any_value_of_a_claim(server: AttackedServer, claim: str, value: Any) -> None:
-    """A signed token that claims anything is refused, or was harmless."""
+def test_arbitrary_claim_values_get_documented_answers(
+    server: AttackedServer, claim: str, value: Any
+) -> None:
+    """The gate refuses a signed token with an odd claim, unless the odd value is harmless."""
     documented(server.call(server.tokens().token(**{claim: value})), 200, 401)
 
 
 @one_parser
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
-    """Signed by the right key, and still not a set of claims."""
+def test_arbitrary_signed_payloads_are_refused(server: AttackedServer, payload: bytes) -> None:
+    """A payload that is not a set of claims is refused, although the key is right."""
     token = compact(server.tokens().header(), payload, SIGNER)
     if not payload:
         return
@@ -83,8 +89,10 @@ def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
 
 
 @given(body=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body(server: AttackedServer, body: bytes) -> None:
-    """From a caller who may come in: JSON-RPC errors, or nothing to answer."""
+def test_arbitrary_request_bodies_get_documented_answers(
+    server: AttackedServer, body: bytes
+) -> None:
+    """A caller with a good token gets JSON-RPC errors, and no tool runs."""
     credential = ("Authorization", f"Bearer {server.tokens().token()}")
     with server.nothing_runs():
         documented(server.raw([credential], body=body), 200, 202, 400, 404)
@@ -99,8 +107,10 @@ def test_any_body(server: AttackedServer, body: bytes) -> None:
     params=ANY_JSON,
     identity=ANY_JSON,
 )
-def test_any_message(server: AttackedServer, method: str, params: Any, identity: Any) -> None:
-    """Known methods with parameters of any shape, in either era."""
+def test_arbitrary_json_rpc_messages_get_documented_answers(
+    server: AttackedServer, method: str, params: Any, identity: Any
+) -> None:
+    """Known methods with parameters of any shape never cause a 500."""
     message = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
     credential = ("Authorization", f"Bearer {server.tokens().token()}")
     with server.nothing_runs():

@@ -29,8 +29,8 @@ async def long(ctx: CallContext) -> str:
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_the_answers_of_a_batch_are_as_large_as_one_answer_may_be(named: bool) -> None:
-    """They wait in memory for each other. What was not started says so; the next batch starts."""
+async def test_a_batch_stops_when_its_answers_fill_the_size_of_one_answer(named: bool) -> None:
+    """Calls beyond the limit get an error; the next batch starts with the full limit."""
     client = EndpointClient(pack.tools.values())
     call = [message("tools/call", {"name": "long", "arguments": {}}, identity=n) for n in range(50)]
     session = await client.open("2025-03-26") if named else ""
@@ -50,8 +50,10 @@ def _write(name: str) -> bytes:
 
 @pytest.mark.parametrize("identity", ["1e400", "-1e999", "1e308", "1" * 1000])
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_a_response_may_have_any_number_as_its_id(version: str, identity: str) -> None:
-    """The server asks under strings only; a number that no float holds is not read as one."""
+async def test_a_response_with_an_unreadably_large_number_as_id_is_ignored(
+    version: str, identity: str
+) -> None:
+    """The server's own request ids are strings, so it does not parse a number as an id."""
     client = EndpointClient()
     session = await client.open(version)
     for member in ("result", "error"):
@@ -59,8 +61,8 @@ async def test_a_response_may_have_any_number_as_its_id(version: str, identity: 
         assert (await client.within(session, body.encode())).status == 202
 
 
-async def test_what_has_run_is_answered_whatever_comes_behind_it() -> None:
-    """A response with such an id, to nothing that was asked."""
+async def test_a_call_in_a_batch_is_answered_although_an_odd_response_follows() -> None:
+    """The response that follows has a number as its id that no float can hold."""
     client = EndpointClient(pack.tools.values())
     session = await client.open("2025-03-26")
     response = b'{"jsonrpc":"2.0","id":1e400,"result":{}}'
@@ -70,10 +72,10 @@ async def test_what_has_run_is_answered_whatever_comes_behind_it() -> None:
     assert WRITTEN_TEXTS.pop() == "a"
 
 
-async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
+async def test_a_batch_continues_when_the_shared_store_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the shared store a response or a cancellation goes nowhere; the batch goes on."""
+    """The cancellation between two calls is lost; both calls run and are answered."""
     client = EndpointClient(pack.tools.values())
     session = await client.open("2025-03-26")
 

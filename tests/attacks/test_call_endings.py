@@ -46,8 +46,10 @@ async def report(ctx: CallContext) -> str:
 @pytest.mark.parametrize("key", ["", "k"])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("how", CALL_ENDINGS)
-async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: str) -> None:
-    """A panic got past the server's last resort: 500 without a JSON-RPC body; others ended it."""
+async def test_every_exception_of_a_tool_is_answered_as_a_failed_call(
+    how: str, waits: bool, key: str
+) -> None:
+    """The caller gets a JSON-RPC answer without the exception's text."""
     client = EndpointClient(pack.tools.values())
     params = {"name": "end", "arguments": {"how": how, "waits": waits}}
     more: dict[str, Any] = {"idempotency_key": key} if key else {}
@@ -60,11 +62,8 @@ async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: s
     assert "hunter2" not in answer.body.decode()
 
 
-async def test_a_stream_that_could_not_begin_is_no_longer_counted() -> None:
-    """
-    It took a place, waited for the shared store, and its call was over before: while the shared
-    store was slow every caller lost one place after the other, until the server was started anew.
-    """
+async def test_a_stream_whose_subscription_never_begins_is_not_counted() -> None:
+    """The call ended while its subscription waited for the shared store, and kept its limit."""
     replicas = await EndpointPair(pack.tools.values()).open()
     assert await replicas.ping(replicas.one) == 200
     shared_store: Any = replicas.one.shared_store.of("acme")

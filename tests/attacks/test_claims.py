@@ -146,10 +146,8 @@ REFUSED_CLAIMS = [
 
 
 @each("make", REFUSED_CLAIMS)
-def test_a_token_that_lies_or_is_for_another_audience_never_runs_a_tool(
-    server: AttackedServer, make: Make
-) -> None:
-    """Signed by the right key is not enough: every claim has to be the right kind, for us, now."""
+def test_a_token_with_a_wrong_claim_never_runs_a_tool(server: AttackedServer, make: Make) -> None:
+    """Each claim must have the right kind, name this server and be valid now."""
     server.refused(make(server))
 
 
@@ -166,14 +164,14 @@ ACCEPTED_CLAIMS = [
 
 
 @each("make", ACCEPTED_CLAIMS)
-def test_what_the_profile_allows_is_accepted(server: AttackedServer, make: Make) -> None:
-    """Strict is not narrow: what RFC 9068 allows opens the gate."""
+def test_tokens_that_rfc_9068_allows_are_accepted(server: AttackedServer, make: Make) -> None:
+    """The gate accepts every variant that the profile allows."""
     server.accepted(make(server))
 
 
 @pytest.mark.requirement("C11", "N16")
-def test_the_keys_of_one_issuer_never_open_for_another(server: AttackedServer) -> None:
-    """Both issuers are trusted; each for its own tokens only, even under the same key id."""
+def test_keys_of_one_issuer_do_not_verify_tokens_of_another(server: AttackedServer) -> None:
+    """Both issuers are trusted and use the same key id."""
     server.accepted(server.tokens("ec").token(header={"alg": "ES256"}, sign=server.signs("ec")))
 
     server.refused(server.tokens("main").token(header={"alg": "ES256"}, sign=server.signs("ec")))
@@ -181,8 +179,8 @@ def test_the_keys_of_one_issuer_never_open_for_another(server: AttackedServer) -
 
 
 @pytest.mark.requirement("C18")
-def test_a_machine_named_like_a_person_is_another_caller(server: AttackedServer) -> None:
-    """A client that registers under a person's id must not reach what is that person's."""
+def test_a_client_with_the_id_of_a_person_is_a_different_caller(server: AttackedServer) -> None:
+    """A client that registers with a person's id cannot reach that person's data."""
     person = server.accepted(server.tokens().token(sub="alice", client_id="client-1"))
     machine = server.accepted(server.tokens().token(sub="alice", client_id="alice"))
 
@@ -202,8 +200,8 @@ def test_a_scope_is_compared_whole(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("C23")
-def test_two_scope_claims_never_add_up(server: AttackedServer) -> None:
-    """The preset says which claim holds the scopes; another one beside it grants nothing."""
+def test_scopes_of_two_claims_are_not_combined(server: AttackedServer) -> None:
+    """The preset decides which claim holds the scopes; a second claim grants nothing."""
     token = server.tokens().token(scope="files:read", scp="files:write")
 
     server.refused(token, tool="record_write", status=403, error="insufficient_scope")
@@ -211,8 +209,8 @@ def test_two_scope_claims_never_add_up(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("C30")
-def test_only_the_outermost_actor_counts(server: AttackedServer) -> None:
-    """Deeper actors are history (RFC 8693 section 4.1); fifty of them are an attack."""
+def test_only_the_outermost_actor_claim_is_used(server: AttackedServer) -> None:
+    """Deeper actors are history (RFC 8693 section 4.1); fifty levels are refused."""
     act: dict[str, Any] = {"sub": "admin"}
     for _ in range(50):
         act = {"sub": "agent", "act": act}
@@ -224,8 +222,8 @@ def test_only_the_outermost_actor_counts(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("C29", "A6")
-def test_the_token_alone_names_the_tenant(server: AttackedServer) -> None:
-    """No header, query or argument moves a caller to another tenant."""
+def test_headers_cannot_change_the_tenant_of_a_token(server: AttackedServer) -> None:
+    """A caller cannot select another tenant by a header."""
     headers = {"X-Tenant-Id": "globex", "X-Org-Id": "globex", "X_Tenant": "globex"}
 
     caller = server.accepted(server.tokens().token(), headers=headers)
@@ -234,8 +232,8 @@ def test_the_token_alone_names_the_tenant(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("C29")
-def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(server: AttackedServer) -> None:
-    """A second trusted issuer cannot claim the tenant of another."""
+def test_an_issuer_cannot_claim_a_tenant_of_another_issuer(server: AttackedServer) -> None:
+    """A tenant belongs to the issuer whose table names it."""
     server.accepted(server.tokens("rival").token(org_id="rival-org"))
 
     server.refused(server.tokens("rival").token(org_id="acme"))

@@ -193,10 +193,10 @@ REQUEST_CASES = [
 
 
 @pytest.mark.parametrize(("name", "dropped"), REQUEST_CASES)
-async def test_nothing_is_left_whenever_a_request_ends(
+async def test_a_request_dropped_after_any_step_leaves_no_state_behind(
     monkeypatch: pytest.MonkeyPatch, name: str, dropped: bool
 ) -> None:
-    """No place, task, claim or interest, after however many steps; and one answer at most."""
+    """No limit, task or lease stays taken, and the client gets one answer at most."""
     monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
     monkeypatch.setattr(request_messages, "WATCH_AFTER_S", 0)
     verb, body, headers = REQUESTS[name]

@@ -18,13 +18,10 @@ WITHIN_S = 10
 
 
 @pytest.mark.parametrize(("tool", "kind"), [("act", "correlation"), ("put", "idempotency")])
-async def test_who_lost_the_key_stops(
+async def test_a_process_that_lost_its_lease_on_the_key_stops_its_call(
     monkeypatch: pytest.MonkeyPatch, tool: str, kind: Any
 ) -> None:
-    """
-    A process that was cut off from the database for so long that another took the key over went on
-    beside it, for as long as a person takes to answer: two at the same work.
-    """
+    """The process was cut off from the database, and another one took over the lease."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     deployment = IdempotencyDeployment()
     revoked, other = deployment.replica(), deployment.replica()
@@ -65,7 +62,7 @@ async def test_who_lost_the_key_stops(
 async def test_an_expired_key_does_not_stop_its_running_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a day it is swept away, and what runs under it runs on."""
+    """The sweep removes the key after a day, and the call that uses it continues."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     deployment = IdempotencyDeployment()
     first = asyncio.create_task(deployment.replica().call(tool="act_held"))
@@ -99,11 +96,8 @@ class CountedIdempotency(MemoryIdempotency):
         return await super().begin(claim, now=now)
 
 
-async def test_who_calls_too_often_writes_nothing() -> None:
-    """
-    Each call with an idempotency key was two durable writes before it was counted: one caller
-    beyond its rate could keep all tenants from the database.
-    """
+async def test_calls_beyond_the_rate_limit_write_no_idempotency_record() -> None:
+    """A caller beyond its rate could otherwise keep the database busy with durable writes."""
     deployment = IdempotencyDeployment()
     records = deployment.records.of("acme").idempotency = CountedIdempotency()
     attempts = RetryLimits(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)

@@ -38,8 +38,10 @@ def occurrences(folder: Path) -> dict[str, int]:
     return {path.name: path.read_bytes().count(NAME) for path in folder.glob("gatepost.db*")}
 
 
-def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a server has the database open, too: it would empty the log only when it ends."""
+def test_erased_data_is_in_no_database_file_while_a_server_is_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The erasure also clears the write-ahead log of a database that a server has open."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(erasure, "PROPAGATION_S", 0.0)
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
@@ -60,11 +62,8 @@ def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert "is erased" in asyncio.run(erased_beside_a_server())
 
 
-async def test_an_erased_approver_is_forgotten_too() -> None:
-    """
-    The history named an approver who was erased, and what they had granted held
-    on. Their half of an approval counts no more.
-    """
+async def test_erasing_an_approver_removes_their_name_grants_and_decisions() -> None:
+    """Grants of the erased approver end, and their approval of a pending request is dropped."""
     deployment = ApprovalDeployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
     replica = deployment.replica()
     service, ours = replica.service, deployment.records.of(ACME)

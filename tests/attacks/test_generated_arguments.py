@@ -128,8 +128,8 @@ def _built_in() -> list[Tool]:
 
 @pytest.mark.slow
 @pytest.mark.requirement("P12")
-async def test_what_holds_too_much_is_refused_for_little() -> None:
-    """Whatever the body is made of, before any tool sees it."""
+async def test_bodies_with_too_many_values_are_refused_quickly() -> None:
+    """The server refuses such a body, of any content, before a tool sees it."""
     client = endpoint_of(_built_in())
     rest = RestEndpoint(client.runner, client.registry)
     for body in _too_large():
@@ -143,11 +143,11 @@ async def test_what_holds_too_much_is_refused_for_little() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.requirement("P12")
-async def test_no_built_in_tool_is_kept_busy() -> None:
+async def test_invalid_arguments_of_built_in_tools_delay_no_other_call() -> None:
     """
-    Each of their arguments in turn is what it should not be, as large as it may be.
+    Each argument in turn gets large values of a wrong type.
 
-    An argument of a kind that another tool takes, too, is tried with one of them; each tool is
+    An argument of a type that another tool takes too is tried with one of them; each tool is
     tried with members that it does not know.
     """
     tools = _built_in()
@@ -217,8 +217,8 @@ def types(draw: st.DrawFn, depth: int = 3) -> Any:
 @pytest.mark.slow
 @FEW_EXAMPLES
 @given(types())
-async def test_no_tool_of_an_author_is_kept_busy(hint: Any) -> None:
-    """Lists, dictionaries, unions of models and models within models, of any kind."""
+async def test_generated_arguments_of_typed_tools_delay_no_other_call(hint: Any) -> None:
+    """The tools take generated types: lists, dictionaries, unions and nested models."""
     tool = taking(hint)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
@@ -258,8 +258,10 @@ RAW_SCHEMAS = st.recursive(
 @pytest.mark.slow
 @FEW_EXAMPLES
 @given(RAW_SCHEMAS)
-async def test_no_schema_of_another_server_is_kept_busy(schema: dict[str, Any]) -> None:
-    """Alternatives of lists, of objects and of themselves."""
+async def test_generated_arguments_for_foreign_schemas_delay_no_other_call(
+    schema: dict[str, Any],
+) -> None:
+    """The generated schemas have alternatives of lists, of objects and of themselves."""
     tool = bringing(schema)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):

@@ -154,10 +154,10 @@ REFUSED_HEADERS = [
 
 
 @each(("make", "status"), REFUSED_HEADERS)
-def test_a_trick_in_the_header_never_reaches_a_tool(
+def test_a_token_with_a_manipulated_header_is_refused(
     server: AttackedServer, make: Make, status: int
 ) -> None:
-    """The header chooses among the issuer's keys and algorithms; it brings none of its own."""
+    """The header may choose one of the issuer's keys and algorithms, but bring none."""
     error = "invalid_token" if status == 401 else "invalid_request"
 
     server.refused(make(server), status=status, error=error)
@@ -173,7 +173,7 @@ def test_the_type_of_an_access_token_is_read_as_a_media_type(
 
 
 @pytest.mark.requirement("H01")
-def test_a_header_never_makes_the_server_fetch(server: AttackedServer) -> None:
+def test_key_urls_in_a_token_header_are_never_fetched(server: AttackedServer) -> None:
     """An attacker puts key addresses into a token to make the server call other hosts."""
     server.accepted(server.tokens().token())
     before = server.idp.hits.copy()

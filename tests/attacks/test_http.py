@@ -49,10 +49,8 @@ MALFORMED_HEADERS = [
 
 
 @each("values", MALFORMED_HEADERS)
-def test_a_malformed_credential_is_never_guessed_at(
-    server: AttackedServer, values: list[bytes]
-) -> None:
-    """Two parsers that read one header differently are how a proxy and a server come to differ."""
+def test_a_malformed_credential_is_refused(server: AttackedServer, values: list[bytes]) -> None:
+    """A proxy and a server that read one header differently could disagree about the caller."""
     token = server.tokens().token().encode()
     fields = [("Authorization", value.replace(b"GOOD", token)) for value in values]
 
@@ -63,8 +61,8 @@ def test_a_malformed_credential_is_never_guessed_at(
 
 
 @pytest.mark.requirement("W04")
-def test_a_scheme_followed_by_spaces_holds_no_token(server: AttackedServer) -> None:
-    """Parsers strip the spaces or keep them; either way nothing is presented."""
+def test_a_bearer_scheme_without_a_token_is_refused(server: AttackedServer) -> None:
+    """The answer is the same whether the parser keeps or strips the spaces."""
     with server.nothing_runs():
         answer = server.raw([("Authorization", b"Bearer    ")])
 
@@ -73,8 +71,10 @@ def test_a_scheme_followed_by_spaces_holds_no_token(server: AttackedServer) -> N
 
 @pytest.mark.requirement("W08")
 @pytest.mark.parametrize("byte", [b"\x00", b"\x7f", b"\x01"])
-def test_a_control_character_never_gets_through(server: AttackedServer, byte: bytes) -> None:
-    """A parser may refuse the whole request first; the gate refuses what is left."""
+def test_a_credential_with_a_control_character_is_refused(
+    server: AttackedServer, byte: bytes
+) -> None:
+    """Either the parser or the gate refuses the request."""
     with server.nothing_runs():
         answer = server.raw([("Authorization", b"Bearer abc" + byte + b"def")])
 
@@ -97,8 +97,8 @@ def test_several_spaces_before_the_token_are_allowed(server: AttackedServer) -> 
 
 
 @pytest.mark.requirement("W06")
-def test_spaces_behind_the_token_are_no_part_of_it(server: AttackedServer) -> None:
-    """One parser strips them and one keeps them: the answer is the same."""
+def test_spaces_after_the_token_are_stripped_or_refused(server: AttackedServer) -> None:
+    """One parser strips the spaces; with the other parser the request is refused."""
     assert server.raw([("Authorization", f"Bearer {server.tokens().token()}  ")]).status in (
         200,
         400,
@@ -117,10 +117,8 @@ def test_a_folded_header_is_refused(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("W09")
 @pytest.mark.parametrize("size", [17_000, 60_000, 70_000])
-def test_an_oversized_credential_is_refused_before_it_is_read(
-    server: AttackedServer, size: int
-) -> None:
-    """Limits come before meaning."""
+def test_an_oversized_credential_is_refused(server: AttackedServer, size: int) -> None:
+    """The size limit applies before the content of the credential."""
     with server.nothing_runs():
         answer = server.raw([("Authorization", b"Bearer " + b"a" * size)])
 
@@ -128,8 +126,8 @@ def test_an_oversized_credential_is_refused_before_it_is_read(
 
 
 @pytest.mark.requirement("W10")
-def test_a_token_in_the_query_or_the_form_is_no_token(server: AttackedServer) -> None:
-    """Queries end up in logs (RFC 9700 section 4.3.2); it is neither used nor written down."""
+def test_a_token_in_the_query_or_the_form_is_ignored_and_not_logged(server: AttackedServer) -> None:
+    """Queries end up in logs (RFC 9700 section 4.3.2)."""
     token = server.tokens().token()
     form = f"access_token={token}".encode()
     with server.nothing_runs():
@@ -143,8 +141,10 @@ def test_a_token_in_the_query_or_the_form_is_no_token(server: AttackedServer) ->
 
 @pytest.mark.requirement("W11")
 @each("value", ["Basic eDp5", "Negotiate abc", "Token abc", "DPoP abc", "abc"])
-def test_another_scheme_is_like_no_credentials(server: AttackedServer, value: str) -> None:
-    """The challenge says what we offer."""
+def test_another_authorization_scheme_counts_as_missing_credentials(
+    server: AttackedServer, value: str
+) -> None:
+    """The challenge names Bearer, the scheme that the server accepts."""
     with server.nothing_runs():
         answer = server.raw([("Authorization", value)])
 
@@ -157,8 +157,8 @@ def test_another_scheme_is_like_no_credentials(server: AttackedServer, value: st
     ["X-Tenant-Id", "x-org", "X-ORG-ID", "X-User", "X_Tenant_Id", "X-Scopes", "X-Forwarded-User",
      "X-Auth-Request-User", "X-Gatepost-Tenant"],
 )  # fmt: skip
-def test_a_header_that_names_an_identity_has_no_effect(server: AttackedServer, name: str) -> None:
-    """The tenant comes from the token, whatever else is claimed, once or twice."""
+def test_identity_headers_of_the_caller_have_no_effect(server: AttackedServer, name: str) -> None:
+    """The tenant comes from the token, even if a header names another one twice."""
     fields = [(name, "globex"), (name, "initech")]
 
     caller = server.accepted(server.tokens().token(), fields=fields)
@@ -173,7 +173,7 @@ def test_a_header_that_names_an_identity_has_no_effect(server: AttackedServer, n
      (["HERE", "evil.example"], 400), (["HERE.evil.example"], 421), (["user@HERE"], 421)],
 )  # fmt: skip
 def test_a_foreign_host_is_refused(server: AttackedServer, hosts: list[str], status: int) -> None:
-    """Nothing about us is derived from the request, and a rebound name gets no further."""
+    """A missing, repeated or foreign `Host` is refused (DNS rebinding)."""
     with server.nothing_runs():
         answer = server.raw(
             [("Authorization", f"Bearer {server.tokens().token()}")],
@@ -190,10 +190,10 @@ def test_a_foreign_host_is_refused(server: AttackedServer, hosts: list[str], sta
      ("X-Forwarded-Port", "1"), ("X-Forwarded-Prefix", "/evil"),
      ("Forwarded", "host=evil.example;proto=https"), ("X-Forwarded-For", "10.0.0.1")],
 )  # fmt: skip
-def test_a_forwarded_header_from_an_untrusted_peer_changes_nothing(
+def test_forwarded_headers_from_an_untrusted_peer_have_no_effect(
     server: AttackedServer, field: tuple[str, str]
 ) -> None:
-    """Challenge and metadata stay as they are configured."""
+    """The challenge and the metadata stay as configured."""
     assert_refused(server, server.raw([field]), 401, "invalid_token")
     document = server.raw([field], method="GET", target=server.metadata_path)
     assert json.loads(document.body)["resource"] == server.client.resource
@@ -208,7 +208,7 @@ def test_a_forwarded_header_from_an_untrusted_peer_changes_nothing(
 def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(
     server: AttackedServer, target: str
 ) -> None:
-    """What is not public needs a token, under whatever name."""
+    """Every path outside of the public list needs a token."""
     with server.nothing_runs():
         answer = server.raw([], target=target)
 
@@ -217,10 +217,8 @@ def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(
 
 @pytest.mark.requirement("W15")
 @each("target", ["/mcp/", "//mcp", "/MCP", "/nowhere"])
-def test_another_spelling_of_the_endpoint_is_not_the_endpoint(
-    server: AttackedServer, target: str
-) -> None:
-    """With a token too, only the configured path is the endpoint."""
+def test_variants_of_the_endpoint_path_are_not_found(server: AttackedServer, target: str) -> None:
+    """Only the configured path is the endpoint, with a valid token too."""
     with server.nothing_runs():
         answer = server.raw([("Authorization", f"Bearer {server.tokens().token()}")], target=target)
 
@@ -263,8 +261,8 @@ def test_a_preflight_needs_no_token(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("W18")
-def test_options_that_is_no_preflight_is_not_allowed(server: AttackedServer) -> None:
-    """Without `Access-Control-Request-Method` it is an ordinary request, and not one we serve."""
+def test_an_options_request_that_is_no_preflight_is_refused(server: AttackedServer) -> None:
+    """Without `Access-Control-Request-Method`, OPTIONS is an ordinary request."""
     assert server.raw([("Origin", server.client.origin)], method="OPTIONS", body=b"").status in (
         401,
         405,
@@ -273,7 +271,7 @@ def test_options_that_is_no_preflight_is_not_allowed(server: AttackedServer) -> 
 
 @pytest.mark.requirement("W18")
 def test_a_browser_can_read_the_challenge(server: AttackedServer) -> None:
-    """Without the exposed header a browser client cannot find the metadata."""
+    """Without the exposed header, a client in a browser cannot find the metadata."""
     answer = server.raw([("Origin", server.client.origin)])
 
     assert answer.status == 401
@@ -282,7 +280,7 @@ def test_a_browser_can_read_the_challenge(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("W19", "A4")
 def test_metadata_ignores_credentials(server: AttackedServer) -> None:
-    """Both locations answer the same bytes to every caller, whatever is in `Authorization`."""
+    """Both locations return the same bytes for any `Authorization`."""
     documents = {
         server.raw([("Authorization", value)], method="GET", target=path).body
         for path in (server.metadata_path, server.inserted_metadata_path)
@@ -297,8 +295,8 @@ def test_metadata_ignores_credentials(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("W20")
 @each("method", ["TRACE", "PUT", "PATCH", "DELETE", "GET"])
-def test_another_method_does_not_run_anything(server: AttackedServer, method: str) -> None:
-    """The endpoint is POST; an override header changes nothing."""
+def test_methods_other_than_post_are_not_allowed(server: AttackedServer, method: str) -> None:
+    """A method override header has no effect."""
     with server.nothing_runs():
         answer = server.raw(
             [("Authorization", f"Bearer {server.tokens().token()}"),
@@ -311,7 +309,7 @@ def test_another_method_does_not_run_anything(server: AttackedServer, method: st
 
 @pytest.mark.requirement("W20")
 def test_connect_is_refused(server: AttackedServer) -> None:
-    """This is no proxy."""
+    """The server is no proxy."""
     assert server.raw([], method="CONNECT", target="evil.example:443", body=b"").status in (
         400,
         401,
@@ -321,8 +319,8 @@ def test_connect_is_refused(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("W22")
-def test_the_gate_answers_before_the_body_has_come(server: AttackedServer) -> None:
-    """An unknown caller cannot make the server wait for a body: the refusal comes first."""
+def test_the_gate_refuses_a_bad_token_before_the_body_arrives(server: AttackedServer) -> None:
+    """A caller without a good token cannot make the server wait for a body."""
     with server.nothing_runs():
         answer = server.raw(
             [("Authorization", "Bearer garbage"), ("Content-Length", "1000000")], body=b"{"
@@ -335,20 +333,18 @@ def test_the_gate_answers_before_the_body_has_come(server: AttackedServer) -> No
 @each(
     "name", ["Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "X-Client-Certificate"]
 )
-def test_a_certificate_header_from_an_untrusted_peer_does_not_unlock_a_bound_token(
+def test_a_certificate_header_of_a_client_does_not_make_a_bound_token_valid(
     server: AttackedServer, name: str
 ) -> None:
-    """A certificate-bound token (RFC 8705) is refused as Bearer, whatever a header says."""
+    """A certificate-bound token (RFC 8705) is refused as Bearer."""
     token = server.tokens().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
 
     server.refused(token, fields=[(name, ":MIIB:")])
 
 
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
-def test_an_offer_to_speak_another_protocol_is_not_heard(
-    server: AttackedServer, offer: str
-) -> None:
-    """Java's HTTP client makes it with every call over plain HTTP (RFC 9110 section 7.8)."""
+def test_upgrade_offers_are_ignored(server: AttackedServer, offer: str) -> None:
+    """Java's HTTP client offers h2c with every call over plain HTTP (RFC 9110 section 7.8)."""
     fields = [("Connection", "Upgrade, HTTP2-Settings"), ("UPGRADE", offer)]
 
     server.accepted(server.tokens().token(), fields=[*fields, ("HTTP2-Settings", "AAEAAEAA")])

@@ -67,8 +67,10 @@ def refused_before_its_body(
     return answer
 
 
-def test_the_unread_body_of_a_refused_request_holds_no_request(server: AttackedServer) -> None:
-    """It was taken for a head, and each `upgrade:` in it made it longer: the rest was a request."""
+def test_the_unread_body_of_a_refused_request_is_not_parsed_as_a_request(
+    server: AttackedServer,
+) -> None:
+    """An `upgrade:` line in the body does not make the parser read a request in it."""
     smuggled = healthy(server, "X-Padding: 1")
     smuggled += b" " * (len(smuggled) % 2)
     body = b"\r\nupgrade:" * (len(smuggled) // 2) + b"\r\n\r\n" + smuggled
@@ -83,8 +85,10 @@ def test_the_unread_body_of_a_refused_request_holds_no_request(server: AttackedS
     assert after == [200]
 
 
-def test_the_unread_body_of_a_refused_request_is_no_large_head(server: AttackedServer) -> None:
-    """A client that uploads with an expired token got 401, then 431, then a reset."""
+def test_the_unread_body_of_a_refused_request_is_not_counted_as_a_head(
+    server: AttackedServer,
+) -> None:
+    """A client that uploads with an expired token gets 401 and can send the next request."""
     size = 1_000_000
 
     with connected(server) as connection:
@@ -97,10 +101,10 @@ def test_the_unread_body_of_a_refused_request_is_no_large_head(server: AttackedS
 
 
 @pytest.mark.parametrize("pieces", [("UpGrade: h2c\r\n",), ("Upgr", "ade: h2c\r\n")])
-def test_a_body_is_no_request_however_an_upgrade_is_offered(
+def test_the_body_of_an_upgrade_request_is_not_parsed_as_a_request(
     server: AttackedServer, pieces: tuple[str, ...]
 ) -> None:
-    """The parser skips the body of a request with an upgrade and takes it for the next request."""
+    """The parser skips the body of an upgrade request, also if the field comes in pieces."""
     smuggled = healthy(server, "Connection: close")
     start = head(server, "Connection: upgrade").removesuffix(b"\r\n")
 
@@ -117,8 +121,10 @@ def test_a_body_is_no_request_however_an_upgrade_is_offered(
     assert answered in ([400], [401])
 
 
-def test_a_connection_serves_clients_that_send_head_and_body_apart(server: AttackedServer) -> None:
-    """The heads added up over requests, and after some hundred the connection was cut."""
+def test_a_connection_serves_many_requests_whose_head_and_body_arrive_apart(
+    server: AttackedServer,
+) -> None:
+    """The sizes of heads do not add up over the requests of a connection."""
     beginning = head(server, token_field(server), "Content-Length: 2", f"X-Filler: {'x' * 8_000}")
     answered = 0
 
@@ -132,8 +138,8 @@ def test_a_connection_serves_clients_that_send_head_and_body_apart(server: Attac
     assert answered == 40
 
 
-async def test_a_packet_of_small_requests_is_not_all_kept_waiting() -> None:
-    """Fourteen thousand fit into one: they held the loop for long, and fifty megabytes."""
+async def test_a_connection_with_too_many_pipelined_requests_is_closed() -> None:
+    """One packet holds fourteen thousand requests, which took time and fifty megabytes."""
     began: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,8 +155,8 @@ async def test_a_packet_of_small_requests_is_not_all_kept_waiting() -> None:
     assert len(began) == 1
 
 
-async def test_a_request_hears_of_its_client_going_though_another_waits_behind_it() -> None:
-    """Hanging up takes a request back (T-11); of two that were pipelined, the second was told."""
+async def test_a_disconnect_reaches_the_first_of_two_pipelined_requests() -> None:
+    """A client that disconnects cancels its request (T-11), also before a pipelined one."""
     gone = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,8 +170,8 @@ async def test_a_request_hears_of_its_client_going_though_another_waits_behind_i
         await asyncio.wait_for(gone.wait(), WITHIN_S)
 
 
-async def test_a_client_that_reads_nothing_is_cut_off() -> None:
-    """It held its request, the answer and the connection for as long as it cared to stay."""
+async def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
+    """Such a client kept its request, the answer and the connection without a time limit."""
     gone = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,8 +190,8 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
 
 @each("path", ["/health", "/readyz"])
 @each("method", ["CONNECT", "POST", "DELETE"])
-def test_a_probe_is_asked_by_get_alone(server: AttackedServer, method: str, path: str) -> None:
-    """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
+def test_probes_accept_get_requests_only(server: AttackedServer, method: str, path: str) -> None:
+    """A CONNECT that is answered with 200 raises in one of the parsers."""
     head = [("Host", server.client.authority), ("Connection", "close"), ("Content-Length", "0")]
     answer = exchange(server.client.port, request(method, path, head))
 

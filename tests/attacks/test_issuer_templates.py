@@ -13,7 +13,7 @@ from gatepost_authz.tenant import tenant_of
 def test_one_issuer_of_a_template_cannot_claim_the_tenant_of_another(
     realm: str, tenants: dict[str, str]
 ) -> None:
-    """Who runs a realm writes its claims: only the realm itself tells realms apart."""
+    """The administrator of a realm writes its claims, so only the issuer tells realms apart."""
     template = "https://sso.example/realms/{realm}"
     settings = Issuer(issuer=template, tenant=TenantRule(claim="org_id"), tenants=tenants)
     issuer = f"https://sso.example/realms/{realm}"

@@ -48,10 +48,10 @@ async def drip(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.requirement("N01")
 @pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
-def test_a_slow_issuer_costs_the_others_nothing(
+def test_a_slow_issuer_does_not_delay_callers_of_other_issuers(
     server: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its callers get 503 within a bounded time; the server serves all other callers meanwhile."""
+    """Callers of the slow issuer get 503 within a bounded time."""
     monkeypatch.setattr(keyset, "WAIT_S", 2.0)
     server.idp.replace(f"/{issuer}/jwks", fault)
     server.accepted(server.tokens().token())
@@ -74,10 +74,10 @@ FAULTS = {
 
 @pytest.mark.requirement("N02")
 @pytest.mark.parametrize("issuer", FAULTS)
-def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
+def test_an_issuer_without_a_first_answer_leads_to_503_instead_of_401(
     server: AttackedServer, issuer: str
 ) -> None:
-    """503 and not 401, so that no client throws its token away."""
+    """A 401 would make clients throw a good token away."""
     server.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
 
     unavailable(server, server.tokens(issuer).token())
@@ -85,7 +85,7 @@ def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
 
 @pytest.mark.requirement("N02")
 def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
-    """The next good answer of the issuer ends the outage without a restart."""
+    """No restart is needed."""
     token = server.tokens("recovers").token()
     server.idp.replace("/recovers/jwks", answer(500))
     unavailable(server, token)
@@ -95,8 +95,8 @@ def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("N03", "H06")
-def test_the_last_good_keys_outlive_an_outage(server: AttackedServer) -> None:
-    """With its keys known, an issuer may be down; what we cannot know meanwhile is 503."""
+def test_known_keys_stay_valid_while_their_issuer_is_unavailable(server: AttackedServer) -> None:
+    """A token with an unknown key id gets 503 meanwhile."""
     server.accepted(server.tokens("outage").token())
     server.idp.replace("/outage/jwks", answer(500))
 
@@ -124,8 +124,10 @@ UNUSABLE_KEY_SETS = {
         for n in UNUSABLE_KEY_SETS
     ],
 )
-def test_a_document_that_is_no_key_set_is_no_key_set(server: AttackedServer, issuer: str) -> None:
-    """It is not half-read: the issuer counts as unavailable."""
+def test_an_invalid_key_set_document_counts_as_an_outage(
+    server: AttackedServer, issuer: str
+) -> None:
+    """The server uses no part of such a document."""
     server.idp.replace(f"/{issuer}/jwks", UNUSABLE_KEY_SETS[issuer])
 
     unavailable(server, server.tokens(issuer).token())
@@ -133,7 +135,7 @@ def test_a_document_that_is_no_key_set_is_no_key_set(server: AttackedServer, iss
 
 @pytest.mark.requirement("N06")
 def test_a_redirect_is_not_followed(server: AttackedServer) -> None:
-    """A redirect is how an issuer's document makes a server call its own network."""
+    """A redirect could make the server call its own network."""
     target = f"{server.idp.base}/redirect-target"
     server.idp.replace("/redirects/jwks", answer(302, location=target))
 
@@ -144,7 +146,7 @@ def test_a_redirect_is_not_followed(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("N10")
 def test_metadata_of_another_issuer_is_refused(server: AttackedServer) -> None:
-    """Mix-up: the document has to name the issuer that was asked (RFC 8414 section 3.3)."""
+    """The document must name the issuer that was requested (mix-up, RFC 8414 section 3.3)."""
     document = {"issuer": server.idp.issuer("main"), "jwks_uri": f"{server.idp.base}/main/jwks"}
     path = "/.well-known/oauth-authorization-server/lies"
     server.idp.replace(path, answer(body=json.dumps(document).encode()))
@@ -153,8 +155,8 @@ def test_metadata_of_another_issuer_is_refused(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("N11", "N12")
-def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(server: AttackedServer) -> None:
-    """The new key opens as soon as a fetch is allowed; the old one is gone at once."""
+def test_after_a_key_rotation_tokens_of_the_old_key_are_refused(server: AttackedServer) -> None:
+    """The server accepts tokens of the new key as soon as it may fetch the key set."""
     old = server.tokens("rotates").token()
     server.accepted(old)
     server.accepted(old)
@@ -166,8 +168,8 @@ def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(server: Attacked
 
 
 @pytest.mark.requirement("N13")
-def test_a_key_replaced_under_its_own_id_is_noticed(server: AttackedServer) -> None:
-    """Some issuers keep the id; a signature that does not fit is the only sign."""
+def test_a_key_that_is_replaced_under_the_same_id_is_fetched(server: AttackedServer) -> None:
+    """Some issuers reuse the key id, so only a failed signature shows the change."""
     server.accepted(server.tokens("replaces").token())
     server.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
 
@@ -178,7 +180,7 @@ def test_a_key_replaced_under_its_own_id_is_noticed(server: AttackedServer) -> N
 
 @pytest.mark.requirement("N14")
 def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
-    """However many tokens come while nothing is known, the issuer is asked once."""
+    """The server asks an issuer with unknown keys once, however many tokens arrive."""
     tokens = [server.tokens("many").token() for _ in range(64)]
     with ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(server.call, tokens))
@@ -188,8 +190,8 @@ def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("N15")
-def test_a_caller_who_leaves_does_not_take_the_fetch_along(server: AttackedServer) -> None:
-    """The fetch belongs to all that wait for it."""
+def test_a_caller_that_disconnects_does_not_cancel_the_key_fetch(server: AttackedServer) -> None:
+    """All waiting callers share one fetch."""
     fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
     head = [
         ("Host", server.client.authority),
@@ -207,8 +209,8 @@ def test_a_caller_who_leaves_does_not_take_the_fetch_along(server: AttackedServe
 
 
 @pytest.mark.requirement("N17", "N16")
-def test_two_issuers_with_one_key_set_stay_two(server: AttackedServer) -> None:
-    """What one signed opens for its own tenant only."""
+def test_issuers_that_share_a_key_set_keep_their_own_tenants(server: AttackedServer) -> None:
+    """A token of one of them gives access to that issuer's tenant only."""
     first = server.accepted(server.tokens("shares-a").token())
     second = server.accepted(server.tokens("shares-b").token())
 
@@ -216,7 +218,7 @@ def test_two_issuers_with_one_key_set_stay_two(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("N19", "N20")
-def test_a_verdict_belongs_to_the_whole_token(server: AttackedServer) -> None:
+def test_a_verdict_is_cached_for_the_whole_token(server: AttackedServer) -> None:
     """A token that shares its beginning, key id or `jti` with a good one, or all but one byte."""
     victim = server.tokens().token(jti="shared")
     server.accepted(victim)
@@ -231,7 +233,7 @@ def test_a_verdict_belongs_to_the_whole_token(server: AttackedServer) -> None:
 
 
 @pytest.mark.requirement("H05", "H04")
-def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
+def test_a_flood_of_unknown_key_ids_causes_few_key_fetches(
     server: AttackedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most 64 unknown callers wait at a time; callers with known keys are not delayed."""
@@ -259,7 +261,7 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
 def test_a_refusal_does_not_tell_the_caller_which_issuers_are_trusted(
     server: AttackedServer,
 ) -> None:
-    """An unknown issuer, an unknown kind of token and a bad signature read the same."""
+    """An unknown issuer, an opaque token and a bad signature get identical answers."""
     refusals = [
         server.refused(server.tokens().token(iss="https://unknown.example")),
         server.refused(server.tokens().token(sign=OTHER_SIGNER)),

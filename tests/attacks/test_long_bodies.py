@@ -22,8 +22,8 @@ def _rest() -> RestEndpoint:
     return RestEndpoint(client.runner, client.registry)
 
 
-async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() -> None:
-    """A caller that sends one waits for no answers to another caller that sent many before."""
+async def test_long_bodies_of_one_tenant_do_not_delay_another_tenant() -> None:
+    """A caller does not wait for twelve long bodies that another caller sent before."""
     rest, ended = _rest(), list[str]()
 
     async def post(who: str) -> None:
@@ -41,7 +41,7 @@ async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() ->
 
 @pytest.mark.requirement("P12")
 async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> None:
-    """Over REST, the bodies that wait already and all other requests are answered."""
+    """Over REST, waiting bodies and all other requests are answered."""
     rest = _rest()
     many = [rest.post(a_caller(), "whoami", LONG_BODY) for _ in range(MAX_WAITING + 10)]
     *answers, other = await asyncio.gather(*many, rest.post(BOB, "echo", ECHO))
@@ -68,11 +68,7 @@ MESSAGES = {
 @pytest.mark.requirement("P12")
 @pytest.mark.parametrize("kind", MESSAGES)
 async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kind: str) -> None:
-    """
-    At `/mcp`: a request by its id with HTTP 200, everything else with HTTP 429.
-
-    The bodies that wait already and all other requests are answered.
-    """
+    """Requests get an error with their id, other messages HTTP 429; waiting bodies are served."""
     alice, bob = EndpointClient(demo.pack.tools.values()), EndpointClient(demo.pack.tools.values())
     bob.caller = BOB
     body, order = MESSAGES[kind] % MANY_VALUES, list[str]()
@@ -101,8 +97,8 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
     assert order.index("bob") <= 19 + 8, order  # behind the refused, and one for each of his calls
 
 
-async def test_a_batch_of_millions_of_messages_is_refused_before_they_are_told_apart() -> None:
-    """They are counted in a thread, and nothing is made of them afterwards."""
+async def test_a_batch_of_millions_of_messages_is_refused_before_it_is_parsed() -> None:
+    """A thread counts the messages, so that the event loop is not blocked."""
     client, body = EndpointClient(), b"[0" + b",0" * 2_090_000 + b"]"
 
     async def send() -> None:

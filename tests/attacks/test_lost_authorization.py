@@ -77,11 +77,8 @@ LOSSES_OF_ACCESS = [token_expires, time_passes, tenant_goes, session_ends]
 
 
 @pytest.mark.parametrize("happens", LOSSES_OF_ACCESS)
-async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
-    """
-    Fifty calls of half a minute were begun one after another on the strength of one check: for 25
-    minutes after the token was over, the session ended, or the tenant was suspended.
-    """
+async def test_a_batch_stops_when_its_caller_loses_authorization(happens: Any) -> None:
+    """Expiry, the end of the session and a suspension stop the calls that have not begun."""
     server = ActingServer()
     server.client.caller = a_caller(expires_at=int(server.client.clock.now) + 10)
     session = await server.client.open("2025-03-26")
@@ -97,8 +94,8 @@ async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
     assert refused == [3, 4, 5]
 
 
-async def test_a_batch_within_its_time_is_served_whole() -> None:
-    """Also one whose token is good only by its leeway."""
+async def test_a_batch_is_served_whole_within_the_leeway_of_its_token() -> None:
+    """The token has expired five seconds before."""
     server = ActingServer()
     server.client.caller = a_caller(expires_at=int(server.client.clock.now) - 5)
     session = await server.client.open("2025-03-26")
@@ -127,13 +124,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("_", "change", "is_out"), CHANGES)
-async def test_tasks_end_with_the_trust_in_their_caller(
+async def test_tasks_end_when_a_reload_removes_trust_in_their_caller(
     tmp_path: Path, _: str, change: Any, is_out: bool
 ) -> None:
-    """
-    They did with a suspension alone: what an issuer that is trusted no more had begun ran on for
-    hours, and was begun anew after a crash.
-    """
+    """Tasks of an issuer that is no longer trusted ran for hours, also after a restart."""
     with Idp() as idp:
         settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
         before = configuration(8000, [main(idp)], **settings)

@@ -60,7 +60,7 @@ def code_of(answer: RawAnswer) -> int:
 
 
 def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> None:
-    """A session from before the suspension still opens; a batch must meet the check as well."""
+    """A session from before the suspension is still open, so each call of a batch is checked."""
     keyring = KeyRing.ephemeral()
     with serving(server.idp, "h11", keyring=keyring, tenancy={"suspended": ["acme"]}) as closed:
         caller = TenantContext(
@@ -83,8 +83,8 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> No
 
 
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
-def test_a_field_behind_the_body_is_no_header(server: AttackedServer, field: str) -> None:
-    """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
+def test_trailer_fields_are_not_used_as_headers(server: AttackedServer, field: str) -> None:
+    """A trailer would bypass what a proxy checks or strips in the head (RFC 9110 6.5.1)."""
     fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
     fields += [("Host", server.client.authority), ("Content-Type", "application/json")]
     fields += [("Authorization", f"Bearer {server.tokens().token()}"), ("Connection", "close")]
@@ -98,8 +98,8 @@ def test_a_field_behind_the_body_is_no_header(server: AttackedServer, field: str
     assert answer.status == (401 if field == "Authorization" else 400)
 
 
-def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
-    """They count neither as head nor as body, and a value without end was gathered whole."""
+def test_endless_trailer_fields_end_the_connection(server: AttackedServer) -> None:
+    """The size limits of head and body do not cover trailers, so they have their own."""
     head = [("Host", server.client.authority), ("Content-Type", "application/json")]
     head += [
         ("Authorization", f"Bearer {server.tokens().token()}"),
@@ -117,8 +117,8 @@ def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
     assert sent < 20_000_000
 
 
-async def test_names_of_headers_that_clients_invent_are_not_kept() -> None:
-    """Four thousand names of a hundred kilobytes, before any token was looked at, are no cache."""
+async def test_long_header_names_from_clients_are_not_cached() -> None:
+    """An unauthenticated client could fill the cache with long header names."""
     recorded = RecordedEdge()
 
     for number in range(10):
@@ -142,15 +142,17 @@ async def test_names_of_headers_that_clients_invent_are_not_kept() -> None:
     ],
 )
 def test_a_body_that_is_not_utf_8_is_no_json(server: AttackedServer, body: bytes) -> None:
-    """J-01: a client that can make a server answer 500 can fill its log with tracebacks."""
+    """J-01: a 500 for such a body would let a client fill the log with tracebacks."""
     answer = post(server, body)
 
     assert (answer.status, code_of(answer)) == (400, jsonrpc.PARSE_ERROR)
     assert json.loads(answer.body)["id"] is None
 
 
-def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(server: AttackedServer) -> None:
-    """JSON-RPC 2.0 section 6: an error for each, and the good ones are served."""
+def test_invalid_entries_of_a_batch_are_refused_and_the_others_are_served(
+    server: AttackedServer,
+) -> None:
+    """JSON-RPC 2.0 section 6 requires an error for each invalid entry."""
     answer = post(server, b'[1,[],null,"a",{},' + CALL + b"]", session_of(server))
 
     assert answer.status == 200
@@ -160,10 +162,10 @@ def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(server: Atta
 
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 4000])
-def test_arguments_that_two_parsers_read_differently_pass_no_routing_header(
+def test_ambiguous_arguments_cannot_bypass_the_routing_header(
     server: AttackedServer, number: str
 ) -> None:
-    """A proxy routed by the header: unread arguments must not leave it unchecked (H-10)."""
+    """A proxy routes by the header, which must match the arguments (H-10)."""
     call = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_routed",'
         b'"arguments":{"region":"restricted","data":{"n":%b}},%b}}' % (number.encode(), META)
@@ -178,8 +180,8 @@ def test_arguments_that_two_parsers_read_differently_pass_no_routing_header(
 
 @pytest.mark.parametrize("depth", [61, 62, 63, 64, 65, 66, 70])
 @pytest.mark.parametrize("filler", ['"["', '"\\\\"', '"\\"{"', "[[],{}]"])
-def test_nesting_is_bounded_whatever_strings_hold(depth: int, filler: str) -> None:
-    """Depth is counted without a parser, so brackets in strings must not count."""
+def test_brackets_in_strings_do_not_count_as_nesting(depth: int, filler: str) -> None:
+    """The nesting limit is exact, although the depth is counted without a parser."""
     inside = depth - 2 - 2 * filler.startswith("[")
     body = '{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":'
     body += "[" * inside + filler + "]" * inside + "}}"
@@ -202,8 +204,8 @@ def test_nesting_is_bounded_whatever_strings_hold(depth: int, filler: str) -> No
         b"[" + b"1," * 1_900_000 + b"1]",
     ],
 )
-def test_the_largest_body_does_not_delay_other_callers(body: bytes) -> None:
-    """4 MB took a second of the only loop there is: no step in Python may be taken per token."""
+def test_reading_the_largest_body_takes_no_python_step_per_token(body: bytes) -> None:
+    """A body of 4 MB blocked the event loop for a second."""
 
     def read() -> None:
         with contextlib.suppress(jsonrpc.JsonRpcError):

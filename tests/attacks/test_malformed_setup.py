@@ -23,8 +23,8 @@ from gatepost.tools.pack import Pack
 
 
 @pytest.mark.parametrize("scopes", ["files", {"a b"}, {'a"'}, {"a\r\nX: y"}, {""}])
-def test_a_tool_cannot_ask_for_what_no_challenge_can_name(scopes: Any) -> None:
-    """It would be found out by the first caller who lacks it, as a 500."""
+def test_a_tool_with_an_invalid_scope_is_refused_at_registration(scopes: Any) -> None:
+    """Otherwise the first caller who lacks the scope gets a 500."""
     pack = Pack("odd")
 
     with pytest.raises((TypeError, ValueError)):
@@ -37,10 +37,10 @@ def test_a_tool_cannot_ask_for_what_no_challenge_can_name(scopes: Any) -> None:
 @pytest.mark.parametrize(
     "source", ["import sys\nsys.exit(3)\n", "class Odd(Exception): ...\nraise Odd('no')\n"]
 )
-def test_a_tool_file_that_fails_in_its_own_way_is_a_problem_and_no_traceback(
+def test_a_tool_file_that_exits_or_raises_is_reported_as_a_problem(
     tmp_path: Path, source: str
 ) -> None:
-    """Also `sys.exit()`, after which the command used to end without a word."""
+    """After `sys.exit()` in a tool file, the command used to end without a message."""
     file = tmp_path / "tools.py"
     file.write_text(source)
 
@@ -51,8 +51,8 @@ def test_a_tool_file_that_fails_in_its_own_way_is_a_problem_and_no_traceback(
     ]
 
 
-def test_an_origin_that_is_no_url_is_a_problem_and_no_traceback() -> None:
-    """`gatepost check` says all problems, whatever is written in a setting."""
+def test_an_allowed_origin_that_is_no_url_is_reported_as_a_problem() -> None:
+    """`gatepost check` reports an invalid value of any setting without a traceback."""
     listen = Listen(allowed_origins=("https://[",))
     config = Config(resource="https://mcp.example.com/mcp", listen=listen)
 
@@ -61,8 +61,8 @@ def test_an_origin_that_is_no_url_is_a_problem_and_no_traceback() -> None:
     assert "listen.allowed_origins[0]" in [problem.setting for problem in reported_problems]
 
 
-def test_a_token_that_no_header_can_carry_is_wrong_use_of_the_doctor() -> None:
-    """A pasted typographic character ended in a traceback."""
+def test_the_doctor_refuses_a_token_that_does_not_fit_a_header() -> None:
+    """A pasted typographic character ends in exit code 2 and not in a traceback."""
     arguments = ["http://127.0.0.1:1/mcp", "--token", "\u00fc"]
 
     result = CliRunner().invoke(doctor.command, arguments)
@@ -71,8 +71,8 @@ def test_a_token_that_no_header_can_carry_is_wrong_use_of_the_doctor() -> None:
     assert "--token" in result.output
 
 
-def test_a_damaged_key_ring_is_not_rotated_into_one_that_no_server_loads(tmp_path: Path) -> None:
-    """The command said that the ring signs with a new key; the next start refused the ring."""
+def test_a_damaged_key_ring_is_not_rotated(tmp_path: Path) -> None:
+    """Otherwise the command succeeds, and the next start of the server refuses the ring."""
     ring = tmp_path / "keyring.json"
     ring.write_text('{"keys":[{"id":"a","secret":"zzzz","created":1}]}')
     ring.chmod(0o600)
@@ -81,8 +81,8 @@ def test_a_damaged_key_ring_is_not_rotated_into_one_that_no_server_loads(tmp_pat
         rotate(ring, keep=3)
 
 
-def test_a_development_server_forgets_only_its_own_state(tmp_path: Path) -> None:
-    """The first of two with one state directory took the second's with it when it ended."""
+def test_a_development_server_deletes_only_its_own_state_file(tmp_path: Path) -> None:
+    """Two servers may use one state directory; the first one to end keeps the other's file."""
     config = dev_config(8000, tools=(), state=tmp_path)
     first, second = (dev_issuer(config, frozenset(), IssuerOptions()) for _ in range(2))
     path = write_state(tmp_path, config, first)

@@ -13,8 +13,8 @@ WAYS_UP = ["/x/%25252e%25252e/y", "/x/..;/y", "/x/%2e%2e;a=b/y", "/x/%252e%252e%
 
 
 @pytest.mark.parametrize("path", WAYS_UP)
-def test_a_path_leads_nowhere_else_however_often_it_is_decoded(path: str) -> None:
-    """As many servers may stand one behind the other as is said, and any of them may decode."""
+def test_paths_with_encoded_dot_segments_are_refused(path: str) -> None:
+    """Each server in a row may decode a path once more."""
     with pytest.raises(ToolFailure, match="as a segment"):
         address_of("https://gitlab.test/api/v4", path)
 
@@ -55,8 +55,10 @@ NO_URLS = ["http://[::1", "https://c.test:99999/", "//[x/", "https://c.test:abc/
 
 @pytest.mark.parametrize("answer", [_home, _moved])
 @pytest.mark.parametrize("text", NO_URLS)
-async def test_a_server_that_refers_to_no_url_is_a_failure(answer: Any, text: str) -> None:
-    """Of its own kind, and no error of ours."""
+async def test_a_caldav_server_that_refers_to_an_invalid_url_is_a_tool_failure(
+    answer: Any, text: str
+) -> None:
+    """The tool fails with a message about the server, and not with an internal error."""
     server = CalDav(RepeatingClient(answer(text)), "https://c.test/", user="u", password="p")
     with pytest.raises(ToolFailure, match=r"refers to another|no calendar"):
         await server.collections()

@@ -28,8 +28,8 @@ def bomb(levels: int) -> str:
     return "---\n" + "\n".join(lines) + "\n---\nText.\n"
 
 
-def test_mappings_that_take_in_one_another_are_not_multiplied() -> None:
-    """Eight such lines took minutes and gigabytes before the first bound of ours was asked."""
+def test_front_matter_with_exponential_yaml_aliases_is_refused_quickly() -> None:
+    """Eight such lines took minutes and gigabytes before any limit applied."""
     few, many = steps(lambda: split(bomb(2))), steps(lambda: split(bomb(5)))
 
     assert many < few + 100_000
@@ -38,8 +38,8 @@ def test_mappings_that_take_in_one_another_are_not_multiplied() -> None:
     )
 
 
-def test_a_name_that_others_take_for_a_merge_is_written_with_quotes() -> None:
-    """So that Obsidian, too, reads a property of that name and not another mapping's."""
+def test_a_property_named_like_a_yaml_merge_key_is_quoted() -> None:
+    """Obsidian would otherwise merge another mapping instead of reading the property."""
     assert merged(split(""), {"<<": {"a": 1}}) == "---\n'<<':\n  a: 1\n---\n"
 
 
@@ -57,8 +57,10 @@ def _add(rows: sqlite3.Connection, name: str, path: str) -> int:
     return int(rows.execute(f"{statement} VALUES (?, ?, ?, ?, ?, ?, ?)", values).lastrowid or 0)
 
 
-def test_many_links_to_a_name_of_many_files_are_followed_once(rows: sqlite3.Connection) -> None:
-    """A thousand times a thousand paths kept the interpreter, and so all tenants, for a minute."""
+def test_links_to_a_name_that_many_files_share_are_resolved_quickly(
+    rows: sqlite3.Connection,
+) -> None:
+    """A thousand links to a thousand files of one name blocked all tenants for a minute."""
     for at in range(AT_ONCE):
         _add(rows, "n", f"{at}/n.md")
     source = _add(rows, "index", "index.md")
@@ -73,8 +75,8 @@ def test_many_links_to_a_name_of_many_files_are_followed_once(rows: sqlite3.Conn
     assert steps(lambda: lookup.links_of(rows, "index.md", links)) < 2_500_000
 
 
-def test_names_made_to_be_compared_for_long_are_not(rows: sqlite3.Connection) -> None:
-    """A name that no note has was held against five thousand, a hundredth of a second each."""
+def test_finding_similar_names_takes_a_bounded_number_of_steps(rows: sqlite3.Connection) -> None:
+    """An unknown name was compared with five thousand names, ten milliseconds each."""
     for at, letters in enumerate(product("ab", repeat=8)):
         _add(rows, f"{''.join(letters) * 5}{at}", f"{at}.md")
     target = "ab" * 20
@@ -84,10 +86,10 @@ def test_names_made_to_be_compared_for_long_are_not(rows: sqlite3.Connection) ->
 
 
 @pytest.mark.parametrize("text", ["a ", "# a\n", "| a | b |\n", "a" * 30 + " "])
-def test_a_word_that_a_note_has_very_often_is_shown_once(
+def test_a_search_for_a_word_that_fills_a_note_returns_one_short_snippet(
     rows: sqlite3.Connection, text: str
 ) -> None:
-    """SQLite compared each place with all others, for hours, and the server could not end."""
+    """SQLite compared all positions of the word with each other for hours."""
     number = _add(rows, "often", "often.md")
     body = text * (900_000 // len(text))
     rows.execute(
@@ -105,10 +107,10 @@ LINE_BREAKS = {"return": "\r", "form feed": "\f", "next line": "\x85", "separato
 
 
 @pytest.mark.parametrize("sign", LINE_BREAKS.values(), ids=LINE_BREAKS)
-def test_a_comment_is_not_shown_as_a_line_that_runs(
+def test_a_script_review_escapes_line_separators_in_comments(
     sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who pulled a check into a comment by such a sign had it reviewed as if nothing changed."""
+    """An agent could move a check into a comment, and the comparison showed no change."""
     approved = "def main():\n  # Only for us.\n  check()\n  return pay()\n"
     changed = approved.replace("us.\n", f"us.{sign}")
     before = Script("pay", approved.encode(), "workspace")

@@ -44,10 +44,10 @@ LITERALS = {
 
 
 @pytest.mark.parametrize("literal", LITERALS.values(), ids=LITERALS)
-def test_repeats_of_what_a_secret_is_made_of_cost_little(
+def test_repeated_parts_of_a_secret_are_searched_in_few_steps(
     literal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller that writes a secret to be found everywhere gets nothing told, soon."""
+    """A text that takes too long to search is withheld as a whole."""
     monkeypatch.setattr(secret_search, "EFFORT", 4_000)
     redactor = REDACTOR.with_values([("TOKEN", literal)])
     text = literal[-6:-2] * 4_000
@@ -57,8 +57,8 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
     assert secrets == [b"[REDACTED:TOKEN]"]
 
 
-def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document that is withheld keeps its form."""
+def test_a_withheld_json_document_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The redactor withholds a document that takes too long to search."""
     monkeypatch.setattr(secret_search, "EFFORT", 1_000)
     redactor = REDACTOR.with_values([("TOKEN", "a" * 4_000)])
     clean = cleaned(msgspec.json.encode({"rows": ["a" * 5_000, 1, None], "b": "c"}), redactor)
@@ -67,7 +67,7 @@ def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_ordinary_long_text_is_not_withheld() -> None:
-    """What takes effort is an attack: a log that names a secret in each of its lines is told."""
+    """A log that names a secret in each of its lines is redacted line by line."""
     line = "2026-01-01 connect with hunter2hunter2 as user\n"
     clean = REDACTOR.clean(line * 20_000)
     assert clean == line.replace("hunter2hunter2", "[REDACTED:KEY]") * 20_000
@@ -81,15 +81,15 @@ SECRET_WITHIN = {
 
 
 @pytest.mark.parametrize("text", SECRET_WITHIN.values(), ids=SECRET_WITHIN)
-def test_a_secret_behind_more_escapes_than_one_go_takes_is_found(text: bytes) -> None:
-    """Where the work is done in parts, what follows is read as before."""
+def test_a_secret_after_more_escapes_than_one_pass_reads_is_found(text: bytes) -> None:
+    """The redactor reads such a text in parts, and the last part as well as the first."""
     spans = REDACTOR.spans(text)
     assert [span.name for span in spans] == ["KEY"]
     assert b"unter2" not in replaced(text, spans)
 
 
-def test_more_escapes_than_one_go_takes_need_little_memory() -> None:
-    """Many times its size at most, with what other servers of this process take meanwhile."""
+def test_many_escapes_take_a_bounded_amount_of_memory() -> None:
+    """The redactor needs less than 130 times the size of the text."""
     text = SECRET_WITHIN["escapes"] * 2
     tracemalloc.start()
     try:
@@ -99,8 +99,8 @@ def test_more_escapes_than_one_go_takes_need_little_memory() -> None:
         tracemalloc.stop()
 
 
-def test_breaks_read_the_same_in_parts() -> None:
-    """One line is made of many, however it is done."""
+def test_wrapped_lines_are_joined_the_same_in_parts_as_at_once() -> None:
+    """The redactor joins many wrapped lines in several passes with the same result."""
     lines = [b"a", b" \t b ", b"", b"\x0b\x0cc ", b" "]
     for end in (b"\n", b"\r\n", b"\r"):
         text = end.join(lines * MATCHES_AT_ONCE)
@@ -140,8 +140,8 @@ TOO_MUCH: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("arguments", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_more_secrets_than_a_call_may_bring_are_refused(arguments: dict[str, Any]) -> None:
-    """Nothing runs, and the refusal says none of it."""
+def test_a_call_with_too_many_or_too_long_secrets_is_refused(arguments: dict[str, Any]) -> None:
+    """No tool runs, and the refusal contains no part of a secret."""
     seen: list[str] = []
     message = _asked(_runner(seen), **arguments)
     assert message.startswith("validation: The secrets in the arguments are too long")
@@ -150,8 +150,8 @@ def test_more_secrets_than_a_call_may_bring_are_refused(arguments: dict[str, Any
     assert not seen
 
 
-def test_as_many_as_it_may_bring_are_kept_out() -> None:
-    """The limits are no way around."""
+def test_the_largest_permitted_number_of_secrets_is_redacted() -> None:
+    """A caller cannot bypass the redaction with arguments just below the limits."""
     values = [f"value-number-{n}" for n in range(MAX_WRITTEN - 1)]
     message = _asked(_runner([]), token="t" * 60_000, text=" ".join(values), others=values)
     assert message == " ".join(["[REDACTED:OTHERS]"] * len(values))
@@ -202,8 +202,8 @@ LONG_ONES: dict[str, list[Any]] = {
 
 @each("text", LONG_ONES.values(), ids=LONG_ONES)
 @pytest.mark.parametrize("name", ["typed", "validated", "matched"])
-def test_wrong_arguments_of_any_length_are_told_without_secrets(name: str, text: Any) -> None:
-    """Neither a secret nor the half that a cut leaves is in what is said about the arguments."""
+def test_validation_errors_of_any_length_contain_no_secret(name: str, text: Any) -> None:
+    """The message contains neither a secret nor a truncated part of one."""
     message = _asked(_tools(), name, token=SECRET, text=text[0] if name == "typed" else text)
     assert message.startswith("validation: `text")
     assert SECRET not in message
@@ -211,14 +211,14 @@ def test_wrong_arguments_of_any_length_are_told_without_secrets(name: str, text:
     assert "tvalue" not in message
 
 
-def test_what_is_wrong_with_a_long_argument_is_said_without_its_value() -> None:
-    """The agent still learns which argument to correct, and how."""
+def test_a_validation_error_of_a_long_argument_omits_its_value() -> None:
+    """The message still names the argument and what it should be."""
     message = _asked(_tools(), "typed", token="t", text=[*["y"] * MANY_VALUES, 7])
     assert message == f"validation: `text[{MANY_VALUES}]` should be of type string."
 
 
-def test_long_arguments_that_are_refused_are_checked_once() -> None:
-    """A second check, of the arguments without their secrets, took as long as the first one."""
+def test_refused_long_arguments_are_validated_once() -> None:
+    """A second validation, of the redacted arguments, took as long as the first."""
     pack, looked_at = Pack("counts"), 0
 
     def count(value: str) -> str:
@@ -249,8 +249,8 @@ DEEP_DOCUMENTS = {
 
 
 @pytest.mark.parametrize("data", DEEP_DOCUMENTS.values(), ids=DEEP_DOCUMENTS)
-def test_what_only_looks_deep_is_read(data: bytes) -> None:
-    """Brackets in texts are no levels of a description."""
+def test_brackets_in_strings_of_a_description_do_not_count_as_nesting(data: bytes) -> None:
+    """The server reads an API description whose strings contain many brackets."""
     assert msgspec.json.decode(canonical(data)) == msgspec.json.decode(data)
 
 
@@ -262,14 +262,14 @@ TOO_DEEP = {
 
 
 @pytest.mark.parametrize("data", TOO_DEEP.values(), ids=TOO_DEEP)
-def test_what_is_too_deep_is_refused(data: bytes) -> None:
-    """Wherever it stands in a description."""
+def test_api_descriptions_that_are_nested_too_deeply_are_refused(data: bytes) -> None:
+    """The nesting limit applies to every part of a description."""
     with pytest.raises(DescriptionUnreadable, match="deeper"):
         canonical(data)
 
 
-def test_a_secret_that_is_a_word_of_an_answer_leaves_its_form() -> None:
-    """One caller's token must not make every answer of a tool another than its schema says."""
+def test_a_secret_that_equals_a_member_name_does_not_rename_the_member() -> None:
+    """The redacted answer still matches the tool's output schema."""
     pack = Pack("forms")
 
     @pack.tool()

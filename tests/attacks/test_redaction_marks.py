@@ -45,14 +45,14 @@ def page_arguments(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arguments", SMUGGLED_ARGUMENTS.values(), ids=SMUGGLED_ARGUMENTS)
-def test_the_mark_of_a_key_hides_no_words(arguments: dict[str, Any]) -> None:
-    """What stands between a key's marks ran, and the page called all of it a secret."""
+def test_text_between_private_key_markers_cannot_hide_arguments(arguments: dict[str, Any]) -> None:
+    """A call is refused if redaction would hide text between the markers from the approver."""
     with pytest.raises(ToolFailure, match="would not see all of it"):
         page_arguments("act", arguments)
 
 
-async def test_an_approver_is_not_asked_about_arguments_they_cannot_see() -> None:
-    """The agent is told why; nothing waits, and nothing ran."""
+async def test_a_call_with_hidden_arguments_creates_no_approval_request() -> None:
+    """The agent gets the reason, and no tool runs."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
@@ -63,8 +63,8 @@ async def test_an_approver_is_not_asked_about_arguments_they_cannot_see() -> Non
     assert not deployment.effects
 
 
-async def test_the_first_of_two_hides_nothing_from_the_second() -> None:
-    """An edit is held to the same."""
+async def test_the_first_approver_cannot_hide_text_from_the_second() -> None:
+    """An edit with text between private key markers is refused too."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -99,8 +99,8 @@ KEYS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("make", KEYS.values(), ids=KEYS)
-def test_a_private_key_is_withheld_as_before(make: Callable[[], str]) -> None:
-    """People are asked, and see that a key is there."""
+def test_an_approver_sees_that_a_private_key_is_withheld(make: Callable[[], str]) -> None:
+    """A call with a real private key still creates an approval request."""
     arguments = page_arguments("act", {"what": f"write this:\n{make()}to the disk"})
 
     assert arguments["what"].startswith("write this:\n[REDACTED:PRIVATE_KEY]")
@@ -115,14 +115,14 @@ def test_a_private_key_is_withheld_as_before(make: Callable[[], str]) -> None:
     ],
     ids=["the same text", "a part of another one"],
 )
-def test_a_secret_argument_hides_itself_alone(arguments: dict[str, Any]) -> None:
-    """The caller chooses its value: the same text in another argument was withheld there too."""
+def test_a_secret_argument_cannot_hide_the_same_text_elsewhere(arguments: dict[str, Any]) -> None:
+    """The caller chooses the secret, so redaction could hide another argument with it."""
     with pytest.raises(ToolFailure, match="would not see all of it"):
         page_arguments("whisper", arguments)
 
 
-def test_a_secret_argument_is_withheld_as_before() -> None:
-    """Where it stands, and nothing else."""
+def test_a_secret_argument_is_withheld_from_the_approver() -> None:
+    """Only the secret argument itself is withheld."""
     arguments = page_arguments("whisper", {"what": "a", "password": "correct horse battery"})
 
     assert arguments == {"what": "a", "password": "[REDACTED:PASSWORD]"}

@@ -35,12 +35,12 @@ def _longest_hold(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("text", NOTHING_BUT.values(), ids=NOTHING_BUT)
 def test_other_threads_run_while_a_hostile_text_is_searched(text: str) -> None:
-    """A text that is nothing but marks of strings or escapes is worked on in many short steps."""
+    """The redactor works on a text of quotes or escapes in many short steps."""
     assert any(_longest_hold(lambda: cleaned_text(text, REDACTOR)) < 0.25 for _ in range(2))
 
 
-def test_escapes_read_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a part ends, in the middle of an escape too, the text reads as it does whole."""
+def test_escapes_are_read_the_same_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result does not depend on where a part ends, even in the middle of an escape."""
     form = r"a\\n\ud83d\ude00 \ud83dx&amp;&lt;&notanentity;&" + "a" * 33 + r";%2541%4 &#128512;\q\""
     text = form.encode() * 9
     whole, ways = layers(text), readings(text)

@@ -25,10 +25,10 @@ METHODS_AND_TARGETS = [
 
 @each("method_and_target", METHODS_AND_TARGETS)
 @each("codings", REFUSED_CODINGS, ids=str)
-def test_nothing_is_served_behind_an_odd_transfer_coding(
+def test_no_request_is_served_after_an_unknown_transfer_coding(
     server: AttackedServer, method_and_target: str, codings: list[str]
 ) -> None:
-    """A proxy in front may have seen another end of it: what follows was a request of its own."""
+    """A proxy may see another end of such a request, so the rest could be smuggled."""
     lines = [f"{method_and_target} HTTP/1.1", f"Host: {server.client.authority}"]
     lines += [f"Transfer-Encoding: {coding}" for coding in codings]
     next_one = (
@@ -44,7 +44,7 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
     assert len(answered) == 1, answered
 
 
-def test_a_connection_goes_on_behind_a_body_in_chunks(server: AttackedServer) -> None:
+def test_a_connection_serves_the_next_request_after_a_chunked_body(server: AttackedServer) -> None:
     """A known transfer coding is unambiguous."""
     head = f"GET /health HTTP/1.1\r\nHost: {server.client.authority}\r\n"
     first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED_BODY

@@ -33,11 +33,8 @@ async def waiting_call(replicas: EndpointPair, identity: Any = 7) -> Any:
     return live, (await next_request(live))["id"]
 
 
-async def test_only_waiting_client_requests_take_answers() -> None:
-    """
-    The id of a client request is good for as long as the key that signed it: a caller with some
-    could have an answer of megabytes kept for each, again and again.
-    """
+async def test_answers_are_stored_only_for_pending_client_requests() -> None:
+    """A caller could store megabytes by answering old client requests again and again."""
     replicas = await opened()
     live, once = await waiting_call(replicas)
     assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
@@ -56,7 +53,7 @@ async def test_only_waiting_client_requests_take_answers() -> None:
 
 
 async def test_a_client_request_is_answered_once() -> None:
-    """A second answer is ignored, also one that comes before the first was read."""
+    """A second answer is ignored, also if it arrives before the first is read."""
     replicas = await opened()
     live, identity = await waiting_call(replicas)
     refused = {"action": "decline"}
@@ -90,11 +87,8 @@ async def statuses_of(replicas: EndpointPair, events: list[str]) -> list[int]:
     return statuses
 
 
-async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
-    """
-    Each was kept for two minutes, up to a megabyte: ten calls a second were more than a gigabyte
-    at the shared store. The newest stay; another caller's are not touched.
-    """
+async def test_the_stored_events_of_a_callers_ended_streams_are_limited_in_bytes() -> None:
+    """The newest events are kept, and those of another caller are not affected."""
     replicas = await EndpointPair(pack.tools.values()).open()
     replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=50_000)
     other = EndpointPair(pack.tools.values())
@@ -118,8 +112,8 @@ async def first_event_of_a_call(replicas: EndpointPair) -> str:
     return identity
 
 
-async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
-    """By callers that never come back, too."""
+async def test_stored_events_of_ended_streams_expire() -> None:
+    """They expire for callers that never come back, too."""
     clock = ManualClock()
     archive = EventLogs(max_bytes=10_000, clock=clock)
     replicas = await EndpointPair(pack.tools.values()).open()
@@ -138,7 +132,7 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     assert {*archive._ended._bytes} == {last, "acme"}
 
 
-async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
+async def test_the_stored_events_of_a_tenants_ended_streams_are_limited_in_bytes() -> None:
     """
     Many callers of one tenant do not fill the shared store either; another tenant is not touched.
     """
@@ -156,8 +150,8 @@ async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
     assert await statuses_of(replicas, [await first_event_of_a_call(replicas)]) == [200]
 
 
-async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
-    """What does not fit goes out all the same; who comes back learns that there was an answer."""
+async def test_an_answer_that_is_too_large_to_store_is_sent_but_not_replayed() -> None:
+    """A client that resumes the stream learns that the answer was too large to keep."""
     replicas = await EndpointPair(pack.tools.values()).open()
     replicas.one.endpoint._handshake._event_logs = EventLogs(max_bytes=10_000)
     live = replicas.call(replicas.one, "tell", size=20_000)
@@ -213,11 +207,7 @@ async def write(client: EndpointClient, verb: str, body: bytes) -> int:
 async def test_new_sessions_are_rate_limited(
     verb: str, body: bytes, empty: tuple[float, float]
 ) -> None:
-    """
-    An id costs its caller nothing, and what its session remembers is kept for a week: a loop could
-    fill the database, or keep others from writing to it. Counted by the shared store; while that is
-    out, no caller is refused for it.
-    """
+    """A loop could fill the database; while the shared store is out, no caller is refused."""
     shared_store = ScriptedBuckets()
     shared_store.empty = empty
     client = EndpointClient(shared_store=shared_store)
@@ -229,8 +219,8 @@ async def test_new_sessions_are_rate_limited(
     assert await write(client, verb, body) == response
 
 
-async def test_a_session_that_is_kept_goes_on() -> None:
-    """Beginning counts apart."""
+async def test_the_rate_limit_of_new_sessions_does_not_affect_open_sessions() -> None:
+    """An open session is used and deleted while the limit refuses new sessions."""
     shared_store = ScriptedBuckets()
     client = EndpointClient(shared_store=shared_store)
     session = await client.open()
@@ -241,8 +231,8 @@ async def test_a_session_that_is_kept_goes_on() -> None:
     assert (await client.send(b"", [("mcp-session-id", session)], verb="DELETE")).status == 204
 
 
-async def test_what_a_session_watches_is_bounded_in_bytes() -> None:
-    """A hundred URIs of the greatest length were most of a megabyte for each session."""
+async def test_the_subscriptions_of_a_session_are_limited_in_characters() -> None:
+    """A hundred URIs of maximum length took most of a megabyte for each session."""
     pack = Pack("documents")
 
     @pack.resource("doc://{name}")

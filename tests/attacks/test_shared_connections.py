@@ -43,7 +43,7 @@ def proxy(server: AttackedServer) -> Iterator[SharedConnection]:
 def test_the_token_names_the_caller_on_a_shared_connection(
     server: AttackedServer, proxy: SharedConnection
 ) -> None:
-    """Tokens of the same length for others of the same place, in turn and several times each."""
+    """Tokens of different callers alternate; they have the same length."""
     forge = server.tokens()
     tokens = {name: forge.token(sub=name) for name in ("user-a", "user-b", "user-c")}
     assert len({len(token) for token in tokens.values()}) == 1
@@ -67,10 +67,10 @@ REFUSED_HEADERS: dict[str, tuple[int, tuple[str, str]]] = {
 
 @pytest.mark.requirement("P3")
 @pytest.mark.parametrize(("status", "field"), REFUSED_HEADERS.values(), ids=REFUSED_HEADERS.keys())
-def test_what_is_refused_is_refused_behind_what_passed(
+def test_a_refused_header_is_refused_after_accepted_requests(
     server: AttackedServer, proxy: SharedConnection, status: int, field: tuple[str, str]
 ) -> None:
-    """One more field, behind a head that has passed three times."""
+    """The refused request has one more field than the three accepted ones before it."""
     token = server.tokens().token()
     for _ in range(3):
         assert proxy.call(token).status == 200
@@ -80,10 +80,10 @@ def test_what_is_refused_is_refused_behind_what_passed(
 
 
 @pytest.mark.requirement("P3")
-def test_another_host_is_refused_behind_our_own(
+def test_another_host_is_refused_after_requests_for_the_own_host(
     server: AttackedServer, proxy: SharedConnection
 ) -> None:
-    """Each time, and our own passes again (DNS rebinding)."""
+    """The server refuses it each time and then accepts its own host again (DNS rebinding)."""
     token = server.tokens().token()
     for _ in range(3):
         for _ in range(3):
@@ -101,10 +101,10 @@ def test_another_host_is_refused_behind_our_own(
         {"iss": "https://x.example"},
     ],
 )
-def test_a_bad_token_is_refused_behind_a_good_one(
+def test_a_bad_token_is_refused_after_a_good_token_on_the_same_connection(
     server: AttackedServer, proxy: SharedConnection, changed: dict[str, object]
 ) -> None:
-    """On its connection, each time that it comes, and the good one passes again."""
+    """The server refuses it each time and then accepts the good token again."""
     valid, bad = server.tokens().token(), server.tokens().token(**changed)
     for _ in range(3):
         for _ in range(3):

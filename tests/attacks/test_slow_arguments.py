@@ -78,7 +78,7 @@ DEAR_TYPES = {
 
 @pytest.mark.parametrize(("hint", "body"), DEAR_TYPES.values(), ids=DEAR_TYPES)
 async def test_slow_pydantic_validation_delays_no_other_caller(hint: Any, body: bytes) -> None:
-    """Sets of numbers with one hash, and items that are all wrong."""
+    """The arguments are numbers with one hash, or lists whose items are all invalid."""
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
     tool = taking(hint)
@@ -114,7 +114,7 @@ DEAR_SCHEMAS = {
 async def test_a_slow_validator_delays_no_other_caller(
     schema: dict[str, Any], items: list[bytes]
 ) -> None:
-    """Options and bounds that are compared one by one, and errors without end."""
+    """Many options and bounds are compared one by one, and every item is an error."""
     tool = bringing(schema)
     await delays_no_other_call(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
@@ -131,15 +131,15 @@ async def test_a_slow_validator_delays_no_other_caller(
 async def test_errors_that_each_copy_an_object_delay_no_other_caller(
     schema: dict[str, Any], members: int
 ) -> None:
-    """Their number times what each of them copies would grow with the square of the object."""
+    """Without a limit, their size would grow with the square of the object."""
     tool = bringing({"type": "object", **schema})
     await delays_no_other_call(
         endpoint_of([tool]), tool.name, b'{"value":%b}' % object_of(b"1", members)
     )
 
 
-async def test_many_long_bodies_at_once_hold_the_loop_no_longer_than_one() -> None:
-    """Threads that compute side by side would each keep the interpreter for a while, in turn."""
+async def test_simultaneous_long_bodies_block_the_loop_no_longer_than_one() -> None:
+    """Threads that compute side by side would hold the interpreter lock in turn."""
     tool = taking(list[Annotated[str, Field(pattern="^[a-z]+$")]])
     client = endpoint_of([tool])
     fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
@@ -161,12 +161,8 @@ def _never(value: str) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 400, 39_000])
-async def test_nothing_of_refused_arguments_is_left(count: int) -> None:
-    """
-    The errors of a validator in Python went round through pydantic's memory, each with its frames.
-
-    No collector saw that: every refused call stayed, with all that its caller had sent.
-    """
+async def test_refused_arguments_are_freed(count: int) -> None:
+    """Errors of a Python validator formed a reference cycle that no collector could see."""
     tool = taking(list[Annotated[str, AfterValidator(_never)]])
     client = endpoint_of([tool])
     fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
@@ -179,8 +175,8 @@ async def test_nothing_of_refused_arguments_is_left(count: int) -> None:
     assert [value for value in gc.get_objects() if isinstance(value, _OddStrings)] == []
 
 
-async def test_nothing_of_a_refused_prompt_is_left() -> None:
-    """Its arguments come another way."""
+async def test_refused_prompt_arguments_are_freed() -> None:
+    """The arguments of a prompt take another path than those of a tool."""
     pack = Pack("odd")
 
     @pack.prompt()

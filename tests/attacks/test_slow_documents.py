@@ -19,14 +19,14 @@ def _text_of(source: str) -> str:
     return str(text)
 
 
-def test_links_within_links_cost_no_more_than_others() -> None:
-    """Each paragraph of a page with a hundred open links was written a hundred times over."""
+def test_nested_links_do_not_multiply_the_text_of_a_page() -> None:
+    """Each paragraph of a page with a hundred open links was written a hundred times."""
     step = "<table><tr><td><a href=http://example.com/>x"
     assert len(_text_of(step * 1_500)) < 1_500 * len(step)
 
 
-def test_a_link_in_a_link_is_its_text() -> None:
-    """Markdown has none; what it says stays."""
+def test_a_link_inside_a_link_is_written_as_its_text() -> None:
+    """Markdown has no nested links."""
     source = "<div><a href=/one>first <table><tr><td><a href=/two>second</a></table> third</a>"
     text = _text_of(source)
     assert "(http://example.com/one)" in text
@@ -38,10 +38,10 @@ def _word() -> str:
     return "/" + "".join(RANDOM_BYTES.choices("ab", k=120))
 
 
-async def test_paths_that_are_hard_to_compare_are_not_all_compared(
+async def test_the_number_of_compared_path_templates_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two thousand templates of two letters kept the server busy for eight seconds."""
+    """Two thousand similar templates kept the server busy for eight seconds."""
     monkeypatch.setattr(lookup, "MAX_LIKE", 3)
     paths = {_word(): {"get": {"summary": "x"}} for _ in range(200)}
     text = str({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths})
@@ -53,8 +53,8 @@ async def test_paths_that_are_hard_to_compare_are_not_all_compared(
         await lookup.described(document, path, "GET", api="it")
 
 
-def test_what_comes_near_is_still_named() -> None:
-    """A slip of the pen finds the template that was meant."""
+def test_a_mistyped_path_is_answered_with_the_similar_path() -> None:
+    """The error names the template that differs by a few letters."""
     paths = {f"/things/{name}": {"get": {}} for name in ("colour", "shape", "weight")}
     text = str({"openapi": "3.1.0", "info": {}, "paths": paths})
     document = ApiDescription(canonical(text.encode()))

@@ -34,8 +34,8 @@ async def reflect(ctx: CallContext) -> Outcome:
     return Outcome(structured=msgspec.Raw(b'{"x":%b}' % MANY_SLOW_NUMBERS))
 
 
-async def test_the_capabilities_of_a_handshake() -> None:
-    """They are read as values of any kind, before anything is known of the client."""
+async def test_slow_numbers_in_client_capabilities_do_not_block_the_loop() -> None:
+    """The server reads capabilities as values of any type."""
     client = EndpointClient()
     params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": "HERE"}}
     body = message("initialize", params).replace(b'"HERE"', MANY_SLOW_NUMBERS)
@@ -47,7 +47,7 @@ async def test_the_capabilities_of_a_handshake() -> None:
     assert hold_s < limit
 
 
-async def test_the_answer_to_a_client_request() -> None:
+async def test_slow_numbers_in_the_answer_to_a_client_request_do_not_block_the_loop() -> None:
     """A client of an older revision answers with a message of its own."""
     replicas = await opened("2025-11-25")
 
@@ -65,8 +65,8 @@ async def test_the_answer_to_a_client_request() -> None:
     assert hold_s < limit
 
 
-async def test_the_value_that_a_tool_passes_on() -> None:
-    """It is checked against the tool's schema, or at least for being JSON."""
+async def test_slow_numbers_in_an_encoded_result_do_not_block_the_loop() -> None:
+    """The server validates the encoded JSON that a tool returns."""
     client = EndpointClient(pack.tools.values())
 
     async def call() -> None:
@@ -86,8 +86,8 @@ REPLY = OutboundReply(
 )
 
 
-async def test_a_refusal_of_another_server() -> None:
-    """Its message is looked for on the loop, in no more than a beginning."""
+async def test_slow_numbers_in_an_error_of_an_api_do_not_block_the_loop() -> None:
+    """The pack reads only the beginning of the error on the event loop."""
 
     async def work() -> None:
         assert str(refusal_of(REPLY, "The API")).startswith("The API answered 400: [1e308")
@@ -96,8 +96,8 @@ async def test_a_refusal_of_another_server() -> None:
     assert hold_s < limit
 
 
-async def test_a_condition_of_an_approval_rule() -> None:
-    """Up to 64 KB of arguments are read for each rule."""
+async def test_slow_numbers_in_arguments_of_a_condition_do_not_block_the_loop() -> None:
+    """A condition reads up to 64 KB of arguments for each rule."""
     condition = Condition("size(arguments.x) > 1")
     arguments = b'{"x":%b}' % (b"[" + b",".join([SLOW_NUMBER] * 1_300) + b"]")
     longest = b'{"y":%b,"x":[1,2]}' % (b"[" + b",".join([SLOW_NUMBER] * 10_800) + b"]")
@@ -111,8 +111,8 @@ async def test_a_condition_of_an_approval_rule() -> None:
 
 
 @pytest.mark.parametrize("pack_name", ["openapi", "gitlab"])
-async def test_the_answer_of_another_server(pack_name: str) -> None:
-    """Both packs read it in a thread, which must let go of the interpreter meanwhile."""
+async def test_slow_numbers_in_an_answer_of_an_api_do_not_block_the_loop(pack_name: str) -> None:
+    """Both packs read the answer in a thread, which must release the interpreter."""
 
     def read_reply() -> Any:
         if pack_name == "gitlab":

@@ -138,10 +138,10 @@ async def tried(
 
 
 @pytest.mark.parametrize(("method", "params", "more"), MODERN_REQUESTS)
-async def test_a_request_hears_of_an_outage_by_its_id(
+async def test_a_request_during_a_store_outage_is_answered_with_its_id(
     server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
-    """`subscriptions/listen` did without; a client waits for its id and none other (J-01)."""
+    """A client waits for an answer with the id of its request (J-01)."""
     full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
     named = params.get("name") or params.get("taskId")
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
@@ -153,10 +153,10 @@ async def test_a_request_hears_of_an_outage_by_its_id(
 
 
 @pytest.mark.parametrize(("verb", "body"), LEGACY_REQUESTS)
-async def test_a_session_outlives_an_outage(
+async def test_a_session_survives_a_store_outage(
     server: ServerWithOutages, verb: str, body: bytes
 ) -> None:
-    """503, never the 404 that would make its client begin anew; and no place stays taken."""
+    """The client gets 503 instead of 404, which would make it open a new session."""
     session = ("mcp-session-id", await server.open())
     accept = ("accept", "text/event-stream, application/json")
     statuses = await tried(server, body, [JSON, accept, session], verb)

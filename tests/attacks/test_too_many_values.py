@@ -135,8 +135,8 @@ async def _said(tool: str, arguments: bytes) -> str:
 
 
 @given(JSON, st.sampled_from([None, 2]))
-def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | None) -> None:
-    """Outside of strings exactly, but that empty objects and lists count twice; never too few."""
+def test_the_count_of_json_values_is_never_too_low(value: Any, indent: int | None) -> None:
+    """Outside of strings the count is exact, except that empty objects and lists count twice."""
 
     def count(value: Any) -> int:
         inner = (
@@ -157,8 +157,8 @@ def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | No
 
 
 @each("line", ["one, two, [three]\n", '{"one": "two", "three": [[]]}\n'], ids=repr)
-def test_the_commas_of_a_long_text_are_no_values(line: str) -> None:
-    """A document is checked at once, whatever it holds, and not in a thread as a long list is."""
+def test_commas_in_a_long_string_do_not_count_as_values(line: str) -> None:
+    """A long document is validated at once; only a long list goes to a thread."""
     body = json.dumps({"title": "a, b", "text": line * 1_000}).encode()
 
     assert values_bound(body) < 5
@@ -167,8 +167,8 @@ def test_the_commas_of_a_long_text_are_no_values(line: str) -> None:
 @given(
     st.lists(st.sampled_from(['"', "\\", ",", "[[", "{", "x" * 900, '",', '\\"']), max_size=9), JSON
 )
-def test_no_text_hides_a_value_or_a_level(parts: list[str], value: Any) -> None:
-    """A member that is left out may repeat what stands between others, and its name may repeat."""
+def test_long_strings_cannot_hide_values_or_nesting(parts: list[str], value: Any) -> None:
+    """A left out string may repeat the text between others, and names may repeat."""
     text, begun = json.dumps("".join(parts) + "." * TEXT_BYTES), json.dumps("".join(parts)[:70])
     inner = f"[{begun},{json.dumps(value)}]"
     for members in ((text, inner, text), (inner, text, text), (f"[{text},{inner}]", text, inner)):
@@ -188,8 +188,8 @@ async def read_report(ctx: CallContext, report: Json[list[int]]) -> str:
     return f"{len(report)} numbers"
 
 
-def test_the_values_of_json_in_a_text_count_for_a_tool_that_reads_it() -> None:
-    """It is checked in a thread, where it holds up no other call."""
+def test_json_inside_a_string_counts_for_a_tool_that_parses_it() -> None:
+    """Such arguments are validated in a thread, so that no other call waits."""
     reports = Pack("reports")
     reports.tool()(read_report)
     (reader,) = reports.tools.values()
@@ -211,8 +211,8 @@ def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:
 
 
 @pytest.mark.parametrize("tool", ["save", "raw"])
-async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> None:
-    """On the endpoint, where a client waits for the answer to its request."""
+async def test_a_request_with_too_many_values_is_refused_with_its_id(tool: str) -> None:
+    """A client of the MCP endpoint waits for an answer with its id."""
     response = await _call(tool, b'{"value":%b}' % _many(MAX_VALUES))
 
     assert response.error == (413, -32600)
@@ -221,7 +221,7 @@ async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> No
 
 
 async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
-    """In the words of that protocol."""
+    """The refusal has status 413 and the error code of REST."""
     client = EndpointClient(pack.tools.values())
     inner = RestEndpoint(client.runner, client.registry)
     response = await inner.call(a_caller(), "save", {"rows": [1] * MAX_VALUES})
@@ -230,8 +230,8 @@ async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
     assert "limits.max_body_values" in response.json["message"]
 
 
-async def test_what_is_large_for_a_reason_passes() -> None:
-    """Thousands of rows, and a document of several megabytes with all that stands in one."""
+async def test_large_valid_bodies_are_accepted() -> None:
+    """Thousands of rows and a document of several megabytes reach the tool."""
     rows = json.dumps([{"name": 'a "b", {c}', "amount": 1, "paid": True}] * 5000).encode()
     note = json.dumps('x, [y] {z} "q" \\ 1111\n' * 100_000).encode()
 
@@ -240,7 +240,7 @@ async def test_what_is_large_for_a_reason_passes() -> None:
 
 
 async def test_some_of_many_errors_are_returned_with_their_paths() -> None:
-    """Also of a document that is too long to list them all."""
+    """The answer also names paths if the document has too many errors to list."""
     rows = b'{"rows":[%b]}' % b",".join([b'{"name":1}'] * 10_000)
     message = await _said("save", rows)
     assert "`rows[0].name` should be a valid string." in message
@@ -257,8 +257,8 @@ async def test_some_of_many_errors_are_returned_with_their_paths() -> None:
 
 
 @pytest.mark.parametrize("depth", [12, 29])
-async def test_alternatives_that_multiply_are_not_tried(depth: int) -> None:
-    """Each level doubles the work, so that some hundred bytes would take for ever."""
+async def test_nested_alternatives_that_take_exponential_time_are_refused(depth: int) -> None:
+    """Each level doubles the work, so a few hundred bytes would take forever."""
     before, after = b'{"kind":"branch","inner":[', b"]}"
     tree = before * depth + b'{"kind":"none"}' + after * depth
     message = await _said("plant", b'{"tree":%b}' % tree)
@@ -286,13 +286,13 @@ async def test_alternatives_that_multiply_are_not_tried(depth: int) -> None:
     ],
 )
 def test_a_schema_with_too_many_alternatives_is_not_taken(schema: dict[str, Any]) -> None:
-    """When it is registered: no document could be checked by it."""
+    """The tool is refused at registration, because no document could be validated."""
     with pytest.raises(ValueError, match="the schema"):
         checker({"type": "object", "properties": {"a": {}}, **schema})
 
 
-def test_alternatives_are_counted_where_they_stand() -> None:
-    """Below each other they multiply; beside each other only the larger number counts."""
+def test_nested_alternatives_are_multiplied_and_parallel_ones_are_not() -> None:
+    """Of parallel alternatives only the larger number counts."""
     text = {"type": "string"}
     three = {"anyOf": [text, text, text]}
     flat = {"properties": {"a": three, "b": text, "c": three}}
@@ -306,8 +306,8 @@ def test_alternatives_are_counted_where_they_stand() -> None:
     assert branching_of({"anyOf": [tree, tree]}).at(60)[0] > 10**6
 
 
-def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
-    """An answer is validated up to its first error."""
+def test_a_form_with_many_errors_is_validated_up_to_its_first_error() -> None:
+    """Validating it takes less than twice the time to parse it."""
     schema = {
         "type": "object",
         "properties": {"days": {"type": "array", "items": {"enum": ["mon", "tue"]}}},
@@ -324,11 +324,8 @@ def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
     assert time.thread_time() - began < allowed
 
 
-async def test_others_are_served_while_long_arguments_are_checked() -> None:
-    """
-    Between two turns of the loop its thread spends no more than it takes to read such a body: what
-    takes longer is done in another thread.
-    """
+async def test_other_callers_are_served_while_long_arguments_are_validated() -> None:
+    """The event loop is never blocked longer than it takes to parse such a body."""
     rows = json.dumps([{"name": "a", "amount": 1, "paid": True}] * 9_000 + [{}]).encode()
     bodies = [
         ("save", b'{"rows":%b}' % rows),

@@ -109,14 +109,14 @@ async def everywhere(work: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-async def test_what_cannot_be_told_is_a_failed_call(answer: Callable[[], Any]) -> None:
-    """Found where the tool is judged, so the answer is the protocol's and has the request's id."""
+async def test_an_answer_that_cannot_be_encoded_is_a_failed_call(answer: Callable[[], Any]) -> None:
+    """The runner finds it, so the error has the protocol's form and the request's id."""
     await everywhere(answer)
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-async def test_whatever_a_tool_raises_is_a_failed_call(kind: type[BaseException]) -> None:
-    """Also what is made to get past `except Exception`."""
+async def test_every_error_that_a_tool_raises_is_a_failed_call(kind: type[BaseException]) -> None:
+    """This includes exceptions that `except Exception` does not catch."""
 
     def work() -> None:
         raise kind
@@ -124,8 +124,8 @@ async def test_whatever_a_tool_raises_is_a_failed_call(kind: type[BaseException]
     await everywhere(work)
 
 
-async def test_a_failure_may_quote_anything() -> None:
-    """An odd file name in it is told as far as it can be."""
+async def test_a_failure_may_contain_characters_that_cannot_be_encoded() -> None:
+    """An undecodable file name in the message is shown with replacement characters."""
 
     def work() -> None:
         raise ToolFailure("not_found", f"There is no {HALF_SURROGATE}.")
@@ -136,8 +136,8 @@ async def test_a_failure_may_quote_anything() -> None:
     assert result["content"][0]["text"] == "There is no ?."
 
 
-async def test_a_value_on_several_lines_stays_one_value() -> None:
-    """Lines end a field of an event stream: the client would get half a message."""
+async def test_line_breaks_in_an_encoded_result_are_removed() -> None:
+    """A line break would end the field of an event stream in the middle of the message."""
     client = EndpointClient(
         tools(lambda: Outcome(structured=msgspec.Raw(b'{"a":\n[1]}'))).tools.values()
     )
@@ -145,8 +145,8 @@ async def test_a_value_on_several_lines_stays_one_value() -> None:
     assert b'{"a":[1]}' in (await client.call("here")).body
 
 
-async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
-    """Each as an error of its own request, in its protocol."""
+async def test_an_unencodable_resource_or_prompt_fails_its_own_request() -> None:
+    """Each one is a JSON-RPC error with the id of its request."""
     pack = Pack("odd")
 
     @pack.resource("odd://one")
@@ -176,13 +176,13 @@ async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
     assert [answer.json["error"]["code"] for answer in answers] == [-32603] * 3
 
 
-async def test_a_failure_with_no_text_is_a_failed_call() -> None:
-    """As an Outcome may hold any."""
+async def test_a_failure_whose_text_cannot_be_encoded_is_a_failed_call() -> None:
+    """An `Outcome` may contain any text."""
     await everywhere(lambda: Outcome(failure=Failure("conflict", HALF_SURROGATE)))
 
 
-async def test_a_tool_that_reports_each_row_lets_others_have_their_turn() -> None:
-    """Most of its reports go nowhere, and are still a place where it waits."""
+async def test_a_tool_that_reports_progress_often_does_not_block_the_loop() -> None:
+    """Most reports are dropped, but each one gives other tasks a chance to run."""
     pack = Pack("busy")
     turns = 0
 
@@ -213,8 +213,8 @@ async def test_a_tool_that_reports_each_row_lets_others_have_their_turn() -> Non
     assert int(answer.events[-1]["result"]["content"][0]["text"]) > 2000
 
 
-async def test_a_report_that_cannot_be_told_fails_its_tool() -> None:
-    """Also one that would have gone out later, when the answer is already there."""
+async def test_a_progress_report_that_cannot_be_encoded_fails_the_call() -> None:
+    """The last report fails the call too, although it would be sent after the answer."""
     pack = Pack("odd")
 
     @pack.tool()

@@ -43,8 +43,8 @@ async def _begun(caller: TenantContext, count: int) -> list[Arriving]:
     return bodies
 
 
-async def test_one_caller_has_only_so_many_bytes_arriving() -> None:
-    """Beyond them its newest bodies are refused; the others are read, and nothing stays counted."""
+async def test_the_unfinished_bodies_of_one_caller_are_limited() -> None:
+    """The newest bodies beyond the limit are refused; the others are read to their end."""
     bodies = await _begun(ALICE, LARGE_BODIES + 10)
     refused = [body for body in bodies if body.read.done()]
     assert 8 <= len(refused) <= 11
@@ -58,8 +58,8 @@ async def test_one_caller_has_only_so_many_bytes_arriving() -> None:
     assert await (await _begun(ALICE, 1))[0].finish() == b"x" * LIMIT
 
 
-async def test_the_callers_of_a_tenant_have_only_so_many_together() -> None:
-    """However many of them there are; another tenant is not affected."""
+async def test_the_unfinished_bodies_of_a_tenant_are_limited() -> None:
+    """The limit holds for any number of callers and does not affect another tenant."""
     bodies = []
     for number in range(6):
         bodies += await _begun(a_caller(subject=f"a{number}"), LARGE_BODIES)
@@ -72,8 +72,8 @@ async def test_the_callers_of_a_tenant_have_only_so_many_together() -> None:
     assert body._arriving.of(ALICE.principal_key) == (0, 0)
 
 
-async def test_a_client_that_leaves_and_a_body_that_is_too_large_count_no_longer() -> None:
-    """Whatever ends the reading."""
+async def test_an_aborted_or_too_large_body_is_no_longer_counted() -> None:
+    """The count is released when the reading ends for any reason."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"x" * 600, "more_body": True}
@@ -83,10 +83,10 @@ async def test_a_client_that_leaves_and_a_body_that_is_too_large_count_no_longer
     assert body._arriving.of(ALICE.principal_key) == (0, 0)
 
 
-async def test_at_mcp_such_a_request_is_refused_by_its_status(
+async def test_a_refused_unfinished_body_at_mcp_gets_429_and_retry_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """429 and when to send it again: its id is not known yet."""
+    """The answer is an HTTP status, because the id of the request is not known yet."""
     monkeypatch.setattr(body, "LARGE_BODIES", 0)
     client = EndpointClient()
     assert (await client.send(b"{}")).status == 400  # it came as a whole

@@ -123,13 +123,10 @@ async def client_is_gone(server: ServerWithTasks) -> None:
 
 
 @pytest.mark.parametrize("happens", [one_too_many, store_is_out, client_is_gone])
-async def test_a_retry_key_is_not_spent_on_a_call_that_did_not_begin(
+async def test_an_idempotency_key_can_be_reused_if_its_call_did_not_begin(
     server: ServerWithTasks, happens: Any
 ) -> None:
-    """
-    For a day its retries were told that the tool was stopped in the middle and part of its work
-    may be done, when the tool had never begun.
-    """
+    """Its retries were told for a day that the tool may have done a part of its work."""
     await happens(server)
     assert 1 not in server.ran
 
@@ -138,16 +135,20 @@ async def test_a_retry_key_is_not_spent_on_a_call_that_did_not_begin(
     assert server.ran.count(1) == 1
 
 
-async def test_tasks_are_counted_however_many_begin_at_once(server: ServerWithTasks) -> None:
-    """All were counted before the first was kept, so that one caller could have any number."""
+async def test_the_task_limit_holds_for_tasks_that_begin_at_the_same_time(
+    server: ServerWithTasks,
+) -> None:
+    """Counting before the first task was stored let one caller start any number."""
     answers = await asyncio.gather(*(server.call(number) for number in range(10)))
 
     assert sum("result" in answer.json for answer in answers) == MAX_TASKS
     assert len(server.ran) == len(server.tasks.held) == MAX_TASKS
 
 
-async def test_a_task_whose_client_is_gone_before_its_answer_ends(server: ServerWithTasks) -> None:
-    """No client knows its id, so it neither runs nor counts."""
+async def test_a_task_is_cancelled_if_its_client_disconnects_before_the_answer(
+    server: ServerWithTasks,
+) -> None:
+    """No client knows the id of such a task, so it neither runs nor counts."""
     await client_is_gone(server)
 
     async def has_ended() -> bool:
@@ -157,8 +158,10 @@ async def test_a_task_whose_client_is_gone_before_its_answer_ends(server: Server
     assert server.ran == []
 
 
-async def test_an_ended_task_keeps_its_result_alone(server: ServerWithTasks) -> None:
-    """Its arguments and its people's answers, maybe megabytes, were kept for an hour more."""
+async def test_an_ended_task_keeps_its_result_but_not_its_arguments(
+    server: ServerWithTasks,
+) -> None:
+    """Arguments and answers of people could take megabytes for another hour."""
     task = await server.ended(await server.call(4711))
     (record,) = server.tasks.held.values()
 
@@ -173,13 +176,10 @@ STEPS = range(12)
 
 @pytest.mark.parametrize("options", [{}, {"detaches": True}])
 @pytest.mark.parametrize("steps", STEPS)
-async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
+async def test_a_disconnect_before_a_task_begins_releases_its_idempotency_key(
     monkeypatch: pytest.MonkeyPatch, steps: int, options: dict[str, Any]
 ) -> None:
-    """
-    A connection that broke early left a call waiting, for as long as its tool may take, to become
-    a task without an owner; then its key was spent on that.
-    """
+    """The call waited to become a task without an owner, and then kept its key."""
     monkeypatch.setattr(body, "WATCH_AFTER_S", 0)
     server = ServerWithTasks(**options)
     first = asyncio.create_task(server.call(1, "k"))

@@ -11,8 +11,8 @@ from tests.support.runners import ACME, BOB, ApprovalDeployment
 
 
 @pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with an idempotency key"])
-async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> None:
-    """And the one that it waits for, so that both are found by it."""
+async def test_the_record_of_a_call_names_its_approval_request(key: str | None) -> None:
+    """The pending call and the approved call both have the id, so a search finds both."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     settings = AuditSettings(batch_ms=0)

@@ -14,10 +14,10 @@ from tests.support.stores import sqlite_url
 
 
 @pytest.mark.parametrize("with_ring", [True, False], ids=["with the ring", "without"])
-async def test_a_backup_has_what_is_not_merged(
+async def test_a_backup_contains_records_of_the_write_ahead_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_ring: bool
 ) -> None:
-    """It needs the key ring for that, and says so."""
+    """The command needs the key ring for that, and warns without it."""
     monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", 60.0)
     monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", 60.0)
     create(tmp_path / "keyring.json")

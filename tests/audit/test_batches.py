@@ -64,8 +64,8 @@ async def turn(times: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_single_call_waits_for_no_others() -> None:
-    """However long a record may wait for others, there are none."""
+async def test_a_single_call_does_not_wait_for_a_batch() -> None:
+    """No other call is running, so the record is written at once."""
     writer = SlowWriter(LONG_MS)
     commit = writer.end()
     await turn(FEW_TURNS)
@@ -74,8 +74,8 @@ async def test_a_single_call_waits_for_no_others() -> None:
 
 
 @pytest.mark.parametrize("apart", [0, 1])
-async def test_calls_that_end_one_after_another_are_written_together(apart: int) -> None:
-    """As a loop ends them that has many to do: none of them waits longer for being one of many."""
+async def test_calls_that_end_shortly_after_each_other_share_a_batch(apart: int) -> None:
+    """No call of the batch waits longer because there are many."""
     writer = SlowWriter(LONG_MS)
     async with asyncio.timeout(SOON_S):
         await asyncio.gather(*(writer.call(turns=at * apart) for at in range(40)))
@@ -83,8 +83,8 @@ async def test_calls_that_end_one_after_another_are_written_together(apart: int)
     assert writer.batches == [40]
 
 
-async def test_what_ends_during_a_write_is_written_together() -> None:
-    """They wait for its end, and for nothing else."""
+async def test_calls_that_end_during_a_write_share_the_next_batch() -> None:
+    """They wait for the end of that write only."""
     writer = SlowWriter(LONG_MS)
     writer.gate.clear()
     first = writer.end()
@@ -101,7 +101,7 @@ async def test_what_ends_during_a_write_is_written_together() -> None:
 
 
 async def test_a_batch_does_not_wait_for_an_endless_stream_of_calls() -> None:
-    """Only as long as is configured."""
+    """A batch waits no longer than configured."""
     writer = SlowWriter(1.0)
     async with asyncio.timeout(SOON_S):
         while not writer.batches:
@@ -113,7 +113,7 @@ async def test_a_batch_does_not_wait_for_an_endless_stream_of_calls() -> None:
 
 
 async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
-    """So that a bounded number of records is lost with the process; a clean stop loses none."""
+    """A killed process loses a bounded number of records, a clean stop none."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()
     answered = [writer.end().kept for _ in range(MAX_UNWRITTEN)]
@@ -128,7 +128,7 @@ async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
     assert writer.batches == [MAX_UNWRITTEN + 1]
 
 
-async def test_an_event_is_durable_before_it_counts_although_calls_are_relaxed() -> None:
+async def test_an_event_is_durable_before_it_takes_effect_in_relaxed_mode() -> None:
     """A decision must not take effect without its record."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()

@@ -115,8 +115,8 @@ CALL_ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU3")
 @each("name", CALL_ENDINGS)
-def test_however_a_call_ends_it_is_on_record(audited: AuditedServer, name: str) -> None:
-    """One record, there when the answer is, with who called and how it ended."""
+def test_every_outcome_of_a_call_is_recorded_once(audited: AuditedServer, name: str) -> None:
+    """The record exists when the answer arrives, with the caller and the outcome."""
     ask, expected = CALL_ENDINGS[name]
     tenant = f"t{[*CALL_ENDINGS].index(name)}"
     token = audited.gatepost.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
@@ -131,8 +131,8 @@ def test_however_a_call_ends_it_is_on_record(audited: AuditedServer, name: str) 
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
-def test_what_only_looks_is_not_on_record(audited: AuditedServer, method: str) -> None:
-    """Lists would bury what was done."""
+def test_list_requests_are_not_recorded(audited: AuditedServer, method: str) -> None:
+    """Records of lists would bury the records of calls."""
     audited.gatepost.client.ask(audited.gatepost.token(org_id="looker"), method)
 
     assert audited.records("looker") == []
@@ -153,8 +153,8 @@ def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
     ]
 
 
-def test_a_call_within_a_call_is_a_record_of_its_own(audited: AuditedServer) -> None:
-    """The inner one first, as it ended first, and both of the same request."""
+def test_a_nested_call_has_its_own_record(audited: AuditedServer) -> None:
+    """The nested call is recorded first, and both records have the same request id."""
     audited.gatepost.client.call(audited.gatepost.token(org_id="within"), "both")
     records = audited.records("within")
 
@@ -177,8 +177,8 @@ SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU9")
 @pytest.mark.parametrize("name", SECRETS)
-def test_no_secret_is_in_a_record(audited: AuditedServer, name: str) -> None:
-    """Wherever a caller wrote it, and wherever the record of long arguments is cut."""
+def test_records_contain_no_secret(audited: AuditedServer, name: str) -> None:
+    """No part of a secret is left, also where long arguments are truncated."""
     tool, arguments = SECRETS[name]
     tenant = f"s{[*SECRETS].index(name)}"
     audited.gatepost.client.call(audited.gatepost.token(org_id=tenant), tool, arguments)
@@ -189,7 +189,7 @@ def test_no_secret_is_in_a_record(audited: AuditedServer, name: str) -> None:
 
 
 def test_long_arguments_are_cut(audited: AuditedServer) -> None:
-    """As much as is configured, and a mark that there was more."""
+    """The record keeps the configured length and a mark for the rest."""
     audited.gatepost.client.call(
         audited.gatepost.token(org_id="long"), "write", {"text": "y" * 9000}
     )

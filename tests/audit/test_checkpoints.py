@@ -69,7 +69,7 @@ PostgreSQL is a process of its own, which a busy machine gives less time.
 async def test_records_are_written_while_all_tenants_are_signed(
     audit_log: AuditLog, url: str, tenants: int
 ) -> None:
-    """Most of the time is the records': many are written for each checkpoint."""
+    """Most of the time goes to records: many are written for each checkpoint."""
     await grow(audit_log.records, audit_log.keyring, tenants)
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
@@ -89,8 +89,10 @@ async def test_records_are_written_while_all_tenants_are_signed(
     assert written >= RECORDS_A_CHECKPOINT[url.partition(":")[0]] * len(signed(logs))
 
 
-async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
-    """Also where a chain grows between the look at it and its checkpoint."""
+async def test_a_checkpoint_covers_records_written_after_the_chain_was_read(
+    audit_log: AuditLog,
+) -> None:
+    """A chain may grow between reading its head and signing the checkpoint."""
     await grow(audit_log.records, audit_log.keyring, 3)
     store = audit_log.records.audit
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
@@ -106,7 +108,7 @@ async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
     assert not (await audit_log.verify("t00001")).problem
 
 
-async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
+async def test_a_stop_signs_for_a_limited_time_and_the_next_start_signs_the_rest(
     audit_log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever there is to sign; nothing has to be called for what is left to be signed."""

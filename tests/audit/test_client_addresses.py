@@ -112,8 +112,10 @@ def peers(audited: AuditedServer, tenant: str) -> list[str]:
 
 @pytest.mark.requirement("AU10")
 @each("name", CALLS_BY_PROTOCOL)
-def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
-    """Behind a trusted proxy the address that it names; so do calls that the call makes."""
+def test_a_record_has_the_client_address_from_the_trusted_proxy(
+    behind: AuditedServer, name: str
+) -> None:
+    """The records of nested calls have the same address."""
     tenant = f"w{[*CALLS_BY_PROTOCOL].index(name)}"
     CALLS_BY_PROTOCOL[name](
         behind.gatepost,
@@ -142,8 +144,10 @@ ADDRESS_HEADERS = (
 
 @pytest.mark.requirement("AU10")
 @each("name", CALLS_BY_PROTOCOL)
-def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) -> None:
-    """Whatever field it says it in: the record has the other end of the connection."""
+def test_address_headers_of_an_untrusted_client_are_not_recorded(
+    alone: AuditedServer, name: str
+) -> None:
+    """The record has the address of the connection's other end."""
     tenant = f"c{[*CALLS_BY_PROTOCOL].index(name)}"
     fields = [
         (header, f"for={CLIENT_IPV4}" if header == "Forwarded" else CLIENT_IPV4)
@@ -183,8 +187,8 @@ HANDED_ON = {
 
 @pytest.mark.requirement("AU10")
 @each("name", HANDED_ON)
-def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name: str) -> None:
-    """Then it is the proxy's own; an address is written in one form only."""
+def test_an_invalid_address_from_a_proxy_is_not_recorded(behind: AuditedServer, name: str) -> None:
+    """The record has the proxy's own address, and addresses have one canonical form."""
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
     token = behind.gatepost.token(org_id=tenant)
@@ -216,10 +220,10 @@ def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -
 
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
-def test_a_connection_that_a_proxy_shares_keeps_callers_apart(
+def test_records_of_a_shared_proxy_connection_have_each_callers_address(
     behind: AuditedServer, ask: Callable[[Server, str, str], bytes]
 ) -> None:
-    """A head that is known by its bytes brings the address of those bytes, and of no others."""
+    """The cache of request heads returns the address of exactly that head."""
     tenant = f"shared-{ask.__name__}"
     token = behind.gatepost.token(org_id=tenant)
     addresses = [CLIENT_IPV4] * 4 + [CLIENT_IPV6] * 4 + [CLIENT_IPV4, CLIENT_IPV6] * 2
@@ -231,8 +235,8 @@ def test_a_connection_that_a_proxy_shares_keeps_callers_apart(
     assert peers(behind, tenant) == addresses
 
 
-async def test_two_pipes_have_no_address() -> None:
-    """A call over stdio has no client address, and its record says so."""
+async def test_a_call_over_stdio_is_recorded_without_an_address() -> None:
+    """A stdio connection has no client address."""
     client = EndpointClient()
     audit_log = AuditLog(client.records)
     client.runner.recorder = audit_log.writer

@@ -66,8 +66,8 @@ def exported(deployment: DeploymentFolder) -> Path:
     return path
 
 
-def test_verify_says_what_it_saw(deployment: DeploymentFolder) -> None:
-    """A line for each tenant, and exit code 0."""
+def test_verify_prints_one_line_for_each_tenant(deployment: DeploymentFolder) -> None:
+    """The exit code is 0."""
     result = deployment.run("audit", "verify")
 
     assert result.code == 0, result
@@ -77,8 +77,8 @@ def test_verify_says_what_it_saw(deployment: DeploymentFolder) -> None:
     assert result.out.splitlines()[1].startswith("globex: 9 records are valid")
 
 
-def test_an_empty_export_says_so(deployment: DeploymentFolder) -> None:
-    """An empty file looks as if nothing had happened; the file itself stays as it should be."""
+def test_an_empty_export_prints_a_warning(deployment: DeploymentFolder) -> None:
+    """The warning goes to standard error and suggests a similar tenant."""
     result = deployment.run("audit", "export", "--tenant", "acmee")
 
     assert (result.code, len(result.out.splitlines())) == (0, 1)
@@ -86,10 +86,10 @@ def test_an_empty_export_says_so(deployment: DeploymentFolder) -> None:
     assert deployment.run("audit", "export", "--tenant", "acme").err == ""
 
 
-def test_verify_needs_no_configuration_for_a_file(
+def test_verify_needs_only_the_public_key_for_a_file(
     deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
-    """With nothing but the public key, wherever it runs."""
+    """The command needs no configuration file."""
     result = deployment.run(
         "audit", "verify", str(exported), "--key", str(key), "--config", "/none"
     )
@@ -131,10 +131,10 @@ def without_details(line: str) -> str:
 
 @pytest.mark.requirement("AU6")
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_file_is_found_and_the_record_named(
+def test_verify_names_the_changed_record_of_a_file(
     deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path, name: str
 ) -> None:
-    """As in the database, with the public key alone."""
+    """The public key is enough to find a change."""
     change, number = FILES[name]
     lines = exported.read_text().strip().split("\n")
     assert len(lines) == 12
@@ -147,10 +147,10 @@ def test_a_changed_file_is_found_and_the_record_named(
 
 
 @pytest.mark.requirement("AU2")
-def test_a_file_that_was_cut_behind_a_checkpoint_needs_one_kept_elsewhere(
+def test_a_file_truncated_at_a_checkpoint_is_found_by_a_later_checkpoint(
     deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
-    """It is whole in itself; `gatepost audit checkpoint` printed what tells it."""
+    """The truncated file verifies by itself; a stored checkpoint shows the missing records."""
     export = tmp_path / "kept.jsonl"
     export.write_text(deployment.run("audit", "checkpoint", "--tenant", "globex").out)
     cut = tmp_path / "cut.jsonl"
@@ -165,16 +165,16 @@ def test_a_file_that_was_cut_behind_a_checkpoint_needs_one_kept_elsewhere(
 
 
 @pytest.mark.requirement("AU6")
-def test_a_file_verifies_by_hand(key: Path, exported: Path) -> None:
-    """The lines of docs/audit.md, which know nothing of Gatepost."""
+def test_a_file_verifies_with_the_script_in_the_documentation(key: Path, exported: Path) -> None:
+    """The script in docs/audit.md uses no code of Gatepost."""
     done = verified_by_hand(exported, key)
 
     assert done.stderr == ""
     assert done.stdout == "9 records, 9 of them proven\n"
 
 
-def test_a_body_is_the_same_in_any_json_library(exported: Path) -> None:
-    """Integers, no order but its own: what Python writes again has the same hash."""
+def test_record_bodies_have_the_same_hash_after_reencoding(exported: Path) -> None:
+    """Bodies contain no floats and keep their order, so Python's `json` encodes them again."""
     previous = bytes(32)
     for line in exported.read_text().strip().split("\n"):
         read = json.loads(line)
@@ -188,8 +188,8 @@ def test_a_body_is_the_same_in_any_json_library(exported: Path) -> None:
 
 
 @pytest.mark.requirement("AU7")
-def test_cef_is_one_line_an_event_and_forges_nothing(deployment: DeploymentFolder) -> None:
-    """Bars and backslashes in its head, equals signs and line breaks in its extension."""
+def test_cef_writes_one_escaped_line_for_each_event(deployment: DeploymentFolder) -> None:
+    """Bars and backslashes are escaped in the header, equals signs in the extension."""
     result = deployment.run("audit", "export", "--tenant", "globex", "--format", "cef")
     lines = result.out.splitlines()
     last = lines[-1]
@@ -203,8 +203,8 @@ def test_cef_is_one_line_an_event_and_forges_nothing(deployment: DeploymentFolde
 
 
 @pytest.mark.requirement("AU7")
-def test_otlp_is_a_request_of_the_protocol_on_each_line(deployment: DeploymentFolder) -> None:
-    """As the file exporter of OpenTelemetry writes it: 64-bit numbers as strings, times in ns."""
+def test_otlp_writes_one_export_request_on_each_line(deployment: DeploymentFolder) -> None:
+    """The format is that of OpenTelemetry's file exporter, with times in nanoseconds."""
     result = deployment.run("audit", "export", "--tenant", "globex", "--format", "otlp")
     (request,) = map(json.loads, result.out.strip().split("\n"))
     (resource,) = request["resourceLogs"]
@@ -224,8 +224,10 @@ def test_otlp_is_a_request_of_the_protocol_on_each_line(deployment: DeploymentFo
     assert records[0]["eventName"] == "gatepost.audit.approval"
 
 
-def test_an_export_may_begin_later(deployment: DeploymentFolder, key: Path, tmp_path: Path) -> None:
-    """Behind the checkpoint before that time, so that it verifies by itself."""
+def test_an_export_can_begin_at_a_later_time(
+    deployment: DeploymentFolder, key: Path, tmp_path: Path
+) -> None:
+    """It begins after the checkpoint before that time, so that the file verifies by itself."""
     path = tmp_path / "late.jsonl"
     command = ["audit", "export", "--tenant", "acme", "--since", "2027-01-15T08:00:09"]
     deployment.run(*command, "--output", str(path))
@@ -243,10 +245,10 @@ REFUSED_COMMANDS = {
 
 
 @pytest.mark.parametrize("name", REFUSED_COMMANDS)
-def test_what_cannot_be_used_is_said_in_a_sentence(
+def test_unusable_files_and_options_are_reported_in_a_sentence(
     deployment: DeploymentFolder, tmp_path: Path, name: str
 ) -> None:
-    """And no verdict is given."""
+    """The command ends with exit code 1 and gives no verdict."""
     words, message = REFUSED_COMMANDS[name]
     files = {"FILE": b'{"a": 1}\n', "BAD": b'{"signature": 1}\n'}
     for word, content in files.items():
@@ -260,8 +262,10 @@ def test_what_cannot_be_used_is_said_in_a_sentence(
     assert "Traceback" not in result.err
 
 
-def test_the_public_key_is_one_that_openssl_reads(deployment: DeploymentFolder, key: Path) -> None:
-    """PEM of an Ed25519 key, under a line with its id."""
+def test_the_public_key_is_printed_as_pem_with_its_id(
+    deployment: DeploymentFolder, key: Path
+) -> None:
+    """openssl reads the PEM of the Ed25519 key below the comment line."""
     name, *pem = key.read_text().splitlines()
 
     assert name == f"# key {ring_of(deployment).current.id}"

@@ -35,8 +35,8 @@ def a_call(size: int) -> Call:
     return Call(caller=person("alice"), name="write", arguments=arguments, request_id="r")
 
 
-async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
-    """Nothing is formatted, searched, hashed or written there, whatever the call holds."""
+async def test_recording_a_call_takes_a_fixed_number_of_steps() -> None:
+    """The call itself formats, redacts, hashes and writes nothing."""
     redaction = Redaction()
     writer = AuditWriter(MemoryRecords(), KeyRing.ephemeral(), redaction, AuditSettings())
     short, long = (a_call(size) for size in (10, 1_000_000))
@@ -49,7 +49,7 @@ async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
     assert max(taken) <= MAX_STEPS
 
 
-def test_a_record_costs_the_builder_a_bounded_number_of_steps() -> None:
+def test_building_a_record_takes_a_bounded_number_of_steps() -> None:
     """The builder shares its core with calls; each commitment still has a salt of its own."""
     redaction = Redaction()
     entries = []
@@ -85,8 +85,8 @@ MAX_APPENDED_STEPS = 75
 MAX_TENANT_STEPS = BatchCost(4, 200)
 
 
-def test_what_a_record_and_a_tenant_cost_from_builder_to_tables(tmp_path: Path) -> None:
-    """A call waits for a few steps; numbers, hashes and heads come later, for many batches."""
+def test_appending_and_merging_records_takes_a_bounded_number_of_steps(tmp_path: Path) -> None:
+    """A call waits for the append; numbers, hashes and heads are written by the later merge."""
     path = str(tmp_path / "records.db")
     asyncio.run(create_tables(tmp_path / "records.db"))
     linker = RingLinker(KeyRing.ephemeral())

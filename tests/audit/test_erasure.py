@@ -21,8 +21,8 @@ async def everything(log: AuditLog, tenant: str = "acme") -> str:
 
 
 @pytest.mark.requirement("AU4")
-async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
-    """No data of hers is left, records of others are as they were, and verify says how many."""
+async def test_the_chain_verifies_after_a_person_is_erased(url: str) -> None:
+    """The person's data is gone, other records are unchanged, and verify tells the number."""
     async with audit_log(url) as log:
         await log.note(2, subject="carol")
         await log.note(2, subject="dave")
@@ -49,8 +49,8 @@ async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
 
 
 @pytest.mark.requirement("AU4", "AU10")
-async def test_an_address_goes_with_its_person(url: str) -> None:
-    """It is nowhere but in what can be erased, and the commitment to it proves what stays."""
+async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
+    """The address is only in the erasable details, and the chain verifies afterwards."""
     async with audit_log(url) as log:
         for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
             await log.writer.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
@@ -68,8 +68,8 @@ async def test_an_address_goes_with_its_person(url: str) -> None:
 
 
 @pytest.mark.requirement("AU4")
-async def test_a_person_of_the_same_name_in_another_tenant_stays(url: str) -> None:
-    """A subject is its issuer's: two issuers of one tenant may both know an alice."""
+async def test_a_person_of_the_same_name_at_another_issuer_is_not_erased(url: str) -> None:
+    """Two issuers of one tenant may both have a subject `alice`."""
     async with audit_log(url) as log:
         await log.note(1)
         gone = await log.erasure.erase_subject("acme", "https://other.example.com", "alice")
@@ -79,8 +79,8 @@ async def test_a_person_of_the_same_name_in_another_tenant_stays(url: str) -> No
 
 
 @pytest.mark.requirement("AU4")
-async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -> None:
-    """`gatepost revoke --subject` leaves a name that an erasure by issuer must reach as well."""
+async def test_an_erasure_includes_revocations_without_an_issuer(url: str) -> None:
+    """`gatepost revoke --subject` records a subject without an issuer."""
     async with audit_log(url) as log:
         await log.writer.note(
             "acme", "revocation", outcome="revoked", about=RecordedPerson("", "carol")
@@ -95,7 +95,7 @@ async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -
 
 
 @pytest.mark.requirement("AU4")
-async def test_an_erased_actor_is_erased_with_the_user_it_acted_for(url: str) -> None:
+async def test_erasing_an_actor_erases_the_detail_that_also_names_the_user(url: str) -> None:
     """The record of the call names both, in one detail."""
     async with audit_log(url) as log:
         both = RecordedPerson(ISSUER, "alice", actor="carol")
@@ -106,8 +106,8 @@ async def test_an_erased_actor_is_erased_with_the_user_it_acted_for(url: str) ->
         assert "carol" not in await everything(log)
 
 
-async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
-    """Names and reasons are erased; what was done and when stays until its retention ends."""
+async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
+    """Names and reasons are erased; actions and times stay until their retention ends."""
     async with audit_log(url) as log:
         await log.fill()
         await log.writer.note("acme", "token", outcome="expired")
@@ -122,8 +122,8 @@ async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     assert (seen.bad, seen.erased) == (None, 12)
 
 
-async def test_a_person_without_an_issuer_is_erased_with_any(url: str) -> None:
-    """An attacker who changed one detail could otherwise keep everyone from being erased."""
+async def test_a_tampered_person_detail_does_not_prevent_an_erasure(url: str) -> None:
+    """An attacker who changed one detail could otherwise block every erasure."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -141,8 +141,8 @@ async def test_a_person_without_an_issuer_is_erased_with_any(url: str) -> None:
 
 
 @pytest.mark.requirement("AU1")
-async def test_an_unrecorded_erasure_is_found(url: str) -> None:
-    """Also one beside another that was."""
+async def test_verify_finds_an_erasure_without_a_record(url: str) -> None:
+    """The test removes details of one record beside a recorded erasure."""
     async with audit_log(url) as log:
         await log.fill()
         await log.erasure.erase_subject("acme", ISSUER, "bob")
@@ -155,8 +155,8 @@ async def test_an_unrecorded_erasure_is_found(url: str) -> None:
 
 
 @pytest.mark.requirement("AU5")
-async def test_old_records_go_and_the_rest_verifies(url: str) -> None:
-    """Up to the last checkpoint before the time; that they are gone is on record."""
+async def test_records_after_their_retention_are_removed_and_the_rest_verifies(url: str) -> None:
+    """Records are removed up to the last checkpoint, and the removal is recorded."""
     async with audit_log(url) as log:
         await log.fill()
         early = log.now - 20 + 5.5  # between records 5 and 6
@@ -181,8 +181,10 @@ async def test_old_records_go_and_the_rest_verifies(url: str) -> None:
 
 
 @pytest.mark.requirement("AU5")
-async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
-    """A server removes what is older than so many days, once it is signed; 0 keeps everything."""
+async def test_records_are_removed_after_the_configured_retention_days(
+    url: str, tmp_path: Path
+) -> None:
+    """The server removes signed records older than the configured days; 0 keeps all of them."""
     create(tmp_path / "ring.json")
     ring = KeyRing.load(f"file:{tmp_path}/ring.json")
     async with audit_log(url, ring) as log:
@@ -201,8 +203,8 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
     assert seen.bad is None
 
 
-async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
-    """Also of a tenant without calls, until the first key has fallen out of the ring."""
+async def test_chains_verify_after_key_rotations(url: str, tmp_path: Path) -> None:
+    """Each key signs a checkpoint, also without calls, after the first key has left the ring."""
     path = tmp_path / "ring.json"
     create(path)
     ring = KeyRing.load(f"file:{path}")
@@ -224,8 +226,8 @@ async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("AU4")
-async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> None:
-    """Neither beside what was written together with it, nor in room that is free now."""
+async def test_erased_data_is_in_no_page_of_the_database_file(tmp_path: Path) -> None:
+    """Neither shared rows nor free pages contain it."""
     file = tmp_path / "records.db"
     url = f"sqlite:///{file}"
     async with audit_log(url) as log:
@@ -241,8 +243,8 @@ async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> 
     assert (before, after.count(b"carol"), after.count(b"alice")) == (80, 0, 80)
 
 
-async def test_what_was_erased_is_found_no_more(url: str) -> None:
-    """Neither by its text nor by its subject."""
+async def test_a_search_does_not_find_erased_data(url: str) -> None:
+    """The search uses the text and the subject."""
     async with audit_log(url) as log:
         await log.note(1, subject="carol")
         before = await search(log.records, "acme", AuditQuery(text="CAROL"))

@@ -55,7 +55,7 @@ ADDRESSES = {
 @pytest.mark.requirement("AU7", "AU10")
 @pytest.mark.parametrize("peer", ADDRESSES)
 async def test_exports_name_the_client_address(peer: str) -> None:
-    """By the names that receivers know, and what is no address is none to them."""
+    """The field names are those of the formats; a value that is no address is left out."""
     address, word = ADDRESSES[peer]
     record = await recorded(peer)
     cef, otlp = as_cef("acme", record, "1"), attributes_of("acme", record)
@@ -67,8 +67,8 @@ async def test_exports_name_the_client_address(peer: str) -> None:
 
 
 @pytest.mark.requirement("AU10")
-async def test_an_operator_may_want_no_addresses() -> None:
-    """Then nothing of one is in a record, nor in what is exported of it."""
+async def test_with_peers_off_no_address_is_recorded_or_exported() -> None:
+    """The record and its exports contain no client address."""
     record = await recorded(CLIENT_IPV4, peers=False)
     text = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
 
@@ -77,7 +77,7 @@ async def test_an_operator_may_want_no_addresses() -> None:
 
 
 def test_a_chain_of_an_earlier_release_verifies() -> None:
-    """Its file, as that release wrote it, before records said anything of addresses."""
+    """The file was written before records had addresses."""
     lines = (FOLDER / "earlier.jsonl").read_bytes().splitlines()
     seen = verify_lines(lines, from_pem(ITS_KEY))
     _, _, rows = read(lines)
@@ -89,8 +89,8 @@ def test_a_chain_of_an_earlier_release_verifies() -> None:
 
 
 @pytest.mark.requirement("AU6", "AU10")
-async def test_a_chain_goes_on_with_addresses(url: str) -> None:
-    """What was there before stays as it was, and all of it verifies, kept and exported."""
+async def test_a_chain_with_and_without_addresses_verifies(url: str) -> None:
+    """Older records stay unchanged, and the stored and exported chain verifies."""
     async with audit_log(url) as log:
         await log.note(2)
         await log.sign()
@@ -110,8 +110,8 @@ CONTROL_CHARACTERS = "\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\U000e0041"
 
 
 @pytest.mark.requirement("AU10")
-async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> None:
-    """A name with marks of direction is escaped in each form, and the chain verifies."""
+async def test_bidirectional_and_control_characters_are_escaped_in_exports(url: str) -> None:
+    """Each format escapes them in a name, and the chain verifies."""
     async with audit_log(url) as log:
         for _ in range(2):
             await log.writer.note(

@@ -12,10 +12,10 @@ pytestmark = pytest.mark.requirement("AU1")
 @pytest.mark.parametrize(
     ("where", "number"), [("heads", 10), ("heads", 4), ("no head", 0)], ids=str
 )
-async def test_records_are_written_after_those_behind_a_head_set_back(
+async def test_new_records_continue_after_the_last_record_if_the_head_is_older(
     url: str, anew: bool, where: str, number: int
 ) -> None:
-    """They would get numbers that are taken, so that no call could be recorded any more."""
+    """Otherwise their numbers are taken, and no further call could be recorded."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -37,8 +37,8 @@ async def test_records_are_written_after_those_behind_a_head_set_back(
     assert events == ["audit_chain_broken"]
 
 
-async def test_an_erasure_after_a_head_set_back_is_recorded(url: str) -> None:
-    """Also if no call comes first."""
+async def test_an_erasure_is_recorded_if_the_head_is_older_than_the_chain(url: str) -> None:
+    """The erasure works before any new call is recorded."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -51,8 +51,10 @@ async def test_an_erasure_after_a_head_set_back_is_recorded(url: str) -> None:
     assert [event["event"] for event in logs] == ["audit_chain_broken"]
 
 
-async def test_a_late_answer_to_an_old_write_is_no_break(migrated_postgres: str) -> None:
-    """It may come after later writes; the end that it knows is then an old one."""
+async def test_an_outdated_head_in_memory_is_not_recorded_as_a_break(
+    migrated_postgres: str,
+) -> None:
+    """The answer to an old write may arrive after later writes."""
     async with audit_log(migrated_postgres) as log:
         await log.note(1)
         old = dict(vars(log.records.audit)["_heads"])

@@ -114,7 +114,7 @@ def name_of(url: str) -> str:
 
 @pytest.mark.parametrize("moment", KILL_MOMENTS)
 @pytest.mark.parametrize("times", [1, 2, 4])
-def test_a_backend_that_ends_within_a_commit(
+def test_each_call_is_recorded_once_if_a_backend_ends_during_a_commit(
     idp: Idp,
     postgres_server: Postgres,
     migrated_postgres: str,
@@ -122,7 +122,7 @@ def test_a_backend_that_ends_within_a_commit(
     moment: str,
     times: int,
 ) -> None:
-    """One is not noticed; of several the server recovers without a call. Each is recorded once."""
+    """One lost backend is not noticed; after several the server recovers without a call."""
     kind, when = KILL_MOMENTS[moment]
     with serving(idp, migrated_postgres, tmp_path) as server:
         sql = KILL_TRIGGER.format(times=times, kind=kind, when=when)
@@ -137,10 +137,10 @@ def test_a_backend_that_ends_within_a_commit(
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_commit_whose_answer_is_lost(
+def test_a_batch_whose_commit_answer_is_lost_is_not_written_again(
     idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path, lost: int
 ) -> None:
-    """The batch is there, so it is not written again, and its call succeeds."""
+    """The batch is in the database, and its call succeeds."""
     with tcp_proxy(postgres_server.port) as proxy:
         url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
@@ -155,14 +155,14 @@ def test_a_commit_whose_answer_is_lost(
         assert len(rows) == len({*rows}) == 3
 
 
-def test_a_network_that_swallows_packets(
+def test_each_call_is_recorded_once_if_the_network_drops_packets(
     idp: Idp,
     postgres_server: Postgres,
     migrated_postgres: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What hangs is given up; what was on its way meanwhile and arrives later counts once."""
+    """A hanging write is given up; if it arrives later, its records count once."""
     for module in (database, postgresql_audit_writer):
         monkeypatch.setattr(module, "ANSWER_S", 0.5)
     with tcp_proxy(postgres_server.port) as proxy:
@@ -180,10 +180,10 @@ def test_a_network_that_swallows_packets(
         assert len(rows) == len({*rows})
 
 
-def test_a_server_that_only_reads_for_a_while(
+def test_the_server_recovers_from_a_read_only_database(
     idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
 ) -> None:
-    """After a failover, connections that lead to the former primary are not used for ever."""
+    """After a failover, connections to the former primary are replaced."""
     name = name_of(migrated_postgres)
     with serving(idp, migrated_postgres, tmp_path) as server:
         postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -244,10 +244,10 @@ def good(answer: RawAnswer) -> bool:
     return answer.status == 200 and b'"result"' in answer.body
 
 
-def test_backends_that_end_again_and_again(
+def test_each_call_is_recorded_once_if_backends_end_repeatedly(
     idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
 ) -> None:
-    """Calls are served again after each time; every call that ran is recorded, once."""
+    """The server serves calls again after each time."""
     with serving(idp, migrated_postgres, tmp_path) as server:
         with called([server]) as answers:
             for _ in range(15):
@@ -272,10 +272,10 @@ async def pages(url: str) -> int:
     return int(count or 0)
 
 
-def test_a_disk_that_is_full_for_a_while(
+def test_each_call_is_recorded_once_after_the_disk_was_full(
     idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit is written when there is room, and nothing twice."""
+    """Waiting records are written when there is space again."""
     url = f"sqlite:///{tmp_path}/gatepost.db"
     most = asyncio.run(pages(url)) + 3
     roomy = sqlite.PRAGMAS

@@ -121,10 +121,10 @@ async def audited() -> AsyncIterator[AuditedRunner]:
 
 
 @pytest.mark.requirement("AU8")
-async def test_what_comes_before_the_attempt_that_succeeds_is_told_of(
+async def test_an_event_during_an_outage_is_written_after_the_delayed_batch(
     audited: AuditedRunner,
 ) -> None:
-    """It waits for its own batch, which is written behind the one that was held up."""
+    """The event waits for its own batch."""
     audited.store.away = True
     await audited.call("first")
     audited.store.gate = asyncio.Event()
@@ -139,8 +139,8 @@ async def test_what_comes_before_the_attempt_that_succeeds_is_told_of(
 
 
 @pytest.mark.requirement("AU8")
-async def test_whose_effect_is_not_on_record_hears_that(audited: AuditedRunner) -> None:
-    """No outage, which clients answer by calling again; and the record comes later."""
+async def test_a_caller_learns_that_a_call_ran_without_a_record(audited: AuditedRunner) -> None:
+    """The error is not an outage, which clients would retry; the record is written later."""
     audited.store.away = True
     outcome = await audited.call("first")
     with pytest.raises(StoreUnavailable):
@@ -157,7 +157,7 @@ async def test_whose_effect_is_not_on_record_hears_that(audited: AuditedRunner) 
 
 
 @pytest.mark.requirement("AU8")
-async def test_who_may_go_on_does_and_is_on_record_later() -> None:
+async def test_with_go_on_calls_are_served_during_an_outage_and_recorded_later() -> None:
     """No call waits for a database that is unavailable, and no record is lost."""
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
@@ -173,8 +173,10 @@ async def test_who_may_go_on_does_and_is_on_record_later() -> None:
 
 
 @pytest.mark.requirement("AU8")
-async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is room for so many; of the others there is a number."""
+async def test_a_gap_record_counts_the_records_lost_in_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writer keeps a bounded number of records during an outage."""
     monkeypatch.setattr(batches_module, "MAX_WAITING", 2)
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
@@ -192,7 +194,7 @@ async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRunner) -> None:
-    """The connection broke between the commit and its answer: one record, and a good answer."""
+    """There is one record, and the call succeeds."""
     audited.store.silent = True
     outcome = await audited.call("once")
     await audited.call("twice")
@@ -201,8 +203,8 @@ async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRun
     assert await audited.found() == [("call", "once"), ("call", "twice")]
 
 
-async def test_an_unforeseen_error_loses_no_record(audited: AuditedRunner) -> None:
-    """It is tried again without a call, and calls are served again."""
+async def test_a_batch_is_retried_after_an_unexpected_error(audited: AuditedRunner) -> None:
+    """The retry needs no call, and the next call is served."""
     audited.store.breaks = True
     outcome = await audited.call("first")
     await audited.until(lambda: audited.writer.written)
@@ -214,8 +216,8 @@ async def test_an_unforeseen_error_loses_no_record(audited: AuditedRunner) -> No
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
 
-async def test_a_listener_that_raises_does_not_keep_refusing_callers() -> None:
-    """The record is there: nothing is left that a later success could follow."""
+async def test_a_listener_that_raises_does_not_make_the_writer_refuse_calls() -> None:
+    """The record is already written when the listener raises."""
     heard, errors = list[object](), list[object]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
@@ -237,8 +239,8 @@ async def test_a_listener_that_raises_does_not_keep_refusing_callers() -> None:
 
 
 @pytest.mark.requirement("AU3")
-async def test_no_answer_leaves_before_its_record_is_there(audited: AuditedRunner) -> None:
-    """Nor does a refusal; calls that come meanwhile are written together."""
+async def test_no_answer_is_sent_before_its_record_is_written(audited: AuditedRunner) -> None:
+    """This also holds for refusals; simultaneous calls share a batch."""
     audited.store.gate = asyncio.Event()
     calls = [asyncio.ensure_future(audited.call(name)) for name in ("a", "b", "c")]
     calls.append(asyncio.ensure_future(audited.call("d", tool="nothing")))
@@ -254,10 +256,10 @@ async def test_no_answer_leaves_before_its_record_is_there(audited: AuditedRunne
 
 
 @pytest.mark.requirement("AU3")
-async def test_a_caller_that_disconnects_is_on_record_and_delays_no_other_caller(
+async def test_a_cancelled_call_is_recorded_and_delays_no_other_caller(
     audited: AuditedRunner,
 ) -> None:
-    """Cancelled while the tool runs, and while the record is written."""
+    """The caller disconnects while the tool runs, or while the record is written."""
     audited.store.gate = asyncio.Event()
     leaving = asyncio.ensure_future(audited.call("a", tool="linger"))
     waiting = asyncio.ensure_future(audited.call("b"))
@@ -280,8 +282,8 @@ async def test_a_caller_that_disconnects_is_on_record_and_delays_no_other_caller
     }
 
 
-async def test_a_flood_of_refusals_is_few_records(audited: AuditedRunner) -> None:
-    """A caller that a limit refuses must not fill the disk; how often it came is told."""
+async def test_a_flood_of_refusals_makes_few_records(audited: AuditedRunner) -> None:
+    """The records tell the number of refusals and do not fill the disk."""
 
     async def limited(call: Call, offer: Any, arguments: Any, proceed: Any) -> Outcome:
         return Outcome(failure=Failure("rate_limit", "Too many.", retry_after=1))
@@ -309,8 +311,10 @@ async def test_a_flood_of_refusals_is_few_records(audited: AuditedRunner) -> Non
 
 
 @pytest.mark.parametrize(("calls", "record_count"), [("all", 3), ("changes", 2)])
-async def test_what_only_reads_may_be_left_out(calls: Any, record_count: int) -> None:
-    """A successful call of a tool that declares so; a refusal stays."""
+async def test_successful_read_only_calls_are_not_recorded_with_calls_changes(
+    calls: Any, record_count: int
+) -> None:
+    """A refused call is recorded with both settings."""
     audited = AuditedRunner(calls=calls)
     for tool in ("look", "write"):
         await audited.call("x", tool=tool)

@@ -184,8 +184,8 @@ RECORDS: dict[str, Any] = {
 
 
 @each("name", RECORDS)
-def test_a_record_is_what_its_body_encodes_to(name: str) -> None:
-    """Byte for byte, since a verifier of a chain may encode it again; so is its side part."""
+def test_a_record_equals_the_encoding_of_its_body(name: str) -> None:
+    """The bytes of body and details match, because a verifier may encode them again."""
     entry, expected, private = RECORDS[name]
     (record,) = drafted([entry])
     side = decode_side(record.side or "")
@@ -205,8 +205,8 @@ def peer_of(record: NewAuditRecord) -> str:
     return caller.peer
 
 
-def test_refusals_say_by_which_limit() -> None:
-    """In their bodies, and where they are sorted by it; one of another system names none."""
+def test_rate_limit_refusals_name_their_limit() -> None:
+    """The body and the sort key name it; a limit of another system has no name."""
     limits = ("caller", "tenant", None)
     endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
     records = drafted([entry_of(a_call(), None, ending) for ending in endings])
@@ -241,8 +241,8 @@ SUSPECT_CASES = [
 
 
 @pytest.mark.parametrize("left_out", [(), ("token", "secret"), SUSPECT_CASES])
-def test_arguments_read_the_same_for_all_callers(left_out: list[str]) -> None:
-    """They are searched together where that is enough, and nothing of one shows in another."""
+def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: list[str]) -> None:
+    """No argument of one caller appears in another caller's record."""
     most = 100
     calls = [
         a_call(arguments=ARGUMENTS_BY_CASE[name])
@@ -278,8 +278,8 @@ LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
 
 
 @each("name", LONG_ARGUMENTS)
-def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
-    """A secret is found in them whole or split, also in a text that goes on behind the cut."""
+def test_long_arguments_are_redacted_before_they_are_truncated(name: str) -> None:
+    """A secret across the end of the truncated text is found."""
     arguments, begin = LONG_ARGUMENTS[name]
     call, most = a_call(arguments=arguments), 70_000
     (record,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
@@ -290,8 +290,8 @@ def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
     assert "-battery" not in kept_arguments
 
 
-def test_secrets_stay_where_they_may_stand() -> None:
-    """Arguments of a tool that takes secrets are shown without them, or not at all."""
+def test_secret_arguments_are_redacted_or_all_arguments_left_out() -> None:
+    """If the arguments of a tool with secrets were not validated, none are recorded."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
     sides: list[SaltedDetails] = [decode_side(record.side or "") for record in drafted(entries)]
@@ -302,8 +302,8 @@ def test_secrets_stay_where_they_may_stand() -> None:
     ]
 
 
-def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many callers and tools there are, and however few are remembered."""
+def test_the_caller_cache_never_returns_another_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test uses more callers and tools than the cache keeps."""
     monkeypatch.setattr(builder_module, "MAX_KNOWN", 3)
     monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
     builder = RecordBuilder()
@@ -320,8 +320,8 @@ def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     assert bodies == [(CALLER_JSON.replace("alice", f"p{at % 10}"), True) for at in range(40)]
 
 
-def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that is used on several machines, and however few of them are remembered."""
+def test_the_caller_cache_never_returns_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token is used on several machines, and the cache is smaller than their number."""
     monkeypatch.setattr(builder_module, "MAX_CALLERS", 3)
     builder = RecordBuilder()
     addresses = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
@@ -337,8 +337,8 @@ def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(builder._callers) <= 3
 
 
-def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
-    """The next batch says of the same caller what is configured then."""
+def test_a_changed_peers_setting_applies_to_the_next_batch() -> None:
+    """A cached caller does not keep an address that the setting forbids."""
     builder, call = RecordBuilder(), a_call(peer=CLIENT_IPV4)
     bodies = []
     for peers in (True, False, True):

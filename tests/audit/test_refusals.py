@@ -54,10 +54,10 @@ async def records_of(log: AuditLog) -> list[AuditRecord]:
     ],
     ids=["unknown", "scopes", "limit"],
 )
-async def test_refusals_of_one_kind_are_counted(
+async def test_repeated_refusals_are_counted_in_one_record(
     url: str, ending: BaseException | Failure, tool: str
 ) -> None:
-    """The first ones as they are, then one record with their number, the first and the last."""
+    """The first refusals have records; another record has the number of further ones."""
     async with audit_log(url) as log:
         await refuse(log, a_call(), ending, CALLS)
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
@@ -76,8 +76,8 @@ async def test_refusals_of_one_kind_are_counted(
     assert sum(count.number for count in all_counts) == CALLS
 
 
-async def test_callers_kinds_and_successes_are_told_apart(url: str) -> None:
-    """A flood hides nothing else: not what another caller does, nor what it does itself."""
+async def test_refusals_are_counted_separately_for_each_caller_and_kind(url: str) -> None:
+    """A flood hides neither another caller's refusals nor successful calls."""
     async with audit_log(url) as log:
         for name in ("deploy", "pay"):
             await refuse(log, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
@@ -92,8 +92,8 @@ async def test_callers_kinds_and_successes_are_told_apart(url: str) -> None:
     assert [record.outcome for record in records].count("success") == 1
 
 
-async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
-    """Neither names of tools nor addresses, of which a network has no end, make more of them."""
+async def test_refusals_of_many_tool_names_and_addresses_make_few_records(url: str) -> None:
+    """A caller cannot multiply records with made-up tool names or IPv6 addresses."""
     async with audit_log(url) as log:
         for number in range(MAX_KINDS * 3):
             call = a_call(name=f"tool-{number}", peer=f"2001:db8::{number:x}")
@@ -105,15 +105,15 @@ async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
     assert sum(record.times for record in records) == MAX_KINDS * 6
 
 
-async def test_what_a_tool_answers_is_never_counted_together(url: str) -> None:
-    """Also a limit of a system behind it: the tool ran, each time."""
+async def test_failures_of_a_tool_are_recorded_one_by_one(url: str) -> None:
+    """The tool ran each time."""
     async with audit_log(url) as log:
         await refuse(log, a_call(), Failure("denied", "No."), CALLS)
         assert len(await records_of(log)) == CALLS
 
 
-async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
-    """Also where they end like a refusal, because something that the tool asked for was refused."""
+async def test_calls_that_ran_are_recorded_one_by_one(url: str) -> None:
+    """A call may also end like a refusal because a nested call was refused."""
     pack = Pack("halves")
 
     @pack.tool()
@@ -168,8 +168,10 @@ async def rows(url: str) -> list[AuditRecord]:
     return [read(row) for row in rows]
 
 
-def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> None:
-    """Through the front door, by both protocols: a hundred refused calls are a dozen records."""
+def test_refused_calls_of_a_token_without_scopes_make_few_records(
+    server: tuple[Server, str],
+) -> None:
+    """A hundred refused calls over MCP and REST make at most thirty records."""
     running, url = server
     token = running.token(org_id="acme")
     for _ in range(CALLS):
@@ -186,7 +188,7 @@ def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> Non
 
 
 def test_requests_for_another_tenant_are_counted(server: tuple[Server, str]) -> None:
-    """The first ones as they are, then one record with their number and the last claim."""
+    """The first ones have records; another record has the number and the last tenant claim."""
     running, url = server
     agent = RestClient(running, running.token(org_id="acme"))
     for number in range(9):

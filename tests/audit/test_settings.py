@@ -26,8 +26,8 @@ def trusted() -> Any:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_odd_settings_are_told(trusted: Any, name: str) -> None:
-    """Each with its id, and nothing of those that are fine."""
+def test_each_problem_of_audit_settings_is_reported_with_its_id(trusted: Any, name: str) -> None:
+    """Good settings have no problem."""
     settings, expected_ids = SETTINGS[name]
 
     assert [
@@ -43,10 +43,10 @@ def test_odd_settings_are_told(trusted: Any, name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["production", "development"])
-def test_production_without_a_durable_record_is_worth_a_word(
+def test_production_without_durable_records_is_a_warning(
     trusted: Any, mode: str, settings: dict[str, Any], problem: str
 ) -> None:
-    """It serves, since another system may keep a log."""
+    """It is no error, since another system may keep a log."""
     reported_problems = check_problems(trusted, mode=mode, audit=settings)
 
     assert (problem in [problem.id for problem in reported_problems]) == (mode == "production")

@@ -240,8 +240,8 @@ TAMPERING_CASES = COLUMNS | RECORDS | ORDER_CHANGES | PROOF_CHANGES
 
 
 @pytest.mark.requirement("AU1")
-async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str) -> None:
-    """The whole table on one trail, which is put back after each and then verifies."""
+async def test_verify_finds_each_change_and_names_the_first_bad_record(url: str) -> None:
+    """The test restores the chain after each change, and it verifies again."""
     async with audit_log(url) as log:
         await log.fill()
         before = await stolen_data(log, url)
@@ -257,8 +257,8 @@ async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str)
 
 
 @pytest.mark.requirement("AU2")
-async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(url: str) -> None:
-    """An older state is whole in itself; what was signed since then tells it."""
+async def test_a_stored_checkpoint_finds_a_rollback_of_the_whole_database(url: str) -> None:
+    """An older database verifies by itself; only a newer checkpoint shows the rollback."""
     async with audit_log(url) as log:
         await log.note(3)
         await log.sign()
@@ -277,8 +277,8 @@ async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(
 
 
 @pytest.mark.requirement("AU1")
-async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
-    """It goes on behind a shortened chain, and says there that something is missing."""
+async def test_a_running_server_records_a_break_after_a_truncated_chain(url: str) -> None:
+    """New records follow the shortened chain, and verify reports the missing ones."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -296,8 +296,8 @@ async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
     assert "the end of the chain is older than it was" in seen.problem
 
 
-async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
-    """It remembers nothing, and the end that it finds is not proven."""
+async def test_a_restarted_server_does_not_hide_a_truncated_chain(url: str) -> None:
+    """The head that it finds has no proof by a key of the ring."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -315,7 +315,7 @@ async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
 
 
 async def test_unproven_records_are_not_signed(url: str) -> None:
-    """A checkpoint of a forged end would vouch for it."""
+    """A checkpoint of a forged head would confirm it."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -335,8 +335,8 @@ async def test_unproven_records_are_not_signed(url: str) -> None:
         ]
 
 
-async def test_verify_may_look_while_servers_write(url: str) -> None:
-    """What comes meanwhile is no tampering."""
+async def test_verify_reports_no_tampering_while_servers_write(url: str) -> None:
+    """Records that are written during the verification are not errors."""
     async with audit_log(url) as log:
         await log.fill()
         writing = asyncio.ensure_future(log.note(40))
@@ -350,8 +350,8 @@ async def test_verify_may_look_while_servers_write(url: str) -> None:
 
 
 @pytest.mark.parametrize("records", ["", "[nonsense]", "[" * 9999 + "]" * 9999])
-async def test_an_unreadable_record_is_not_passed_over(url: str, records: str) -> None:
-    """The operator is told so, and what names the record; the server changes nothing."""
+async def test_an_unreadable_record_is_an_error(url: str, records: str) -> None:
+    """The error names the record and the command; the server changes nothing."""
     async with audit_log(url) as log:
         await log.fill()
         at = await stolen_data(log, url)
@@ -369,8 +369,8 @@ async def test_an_unreadable_record_is_not_passed_over(url: str, records: str) -
     assert readable == at.rows[8:]
 
 
-async def test_how_many_a_limit_refused_is_proven(url: str) -> None:
-    """Each of them counts, though many are one record; another number is found, a smaller too."""
+async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
+    """The number is part of the hash, so a larger or smaller number is found."""
     async with audit_log(url) as log:
         await log.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")

@@ -43,7 +43,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory, idp: Idp) -> Iterator[Audi
 
 @pytest.mark.requirement("AU1")
 def test_a_record_names_upstream_tool_and_definition(audited: AuditedServer) -> None:
-    """A changed definition is another one."""
+    """A changed definition has another digest."""
     for description in ("One.", "Two."):
         source.put("acme", crm.tool("find", description))
         audited.gatepost.client.call(audited.gatepost.token(), NAME)
@@ -58,8 +58,10 @@ def test_a_record_names_upstream_tool_and_definition(audited: AuditedServer) -> 
         }
 
 
-def test_a_claim_to_read_hides_nothing_from_the_record(audited: AuditedServer) -> None:
-    """Only effects decide what changes something."""
+def test_the_read_only_hint_of_an_upstream_does_not_prevent_a_record(
+    audited: AuditedServer,
+) -> None:
+    """Only the effects that the operator states decide what is read-only."""
     claims = crm.tool("find", annotations=READ_ONLY_HINT)
     reads = crm.tool("look", annotations=READ_ONLY_HINT, effects=Effects(read_only=True))
     source.put("claims", claims, reads)
@@ -70,8 +72,8 @@ def test_a_claim_to_read_hides_nothing_from_the_record(audited: AuditedServer) -
     assert [record.tool for record in audited.records("claims")] == [NAME]
 
 
-def test_the_uri_of_a_resource_is_no_detail_that_cannot_be_erased(audited: AuditedServer) -> None:
-    """It may name a person; upstream and definition stay."""
+def test_the_uri_of_a_resource_is_not_a_permanent_detail(audited: AuditedServer) -> None:
+    """A URI may name a person; the upstream and the definition stay."""
 
     @crm.pack.resource("crm://people/{name}")
     async def person(ctx: CallContext, name: str) -> str:
@@ -87,8 +89,8 @@ def test_the_uri_of_a_resource_is_no_detail_that_cannot_be_erased(audited: Audit
 
 
 @pytest.mark.requirement("E9")
-def test_a_call_through_call_tool_is_the_tools_own_on_record(audited: AuditedServer) -> None:
-    """With its arguments; those of `call_tool` are left out, as they may hold secrets."""
+def test_a_call_through_call_tool_is_recorded_for_the_called_tool(audited: AuditedServer) -> None:
+    """Its record has the arguments; the record of `call_tool` has none, to omit secrets."""
     agents = {"agent": Agent(frozenset({crm.capability}), mode="search")}
     source.put("searching", crm.tool("login", schema=SECRET, invoke=login), agents=agents)
     token = audited.gatepost.token(org_id="searching", client_id="agent")

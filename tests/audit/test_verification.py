@@ -38,8 +38,8 @@ async def log(url: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
 
 
 @pytest.mark.requirement("AU5")
-async def test_retention_goes_on_past_a_writer_that_writes_no_more(log: AuditLog) -> None:
-    """Checkpoints name its last record although an earlier removal has taken it."""
+async def test_retention_continues_after_a_writer_has_stopped(log: AuditLog) -> None:
+    """Checkpoints name the last record of that writer after it has been removed."""
     first = log.now + 1
     log.now += 10
     for _ in range(2):
@@ -58,10 +58,10 @@ async def test_retention_goes_on_past_a_writer_that_writes_no_more(log: AuditLog
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("growth", [3, 4])
-async def test_growth_of_one_chain_does_not_hide_that_another_is_shorter(
+async def test_a_growing_chain_does_not_hide_that_another_chain_is_shorter(
     log: AuditLog, url: str, growth: int
 ) -> None:
-    """A checkpoint is not signed where it would cover less of a chain than the one before."""
+    """A checkpoint that covers less of a chain than the one before is not signed."""
     await tamper(
         url,
         "DELETE FROM audit_segments WHERE writer = 2",
@@ -89,10 +89,10 @@ COLUMNS = {
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("table", COLUMNS)
-async def test_a_value_of_any_type_is_found_and_stops_nothing(
+async def test_values_of_a_wrong_type_are_found_and_do_not_stop_other_tenants(
     log: AuditLog, url: str, table: str
 ) -> None:
-    """SQLite keeps anything in any column; other tenants are signed all the same."""
+    """SQLite stores any value in any column; other tenants are still signed."""
     await by(log, 1, 1, "globex")
     await by(log, 1, 1)
     process = log.process(retention_days=1)
@@ -127,8 +127,10 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
 
 
 @pytest.mark.requirement("AU1")
-async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLog) -> None:
-    """Neither counts as tampering, whatever verify has read before."""
+async def test_verify_reports_no_tampering_while_records_are_erased_or_removed(
+    log: AuditLog,
+) -> None:
+    """Erasure and retention may change records that verify has already read."""
 
     async def change() -> None:
         for number in range(6):
@@ -150,8 +152,8 @@ async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLo
 
 
 @pytest.mark.requirement("AU5")
-async def test_two_replicas_remove_records_at_once(log: AuditLog) -> None:
-    """Both have read the same state; one removes the records, the other finds nothing left."""
+async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -> None:
+    """One of them removes the records; the others find nothing left."""
     log.now += 10
     await by(log, 1, 2)
     await log.sign()
@@ -164,8 +166,8 @@ async def test_two_replicas_remove_records_at_once(log: AuditLog) -> None:
 
 
 @pytest.mark.requirement("AU5")
-async def test_a_replica_that_comes_late_removes_nothing(log: AuditLog) -> None:
-    """Another one has removed more meanwhile, with the checkpoint that it wanted to begin at."""
+async def test_a_replica_with_an_outdated_checkpoint_removes_nothing(log: AuditLog) -> None:
+    """Another replica has removed that checkpoint and more in the meantime."""
     first = (await log.records.of("acme").trail.checkpoints())[-1]
     await by(log, 1, 2)
     await log.sign()
@@ -193,8 +195,10 @@ def untouched(*_: object) -> Any:
         "UPDATE audit_checkpoints SET tenant = x'ff' WHERE tenant = 'acme'",
     ],
 )
-async def test_one_tenants_damage_stops_no_other(log: AuditLog, url: str, change: str) -> None:
-    """Others are signed and lose their old records, and the damage is found."""
+async def test_damage_in_one_tenant_does_not_stop_other_tenants(
+    log: AuditLog, url: str, change: str
+) -> None:
+    """Other tenants are signed, their old records are removed, and the damage is found."""
     process = log.process(retention_days=1)
     retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
     await by(log, 1, 1, "globex")

@@ -94,7 +94,7 @@ async def _nothing() -> None:
 
 
 async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
-    """It merges them itself, and the writer goes on behind them."""
+    """It merges the write-ahead log, and the writer continues after it."""
     async with audit_log(file, log.keyring) as other:
         records = await other.records.of("acme").trail.find(AuditQuery())
         await log.unmerged()
@@ -107,10 +107,10 @@ async def test_another_process_reads_every_acknowledged_record(log: AuditLog, fi
 
 
 @pytest.mark.requirement("AU1")
-async def test_a_key_of_this_second_breaks_no_chain(
+async def test_a_process_rereads_the_key_ring_for_frames_of_a_new_key(
     log: AuditLog, file: str, tmp_path: Path
 ) -> None:
-    """A process that has just read the key ring reads it again for the frames of another one."""
+    """Another process has rotated the ring since it was last read."""
     log.keyring.reread()
     rotate(tmp_path / "keyring.json", keep=3)
     async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
@@ -122,16 +122,16 @@ async def test_a_key_of_this_second_breaks_no_chain(
 
 
 @pytest.mark.requirement("AU1")
-async def test_a_stop_leaves_nothing_in_the_write_ahead_log(log: AuditLog, file: str) -> None:
-    """Each chain has one segment more, and one sum; the file is overwritten."""
+async def test_a_stop_empties_the_write_ahead_log(log: AuditLog, file: str) -> None:
+    """Each chain gets one more segment, and the file is overwritten with zeros."""
     await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
 
     assert count(file, "segments") == 3
     assert not wal(file).read_bytes().strip(b"\0")
 
 
-async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> None:
-    """Nothing of it is left in any file, once what is beside the database is emptied."""
+async def test_an_erasure_includes_records_in_the_write_ahead_log(log: AuditLog, file: str) -> None:
+    """No file contains the erased data afterwards."""
     erased = await log.erasure.erase_tenant("acme")
     seen = await log.verify()
     empty_log(file)
@@ -146,7 +146,7 @@ async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> N
 async def test_a_head_changed_before_a_merge_breaks_the_chain(
     log: AuditLog, file: str, change: str
 ) -> None:
-    """No record is lost or numbered again, and the change is recorded before them."""
+    """No record is lost or renumbered, and the break is recorded before the merged records."""
     await tamper(file, update("heads", "writer = 1", change))
     with capture_logs() as logs:
         rows = await log.records.of("acme").trail.chain(1).rows(0, 99)
@@ -208,7 +208,7 @@ ROW = {
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", [*FILE, *ROW])
 async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name: str) -> None:
-    """By the next process, which keeps the write-ahead log as it is; what is whole goes on."""
+    """The next process keeps a copy of the write-ahead log and merges the valid frames."""
     before = wal(file).read_bytes()
     async with killed(log, file) as other:
         if name in FILE:
@@ -233,7 +233,7 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
 async def test_tampering_is_recorded_after_a_commit_that_failed(
     log: AuditLog, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write-ahead log is cut off only when the record is durable; one copy is kept of it."""
+    """The write-ahead log is truncated once the record is durable; one copy of it is kept."""
     garbage = FILE["a frame is garbage"](wal(file).read_bytes())
     async with killed(log, file) as other:
         wal(file).write_bytes(garbage)
@@ -251,10 +251,10 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", [*FILE, *ROW])
-async def test_tampering_with_a_running_process_loses_nothing(
+async def test_tampering_with_a_running_process_loses_no_record(
     log: AuditLog, file: str, name: str
 ) -> None:
-    """It still knows what it has written; a row that was changed is recorded in each chain."""
+    """The process keeps its records in memory; a changed row is recorded as a break."""
     if name in FILE:
         content = FILE[name](wal(file).read_bytes())
         with wal(file).open("r+b") as wal_file:
@@ -276,7 +276,7 @@ async def test_tampering_with_a_running_process_loses_nothing(
 async def test_a_frame_of_another_ring_breaks_its_chains(
     log: AuditLog, file: str, tmp_path: Path
 ) -> None:
-    """An attacker who can write the file can make digests that fit, but no proof."""
+    """An attacker who can write the file can compute digests, but no proof."""
     async with killed(log, file) as other:
         for _ in range(3):  # the ring forgets the key that has proven the frames
             rotate(tmp_path / "keyring.json", keep=1)
@@ -290,8 +290,10 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
-async def test_a_row_that_is_put_back_is_recorded(log: AuditLog, file: str, runs: bool) -> None:
-    """It is proven, and its frames are still there; they are merged again, behind a break."""
+async def test_a_restored_old_row_is_recorded_as_a_break(
+    log: AuditLog, file: str, runs: bool
+) -> None:
+    """The old row has a valid proof, so its frames are merged again after the break."""
     with closing(
         sqlite3.connect(file.removeprefix("sqlite:///"), isolation_level=None)
     ) as database:
@@ -339,10 +341,10 @@ asyncio.run(main())
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("writes", [True, False], ids=["writes", "reads"])
-def test_what_a_killed_process_leaves_is_merged(
+def test_records_of_a_killed_process_are_merged_by_the_next_process(
     file: str, ring: KeyRing, tmp_path: Path, writes: bool
 ) -> None:
-    """By the next process; the chain goes on, and nothing stays in the write-ahead log."""
+    """The chain continues, and the write-ahead log is empty afterwards."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED_PROGRAM, file, str(tmp_path / "keyring.json")],
         check=False,
@@ -365,8 +367,10 @@ def test_what_a_killed_process_leaves_is_merged(
 
 
 @pytest.mark.requirement("AU1")
-async def test_a_listener_hears_of_each_record_once(file: str, ring: KeyRing) -> None:
-    """Of those of its process, whichever process merges them."""
+async def test_a_listener_receives_each_record_of_its_process_once(
+    file: str, ring: KeyRing
+) -> None:
+    """Either process may merge the records."""
     heard: dict[str, list[AuditRow]] = {"one": [], "two": []}
     writers, stores = dict[str, AuditWriter](), []
     for name in heard:

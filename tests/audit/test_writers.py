@@ -54,7 +54,7 @@ def ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.requirement("AU1")
 async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: ReplicaLog) -> None:
-    """One checkpoint covers both; a page goes on where the one before ended."""
+    """One checkpoint covers both chains; a page continues where the one before ended."""
     await replicas.note(1)
     seen = await replicas.verify()
     ids, before = list[str](), None
@@ -76,7 +76,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
 
 @pytest.mark.requirement("AU6")
 async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_path: Path) -> None:
-    """With the public key alone, also by hand; one that a record was cut out of does not."""
+    """The public key is enough; an export without one of the records does not verify."""
     await replicas.note(2)
     since = replicas.now
     await replicas.sign()
@@ -155,10 +155,10 @@ WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", WRITER_REMOVALS)
-async def test_what_is_missing_of_a_writer_is_found(
+async def test_verify_finds_missing_records_of_any_writer(
     replicas: ReplicaLog, url: str, name: str
 ) -> None:
-    """And named by its writer and number."""
+    """The result names the writer and the first missing number."""
     statements, bad = WRITER_REMOVALS[name]
     await tamper(url, *statements)
     seen = await replicas.verify()
@@ -170,7 +170,7 @@ async def test_what_is_missing_of_a_writer_is_found(
 async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
     replicas: ReplicaLog, url: str
 ) -> None:
-    """Where everything in the database that names the writer is gone as well."""
+    """The attacker has removed every row that names the writer."""
     (checkpoint,) = await replicas.records.of("acme").trail.checkpoints()
     gone = ["DELETE FROM audit_checkpoints", *of_writer(0, "heads")]
     await tamper(url, *of_writer(2, "segments", "heads"), *gone)
@@ -184,7 +184,7 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
 async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
     replicas: ReplicaLog, url: str
 ) -> None:
-    """Another writer's new records do not cover that up."""
+    """New records of another writer do not hide the missing ones."""
     await tamper(url, *of_writer(2, "segments", "heads"))
     replicas.use(1)
     await replicas.note(2)
@@ -197,7 +197,7 @@ async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
 
 @pytest.mark.requirement("AU4", "AU5")
 async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog) -> None:
-    """Each chain has a record of it, and verifies."""
+    """Each chain has a record of them, and verifies."""
     erased = await replicas.erasure.erase_tenant("acme")
     whole = await replicas.verify()
     await replicas.sign()
@@ -216,7 +216,7 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
 
 @pytest.mark.requirement("AU4")
 async def test_one_person_is_erased_in_every_chain(replicas: ReplicaLog) -> None:
-    """Of the others nothing is."""
+    """Data of other persons stays."""
     erased = await replicas.erasure.erase_subject("acme", ISSUER, "person2")
     seen = await replicas.verify()
 
@@ -224,8 +224,8 @@ async def test_one_person_is_erased_in_every_chain(replicas: ReplicaLog) -> None
 
 
 @pytest.mark.requirement("AU1")
-async def test_two_processes_with_one_number_do_not_fork_its_chains(url: str) -> None:
-    """Each goes on behind the other; every record is there once."""
+async def test_processes_with_the_same_writer_number_share_one_chain(url: str) -> None:
+    """Every record is in the chain once."""
     async with audit_log(url) as one:
         others = [await open_records(url) for _ in range(2)]
         logs = [one, *(AuditLog(records, one.keyring) for records in others)]
@@ -238,8 +238,10 @@ async def test_two_processes_with_one_number_do_not_fork_its_chains(url: str) ->
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 36, 0)])
 
 
-async def test_a_writer_that_gets_another_number_goes_on_there(replicas: ReplicaLog) -> None:
-    """And back again, behind what another process has written meanwhile."""
+async def test_a_writer_with_a_new_number_continues_that_numbers_chain(
+    replicas: ReplicaLog,
+) -> None:
+    """Back at its first number, it continues after another process's records."""
     first = replicas.writer
     first.number = 3
     await replicas.note(1)
@@ -252,8 +254,8 @@ async def test_a_writer_that_gets_another_number_goes_on_there(replicas: Replica
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
 
 
-async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
-    """A process moves down when a lower one is free; one that was killed keeps it for a while."""
+async def test_processes_take_the_lowest_free_writer_number(url: str) -> None:
+    """A process moves to a lower free number; a killed process keeps its number for a while."""
     async with audit_log(url) as log:
         clock = lambda: log.now  # noqa: E731
         writers = [log.process() for _ in range(3)]
@@ -291,8 +293,10 @@ CREATE TRIGGER note BEFORE INSERT ON audit_segments FOR EACH ROW EXECUTE FUNCTIO
 """
 
 
-async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres: str) -> None:
-    """As behind PgBouncer in transaction mode, where the session is another program's."""
+async def test_a_batch_is_durable_although_the_session_has_synchronous_commit_off(
+    migrated_postgres: str,
+) -> None:
+    """PgBouncer in transaction mode shares sessions with other programs."""
     await tamper(migrated_postgres, NOTE_TRIGGER)
     async with audit_log(migrated_postgres) as log:
         await log.note(1)
@@ -318,10 +322,10 @@ async def verified(url: str, ring: Path) -> VerificationResult:
 
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_replicas_write_one_tenant_and_one_is_killed(
+def test_replicas_write_separate_chains_and_one_survives_a_kill(
     idp: Idp, migrated_postgres: str, tmp_path: Path, number: int
 ) -> None:
-    """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
+    """The chain of the killed replica verifies, and the next process continues."""
     storage = {"database": migrated_postgres}
     replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(process_tools.__file__))
     replicas.ports += [free_port() for _ in range(number - 2)]

@@ -58,7 +58,7 @@ NOT_PUBLIC = [
 @pytest.mark.requirement("N07")
 @each("text", NOT_PUBLIC)
 def test_an_address_that_is_not_on_the_internet_is_not_public(text: str) -> None:
-    """Nor is one that carries such an address inside, in any of the ways there are."""
+    """An address that contains such an address in any notation is not public either."""
     assert not is_public(ip_address(text))
     assert not is_reachable(ip_address(text), (), development=False)
 
@@ -67,12 +67,12 @@ def test_an_address_that_is_not_on_the_internet_is_not_public(text: str) -> None
     "text", ["8.8.8.8", "1.1.1.1", "100.128.0.1", "172.32.0.1", "2606:4700::1111", "2a00:1450::1"]
 )
 def test_an_address_on_the_internet_is_public(text: str) -> None:
-    """The list of exceptions has not swallowed the rule."""
+    """The exceptions do not include ordinary public addresses."""
     assert is_public(ip_address(text))
 
 
-def test_allowed_networks_open_what_they_name_and_nothing_else() -> None:
-    """An IPv4 network does not open the IPv6 forms that carry its addresses."""
+def test_allowed_networks_permit_only_their_own_addresses() -> None:
+    """An IPv4 network does not permit the IPv6 forms of its addresses."""
     allowed = networks_of(["10.0.0.0/8", "fd00:1::/32"])
 
     assert is_reachable(ip_address("10.1.2.3"), allowed, development=False)
@@ -81,7 +81,7 @@ def test_allowed_networks_open_what_they_name_and_nothing_else() -> None:
         assert not is_reachable(ip_address(other), allowed, development=False)
 
 
-def test_development_opens_this_machine_only() -> None:
+def test_development_permits_loopback_addresses_only() -> None:
     """A laptop's network has other hosts too."""
     assert is_reachable(ip_address("127.0.0.1"), (), development=True)
     assert is_reachable(ip_address("::1"), (), development=True)
@@ -129,8 +129,8 @@ REFUSED_URLS = [
 
 @pytest.mark.requirement("N09")
 @each("url", REFUSED_URLS)
-def test_a_url_that_means_something_else_than_it_says_is_refused(url: str) -> None:
-    """With a sentence for the operator, and before anything is resolved."""
+def test_an_ambiguous_url_is_refused(url: str) -> None:
+    """The refusal has a sentence for the operator and comes before any DNS query."""
     assert url_problem(url, development=False)
 
 
@@ -146,8 +146,8 @@ def test_a_url_that_means_something_else_than_it_says_is_refused(url: str) -> No
         "https://[fd00::1]:8443/keys",
     ],
 )
-def test_an_ordinary_https_url_is_fine(url: str) -> None:
-    """Where its name leads is checked at every connection, not here."""
+def test_an_ordinary_https_url_has_no_problem(url: str) -> None:
+    """The addresses of its host are checked for every connection instead."""
     assert url_problem(url, development=False) is None
 
 
@@ -164,7 +164,7 @@ def test_an_ordinary_https_url_is_fine(url: str) -> None:
         ("http://id.example.com/", False),
     ],
 )
-def test_plain_http_is_for_this_machine_in_development(url: str, allowed: bool) -> None:
+def test_plain_http_is_accepted_for_loopback_in_development_only(url: str, allowed: bool) -> None:
     """Anywhere else an attacker on the path could read and change what is sent."""
     assert (url_problem(url, development=True) is None) is allowed
     assert url_problem(url, development=False)

@@ -11,15 +11,15 @@ from tests.support.issuers import b64
 
 
 @given(st.binary(max_size=60))
-def test_what_jose_writes_is_read(data: bytes) -> None:
-    """Every value's canonical spelling decodes to it."""
+def test_the_canonical_encoding_is_decoded(data: bytes) -> None:
+    """Every value's canonical encoding decodes to that value."""
     assert base64url.decode(b64(data).encode()) == data
 
 
 @pytest.mark.requirement("A20", "H16")
 @given(st.binary(max_size=12) | st.text("AQgwEIMz-_+/= \n.\0", max_size=9).map(str.encode))
-def test_no_value_has_a_second_spelling(segment: bytes) -> None:
-    """Whatever decodes, encodes back to the same text: padding, blanks, stray bits are refused."""
+def test_only_the_canonical_encoding_is_decoded(segment: bytes) -> None:
+    """Padding, white space and stray bits are refused."""
     try:
         data = base64url.decode(segment)
     except ValueError:
@@ -29,7 +29,7 @@ def test_no_value_has_a_second_spelling(segment: bytes) -> None:
 
 @pytest.mark.requirement("A20", "H16")
 @pytest.mark.parametrize("text", ["A", "AB", "AAB", "AA==", "AA=", "A+==", "A/AA", "AA\n", " AA"])
-def test_other_spellings_are_refused(text: str) -> None:
-    """Each of these is taken by an ordinary decoder."""
+def test_non_canonical_encodings_are_refused(text: str) -> None:
+    """An ordinary decoder accepts each of these."""
     with pytest.raises(ValueError, match=r"."):
         base64url.decode(text.encode())

@@ -63,29 +63,29 @@ def read(*values: str) -> str:
 @pytest.mark.requirement("W03", "W05", "W06")
 @pytest.mark.parametrize(("value", "token"), ACCEPTED_HEADERS)
 def test_a_well_formed_credential_is_read(value: str, token: str) -> None:
-    """The scheme in any case, spaces only, then one token."""
+    """The scheme may have any case and is followed by spaces and one token."""
     assert read(value) == token
 
 
 @pytest.mark.requirement("W02", "W04", "W06", "W07", "W08", "W09", "A-28")
 @each("value", MALFORMED_HEADERS, ids=lambda value: repr(value[:24]))
-def test_anything_else_under_bearer_is_malformed(value: str) -> None:
-    """A credential that two readers could understand differently is understood by neither."""
+def test_an_ambiguous_bearer_credential_is_malformed(value: str) -> None:
+    """The gate refuses a credential that two parsers could read differently."""
     with pytest.raises(MalformedCredentials):
         read(value)
 
 
 @pytest.mark.requirement("W11")
 @pytest.mark.parametrize("value", OTHER_SCHEMES)
-def test_another_scheme_counts_as_no_credentials(value: str) -> None:
-    """Who comes with Basic is told that Bearer is wanted."""
+def test_another_authorization_scheme_counts_as_missing_credentials(value: str) -> None:
+    """A client that sends Basic gets the Bearer challenge."""
     with pytest.raises(MissingToken):
         read(value)
 
 
 @pytest.mark.requirement("A-10", "A-15")
-def test_without_the_header_nothing_is_presented() -> None:
-    """No header is not a malformed header."""
+def test_a_missing_header_is_a_missing_token() -> None:
+    """A missing header is not a malformed header."""
     with pytest.raises(MissingToken):
         read()
 
@@ -101,8 +101,8 @@ def test_without_the_header_nothing_is_presented() -> None:
         (f"Bearer {TOKEN}", ""),
     ],
 )
-def test_two_fields_are_refused_whatever_they_say(values: tuple[str, str]) -> None:
-    """A proxy before us may have judged the first, or the last."""
+def test_two_authorization_fields_are_refused(values: tuple[str, str]) -> None:
+    """A proxy in front may have checked the first field or the last."""
     with pytest.raises(MalformedCredentials):
         read(*values)
 
@@ -154,16 +154,16 @@ def answer(fields: list[tuple[bytes, bytes]] | None) -> object:
     + [value for value in MALFORMED_HEADERS if value.strip()],
     ids=lambda value: repr(value[:24]),
 )
-def test_both_parsers_lead_to_the_same_answer(value: str) -> None:
-    """h11 strips what httptools keeps; a request must not fare differently for it."""
+def test_both_http_parsers_lead_to_the_same_result(value: str) -> None:
+    """h11 strips spaces that httptools keeps, which must not change the result."""
     raw = b"POST /mcp HTTP/1.1\r\nHost: h\r\nAuthorization: %b\r\n\r\n" % value.encode("latin-1")
 
     assert answer(through_h11(raw)) == answer(through_httptools(raw))
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_bring_anything_but_a_token_or_a_refusal(value: bytes) -> None:
-    """Whatever stands in the header, the answer is one of three."""
+def test_arbitrary_bytes_give_a_token_or_a_refusal(value: bytes) -> None:
+    """No other exception is raised."""
     try:
         token = bearer_token([(b"authorization", value)])
     except (MissingToken, MalformedCredentials):
@@ -174,8 +174,8 @@ def test_no_bytes_bring_anything_but_a_token_or_a_refusal(value: bytes) -> None:
 
 
 @given(st.text(B64, min_size=1), st.integers(0, 2), st.integers(1, 4))
-def test_every_b64token_comes_back_as_it_was_sent(body: str, padding: int, spaces: int) -> None:
-    """The fast reading and the grammar agree on every token."""
+def test_every_b64token_is_returned_unchanged(body: str, padding: int, spaces: int) -> None:
+    """The fast path and the grammar agree on every token."""
     token = body + "=" * padding
 
     assert read(f"Bearer{' ' * spaces}{token}") == token

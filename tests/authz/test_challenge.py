@@ -130,8 +130,8 @@ def fields(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 @pytest.mark.requirement("A3", "A-02", "A-03", "A-21", "A-28")
 @pytest.mark.parametrize(("error", "status", "header"), STRINGS, ids=NAMES)
-def test_the_challenge_is_this_string(error: AuthError, status: int, header: str) -> None:
-    """Each refusal has one status and one string, and nothing in it comes from the request."""
+def test_each_refusal_has_its_exact_challenge(error: AuthError, status: int, header: str) -> None:
+    """Each refusal has one status and one string, without any part of the request."""
     answered, headers, body = gate().response(error, TARGET)
 
     assert answered == status
@@ -143,8 +143,8 @@ def test_the_challenge_is_this_string(error: AuthError, status: int, header: str
 
 
 @pytest.mark.requirement("A3", "A-21")
-def test_without_baseline_scopes_the_string_is_the_bare_one() -> None:
-    """Exactly what the product text quotes, with nothing after it."""
+def test_the_challenge_without_baseline_scopes_has_no_scope() -> None:
+    """The string is the one that the product text quotes."""
     _, headers, body = Challenge().response(MissingToken(), TARGET)
 
     assert (
@@ -155,8 +155,8 @@ def test_without_baseline_scopes_the_string_is_the_bare_one() -> None:
 
 
 @pytest.mark.requirement("A-21")
-def test_a_setting_leaves_the_code_out_when_nothing_was_presented() -> None:
-    """RFC 6750 section 3.1 would rather have no error where no credentials came."""
+def test_a_setting_omits_the_error_code_for_missing_credentials() -> None:
+    """RFC 6750 section 3.1 recommends no error code without credentials."""
     challenge = gate(error_without_credentials=False)
     missing = fields(challenge.response(MissingToken(), TARGET)[1])["www-authenticate"]
     invalid = fields(challenge.response(InvalidToken("x"), TARGET)[1])["www-authenticate"]
@@ -168,10 +168,10 @@ def test_a_setting_leaves_the_code_out_when_nothing_was_presented() -> None:
 @pytest.mark.requirement("A-03")
 @each("client", PARSERS)
 @each(("error", "status", "header"), STRINGS, ids=NAMES)
-def test_every_known_client_reads_what_was_meant(
+def test_every_known_client_parses_the_challenge_correctly(
     client: str, error: AuthError, status: int, header: str
 ) -> None:
-    """Four parsers with four sets of quirks find the same values, and none that are not there."""
+    """Four parsers of clients find the same values."""
     read = PARSERS[client]
     sent = fields(gate().response(error, TARGET)[1])["www-authenticate"]
     scopes = {"InsufficientScope": "mcp:read mcp:write"}.get(type(error).__name__)
@@ -183,15 +183,15 @@ def test_every_known_client_reads_what_was_meant(
     assert read(sent, "scope") == scopes
 
 
-def test_a_step_up_names_the_baseline_too() -> None:
-    """A client that replaces what it had by what is named must not lose the baseline."""
+def test_a_step_up_challenge_includes_the_baseline_scopes() -> None:
+    """A client that requests only the named scopes must not lose the baseline."""
     _, headers, _ = gate().response(InsufficientScope(("files:write", "mcp:read")), TARGET)
 
     assert 'scope="mcp:read files:write"' in fields(headers)["www-authenticate"]
 
 
-def test_an_outage_is_not_a_challenge() -> None:
-    """A 401 would make clients throw good tokens away, so 503 says when to come back."""
+def test_an_outage_is_answered_with_503_and_no_challenge() -> None:
+    """A 401 would make clients throw good tokens away."""
     status, headers, body = gate().response(IssuerUnavailable("down", retry_after=7), TARGET)
 
     assert status == 503
@@ -200,8 +200,8 @@ def test_an_outage_is_not_a_challenge() -> None:
     assert json.loads(body)["error"] == "temporarily_unavailable"
 
 
-def test_a_path_without_tenant_names_no_metadata() -> None:
-    """Any address would say something about which tenants there are."""
+def test_a_challenge_for_a_path_without_tenant_names_no_metadata() -> None:
+    """A metadata URL would tell which tenants exist."""
     for error in (MissingToken(), InvalidToken("no_resource_in_path")):
         _, headers, _ = gate().response(error, None)
 
@@ -214,8 +214,8 @@ def test_a_path_without_tenant_names_no_metadata() -> None:
 
 @pytest.mark.requirement("W21")
 @pytest.mark.parametrize("value", ["a b", 'a"', "a\\b", "a\r\nX: y", "a\n", "é", "", "a\x7f"])
-def test_a_string_that_could_leave_its_quotes_is_refused(value: str) -> None:
-    """A configured scope, a tool's scope or an address never becomes a header of its own."""
+def test_scopes_and_urls_that_could_break_the_header_are_refused(value: str) -> None:
+    """A scope or a URL of the configuration never adds a header of its own."""
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
         Challenge(baseline=(value,))
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
@@ -228,24 +228,24 @@ def test_a_string_that_could_leave_its_quotes_is_refused(value: str) -> None:
 
 
 @pytest.mark.requirement("W26")
-def test_the_private_reason_never_leaves() -> None:
-    """What went wrong exactly is for the log: an attacker could feel its way along it."""
+def test_the_internal_reason_is_never_sent() -> None:
+    """The reason is for the log; an attacker could use it to improve a forged token."""
     for error in (InvalidToken("kid_of_tenant_acme"), IssuerUnavailable("https://inner.example")):
         _, headers, body = gate().response(error, TARGET)
 
         assert error.reason not in repr(headers) + body.decode()
 
 
-def test_answers_are_not_shared_between_requests() -> None:
-    """A header that is added to one refusal does not appear on the next."""
+def test_headers_added_to_one_refusal_do_not_appear_on_the_next() -> None:
+    """Each answer gets its own list of headers."""
     challenge = gate()
     challenge.response(MissingToken(), TARGET)[1].append((b"x-request-id", b"1"))
 
     assert "x-request-id" not in fields(challenge.response(MissingToken(), TARGET)[1])
 
 
-async def test_a_refusal_is_sent_as_one_whole_response() -> None:
-    """Start, then the only piece of body."""
+async def test_a_refusal_is_sent_as_one_start_and_one_body() -> None:
+    """The body is not announced as a stream."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -275,8 +275,8 @@ class InOneStep(OneStepSend):
         return not self.head
 
 
-async def test_a_refusal_goes_in_one_step_where_the_server_can() -> None:
-    """Unknown callers decide how often: the same fields each time, which are written once."""
+async def test_a_refusal_is_sent_in_one_step_if_the_server_supports_it() -> None:
+    """Unauthenticated callers cause refusals, so their fields are encoded only once."""
     send, by_messages = InOneStep(), InOneStep(head=True)
     challenge = gate()
     for _ in range(2):

@@ -322,10 +322,10 @@ PROBLEM_CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.requirement("W21", "C08", "N09")
 @each(("identifier", "setting", "settings"), PROBLEM_CASES)
-def test_an_error_is_found_under_its_id(
+def test_each_setting_error_is_reported_under_its_id(
     identifier: str, setting: str, settings: dict[str, Any]
 ) -> None:
-    """Each finding names the setting, says one sentence and a way out."""
+    """Each problem names the setting and has a message and a hint."""
     problems = [problem for problem in find(**settings) if problem.id == identifier]
 
     assert [problem.setting for problem in problems] == [setting]
@@ -334,13 +334,13 @@ def test_an_error_is_found_under_its_id(
     assert problems[0].level == ("warning" if ".W" in identifier else "error")
 
 
-def test_every_id_has_a_case() -> None:
-    """An id that nothing can raise must not be documented."""
+def test_every_problem_id_has_a_test_case() -> None:
+    """A problem id that no setting can cause must not be documented."""
     assert {identifier for identifier, _, _ in PROBLEM_CASES} == set(HINTS)
 
 
 def test_five_errors_are_five_problems() -> None:
-    """The operator sees all at once, not one per start."""
+    """The operator sees all of them at once, not one for each start."""
     problems = find(
         "http://mcp.example.com/mcp#x",
         [issuer(preset="keyclock", algorithms=("HS256",), leeway_s=900)],
@@ -351,8 +351,8 @@ def test_five_errors_are_five_problems() -> None:
     }  # fmt: skip
 
 
-def test_a_wrong_name_comes_with_the_nearest() -> None:
-    """The likeliest error is a typing error."""
+def test_an_unknown_name_is_reported_with_the_nearest_known_name() -> None:
+    """Most errors are typing errors."""
     problems = find(issuers=[issuer(preset="keyclock", roles={"aprover": RoleRule("a", "b")})])
 
     assert [problem.hint.split("?")[0] for problem in problems] == [

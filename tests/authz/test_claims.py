@@ -139,10 +139,10 @@ REFUSED_CLAIMS = [
 
 
 @each(("changes", "reason"), REFUSED_CLAIMS)
-def test_a_claim_that_is_missing_wrong_or_for_another_audience_is_refused(
+def test_a_missing_or_wrong_claim_is_refused_with_its_reason(
     changes: dict[str, Any], reason: str
 ) -> None:
-    """Signed by the right key is not enough; the log names the rule it broke."""
+    """A valid signature is not enough; the log names the broken rule."""
     with pytest.raises(InvalidToken) as refusal:
         check(**changes)
 
@@ -169,14 +169,14 @@ ACCEPTED_CLAIMS = [
 
 
 @each(("changes", "reason"), ACCEPTED_CLAIMS)
-def test_what_the_profile_allows_is_accepted(changes: dict[str, Any], reason: str) -> None:
-    """Strict is not narrow: what RFC 9068 allows passes."""
+def test_claims_that_rfc_9068_allows_are_accepted(changes: dict[str, Any], reason: str) -> None:
+    """The rules accept every variant that the profile allows."""
     assert check(**changes).client_id is not None
 
 
 @pytest.mark.requirement("C05")
 @pytest.mark.parametrize(("late", "accepted"), [(-0.001, True), (0, False), (0.001, False)])
-def test_the_last_moment_of_a_token_is_exact(late: float, accepted: bool) -> None:
+def test_the_expiry_of_a_token_is_exact(late: float, accepted: bool) -> None:
     """Accepted while ``now < exp + leeway``; without leeway, ``exp == now`` is expired."""
     for leeway in (0, 30, 300):
         expected = msgspec.structs.replace(EXPECTED_RULES, leeway=leeway)
@@ -188,8 +188,8 @@ def test_the_last_moment_of_a_token_is_exact(late: float, accepted: bool) -> Non
                 check(expected, now=now)
 
 
-def test_each_refusal_a_client_can_act_on_has_its_own_class() -> None:
-    """Expired, not yet valid and meant for others are told apart on the wire; the rest is not."""
+def test_expired_not_yet_valid_and_wrong_audience_have_their_own_classes() -> None:
+    """Clients can act on these three; the answer does not tell other refusals apart."""
     with pytest.raises(ExpiredToken):
         check(exp=1, iat=1)
     with pytest.raises(NotYetValidToken):
@@ -199,8 +199,8 @@ def test_each_refusal_a_client_can_act_on_has_its_own_class() -> None:
 
 
 @pytest.mark.requirement("C15")
-def test_a_token_for_several_servers_is_flagged() -> None:
-    """Another holder of the token can use it here too: worth a line in the audit."""
+def test_a_token_with_several_audiences_is_flagged() -> None:
+    """Another holder of the token can use it here too, so the audit log notes it."""
     assert check().shared_audience is False
     assert check(aud=[RESOURCE]).shared_audience is False
     assert check(aud=[RESOURCE, "https://other.example"]).shared_audience is True
@@ -208,8 +208,8 @@ def test_a_token_for_several_servers_is_flagged() -> None:
 
 @pytest.mark.requirement("C16")
 @pytest.mark.parametrize("resource", [HOST, f"{HOST}/"])
-def test_an_origin_is_the_same_with_and_without_its_slash(resource: str) -> None:
-    """Browsers' URL classes add it; nothing else is ever normalised."""
+def test_an_origin_matches_with_and_without_a_trailing_slash(resource: str) -> None:
+    """Browsers' URL classes add the slash; no other normalisation is made."""
     expected = msgspec.structs.replace(EXPECTED_RULES, resource=resource)
     for audience in (HOST, f"{HOST}/"):
         check(expected, aud=audience)
@@ -219,8 +219,8 @@ def test_an_origin_is_the_same_with_and_without_its_slash(resource: str) -> None
 
 
 @pytest.mark.requirement("C13")
-def test_only_audiences_that_the_operator_lists_are_accepted_besides() -> None:
-    """Providers that cannot name our resource get an explicit rule; the resource still counts."""
+def test_other_audiences_are_accepted_only_if_the_operator_lists_them() -> None:
+    """The list is for providers that cannot name the resource, which still counts."""
     expected = msgspec.structs.replace(EXPECTED_RULES, audiences=frozenset({"api://gate"}))
     check(expected, aud="api://gate")
     check(expected, aud=RESOURCE)
@@ -229,8 +229,8 @@ def test_only_audiences_that_the_operator_lists_are_accepted_besides() -> None:
 
 
 @pytest.mark.requirement("C13")
-def test_a_client_stands_for_the_audience_only_where_the_preset_and_the_operator_say_so() -> None:
-    """Cognito names no audience; then the client must be on the operator's list."""
+def test_a_client_id_replaces_the_audience_only_with_preset_and_setting() -> None:
+    """Cognito names no audience, so the client must be on the operator's list."""
     usual: dict[str, Any] = {"aud": ABSENT, "token_use": "access", "oid": "o-1"}
     listed = relaxed(audiences=frozenset({"client-1"}))
     check(listed, **usual)
@@ -256,10 +256,10 @@ def test_a_client_stands_for_the_audience_only_where_the_preset_and_the_operator
         ({"azp": "alice"}, "alice", "client"),
     ],
 )
-def test_people_and_programs_are_told_apart(
+def test_people_and_clients_are_distinguished(
     changes: dict[str, Any], subject: str, kind: str
 ) -> None:
-    """The stable id is the subject, and a program never passes for the person of the same name."""
+    """The stable id is the subject; a client never becomes the person of the same name."""
     accepted = check(relaxed(), token_use="access", **changes)
 
     assert (accepted.subject, accepted.subject_kind) == (subject, kind)
@@ -275,8 +275,8 @@ def test_people_and_programs_are_told_apart(
         *({"sub": ABSENT, name: NOW} for name in sorted(PERSONAL)),
     ],
 )
-def test_a_person_has_one_claim_that_identifies_it(changes: dict[str, Any]) -> None:
-    """Without it, bob would be the client, or the person whose id his `sub` looks like."""
+def test_a_person_without_the_identifying_claim_is_refused(changes: dict[str, Any]) -> None:
+    """Otherwise bob could become the client, or a person whose id equals his `sub`."""
     with pytest.raises(InvalidToken, match="no_subject") as refusal:
         check(relaxed(), token_use="access", **changes)
 
@@ -284,7 +284,7 @@ def test_a_person_has_one_claim_that_identifies_it(changes: dict[str, Any]) -> N
 
 
 def test_a_token_without_a_subject_is_refused() -> None:
-    """Neither a subject nor a client: whose state it would be cannot be said."""
+    """Without a subject and a client id, the token identifies no caller."""
     with pytest.raises(InvalidToken, match="no_subject"):
         check(relaxed(), token_use="access", sub=ABSENT, client_id=ABSENT)
 
@@ -300,29 +300,29 @@ def test_a_token_without_a_subject_is_refused() -> None:
         ({"scope": "a", "scp": []}, set()),
     ],
 )
-def test_the_first_scope_claim_decides_alone(changes: dict[str, Any], scopes: set[str]) -> None:
-    """Two claims that disagree are never added up."""
+def test_only_the_first_scope_claim_is_used(changes: dict[str, Any], scopes: set[str]) -> None:
+    """Scopes of two claims are never combined."""
     assert check(relaxed(), token_use="access", oid="o-1", **changes).scopes == scopes
 
 
 @pytest.mark.requirement("C22")
 @pytest.mark.parametrize("scp", [["a b"], ["a", 7], [None], [""], "a\tb", {"a": 1}, [["a"]]])
-def test_a_list_of_scopes_holds_one_scope_each(scp: Any) -> None:
-    """An entry with a space would grant two where its issuer meant one."""
+def test_an_entry_of_a_scope_list_may_not_contain_a_space(scp: Any) -> None:
+    """Such an entry would grant two scopes where the issuer meant one."""
     with pytest.raises(InvalidToken, match="bad_scope"):
         check(relaxed(), token_use="access", oid="o-1", scp=scp)
 
 
 @pytest.mark.requirement("C24", "C25")
 @pytest.mark.parametrize("token_use", [ABSENT, "id", "Access", ["access"], None])
-def test_a_preset_can_demand_what_an_access_token_always_says(token_use: Any) -> None:
+def test_a_preset_can_require_a_claim_value_of_access_tokens(token_use: Any) -> None:
     """Cognito signs ID and access tokens alike; ``token_use`` is the only difference."""
     with pytest.raises(InvalidToken, match="wrong_kind"):
         check(relaxed(), token_use=token_use)
 
 
-def test_everything_a_caller_is_made_of_is_read() -> None:
-    """Optional claims arrive in our words."""
+def test_all_optional_claims_are_read() -> None:
+    """They become the fields of `Accepted`."""
     accepted = check(acr="phr", auth_time=NOW - 5.5, sid="session-1", act={"sub": "agent"})
 
     assert accepted == Accepted(

@@ -44,8 +44,8 @@ def settings(**changes: str) -> Introspection:
 
 
 @each("algorithm", KEYS)
-def test_an_assertion_names_client_issuer_and_a_minute(algorithm: str) -> None:
-    """RFC 7523 section 3; each request has another one, since servers accept it once."""
+def test_an_assertion_names_the_client_and_issuer_and_lasts_a_minute(algorithm: str) -> None:
+    """RFC 7523 section 3; each request has a new assertion, since servers accept one once."""
     make = authentication(
         settings(key_id="k-1"), pem(KEYS[algorithm]), ISSUER, clock=lambda: float(NOW)
     )
@@ -65,7 +65,7 @@ def test_an_assertion_names_client_issuer_and_a_minute(algorithm: str) -> None:
     assert jti != signature.split(again["client_assertion"]).unverified["jti"]
 
 
-def test_the_audience_of_the_assertion_may_be_the_endpoint() -> None:
+def test_the_audience_of_the_assertion_can_be_the_token_endpoint() -> None:
     """Some servers accept nothing else."""
     make = authentication(settings(assertion_audience="https://t"), pem(KEYS["ES256"]), ISSUER)
 
@@ -76,7 +76,9 @@ def test_the_audience_of_the_assertion_may_be_the_endpoint() -> None:
 
 
 @each(("encoding", "pair"), [("form", "gate+post:p%25s"), ("raw", "gate post:p%s")])
-def test_the_dashboard_client_writes_its_secret_alike(encoding: Any, pair: str) -> None:
+def test_the_dashboard_client_encodes_its_secret_like_introspection(
+    encoding: Any, pair: str
+) -> None:
     """The same servers answer at the token endpoint."""
     client = DashboardClient(client_id="gate post", client_secret="env:S", encoding=encoding)
 
@@ -95,8 +97,8 @@ UNUSABLE_KEYS = {
 
 
 @each("name", UNUSABLE_KEYS)
-def test_a_key_that_cannot_sign_is_named_without_its_text(name: str) -> None:
-    """`gatepost check` shows the sentence."""
+def test_a_key_that_cannot_sign_is_reported_without_its_content(name: str) -> None:
+    """`gatepost check` shows the message."""
     with pytest.raises(ValueError, match="the private key") as refusal:
         signing_key(UNUSABLE_KEYS[name])
 

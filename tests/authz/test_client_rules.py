@@ -17,8 +17,8 @@ MACHINE = {"sub": "client-1", "org_id": ABSENT, "scope": ABSENT}
 """The changes that make a token one of a machine that says neither tenant nor scopes."""
 
 
-def test_a_machine_without_a_tenant_gets_that_of_its_client() -> None:
-    """Client credentials of many providers carry no organisation."""
+def test_a_machine_without_a_tenant_claim_gets_its_clients_tenant() -> None:
+    """Client credentials tokens of many providers name no organisation."""
     rules = {"client-1": ClientRule(tenant="globex", scopes=("files:read",))}
     settings = issuer(tenants={"acme": "acme"}, clients=rules)
 
@@ -38,10 +38,10 @@ def test_a_machine_without_a_tenant_gets_that_of_its_client() -> None:
         ({"sub": "alice", "org_id": "acme"}, "acme", set()),
     ],
 )
-def test_what_a_token_says_is_never_overridden(
+def test_client_rules_do_not_override_claims_of_the_token(
     changes: dict[str, Any], tenant: str, scopes: set[str]
 ) -> None:
-    """Neither its tenant nor its scopes; and a person never gets what is a machine's."""
+    """Tenant and scopes of the token win, and a person never gets a machine's rule."""
     rules = {"client-1": ClientRule(tenant="globex", scopes=("files:read",))}
     settings = issuer(tenants={"acme": "acme"}, clients=rules)
 
@@ -60,8 +60,10 @@ def test_what_a_token_says_is_never_overridden(
         ("unknown_tenant", {"org_id": "globex"}),
     ],
 )
-def test_only_that_machine_gets_it(reason: str, changes: dict[str, Any]) -> None:
-    """Not a person of the client, not another client, and not a token with a bad claim."""
+def test_a_client_rule_applies_only_to_its_own_machine(
+    reason: str, changes: dict[str, Any]
+) -> None:
+    """It covers no person, no other client, and no token with an invalid tenant claim."""
     rules = {"client-1": ClientRule(tenant="globex")}
     settings = issuer(tenants={"acme": "acme"}, clients=rules)
 
@@ -69,8 +71,8 @@ def test_only_that_machine_gets_it(reason: str, changes: dict[str, Any]) -> None
         caller(settings, **MACHINE | changes)
 
 
-def test_an_issuer_cannot_name_the_tenant_of_another_ones_machine() -> None:
-    """The operator wrote it down for one client of one issuer."""
+def test_an_issuer_cannot_claim_the_tenant_of_another_issuers_machine() -> None:
+    """The operator gave that tenant to one client of one issuer."""
     other = issuer(RIVAL, tenants={"o": "two"}, clients={"c": ClientRule(tenant="globex")})
 
     with pytest.raises(InvalidToken, match="tenant_of_another_issuer"):
@@ -91,8 +93,10 @@ def test_an_issuer_cannot_name_the_tenant_of_another_ones_machine() -> None:
         for preset in ("generic", "keycloak")
     ],
 )
-def test_an_issuer_that_is_one_tenant_stays_that_tenant(rule: TenantRule, preset: str) -> None:
-    """Its tokens carry no claim for the tenant because the issuer itself says it."""
+def test_a_client_rule_does_not_change_the_tenant_of_a_one_tenant_issuer(
+    rule: TenantRule, preset: str
+) -> None:
+    """The issuer names the tenant, so its tokens carry no claim for it."""
     clients = {"client-1": ClientRule(tenant="globex")}
     settings = issuer(preset=preset, tenant=rule, tenants={}, clients=clients)
     keycloak = {"azp": "client-1", "typ": "Bearer"}
@@ -101,7 +105,7 @@ def test_an_issuer_that_is_one_tenant_stays_that_tenant(rule: TenantRule, preset
 
 
 def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
-    """One for its machine, the other in its table; a reload does not cut the machine off."""
+    """One names it for its machine, the other in its table."""
     other = issuer(RIVAL, tenants={"o": "globex"})
     settings = issuer(tenants={}, clients={"client-1": ClientRule(tenant="globex")})
 
@@ -113,8 +117,8 @@ def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
     assert "globex" in rules.foreign
 
 
-def test_a_template_has_no_clients() -> None:
-    """Each of its issuers could issue a token with that client id."""
+def test_client_rules_do_not_apply_to_issuer_templates() -> None:
+    """Each issuer of the template could issue a token with that client id."""
     name = "https://h.example/realms/{realm}"
     settings = issuer(name, tenants={"acme": "acme"}, clients={"client-1": ClientRule("globex")})
 

@@ -37,8 +37,8 @@ def remembered(
     return decisions
 
 
-def test_a_verdict_is_repeated_while_nothing_has_changed() -> None:
-    """The very same caller, without another look at the token."""
+def test_a_cached_verdict_returns_the_same_caller() -> None:
+    """The token is not verified again while nothing has changed."""
     assert remembered(Versions()).get(KEY, now=NOW + 1) is CALLER
 
 
@@ -53,10 +53,8 @@ def test_a_verdict_is_repeated_while_nothing_has_changed() -> None:
         key_of("token", RESOURCE, 2),
     ],
 )
-def test_another_token_resource_or_configuration_is_another_key(
-    key: tuple[bytes, str, int],
-) -> None:
-    """The whole token counts: one changed byte never finds the verdict of another token."""
+def test_cache_keys_differ_by_token_resource_and_configuration(key: tuple[bytes, str, int]) -> None:
+    """One changed byte of a token never finds the verdict of another token."""
     assert remembered(Versions()).get(key, now=NOW) is None
 
 
@@ -78,7 +76,7 @@ def test_another_token_resource_or_configuration_is_another_key(
 def test_a_verdict_ends_with_the_token_or_after_a_minute(
     expires_at: int, now: float, hit: bool
 ) -> None:
-    """By wall clock, also when that steps: a clock set back ends every verdict made after it."""
+    """The wall clock decides; setting it back ends every verdict made later."""
     caller = msgspec.structs.replace(CALLER, expires_at=expires_at)
     decisions = remembered(Versions(), caller=caller)
 
@@ -87,7 +85,7 @@ def test_a_verdict_ends_with_the_token_or_after_a_minute(
 
 @pytest.mark.requirement("N12", "N18")
 def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
-    """Also when that happened while the verdict was being made."""
+    """This also holds if the key is removed while the verdict is being made."""
     keys = Versions()
     decisions = remembered(keys)
     keys.version += 1
@@ -113,7 +111,7 @@ def test_tokens_that_have_expired_do_not_fill_the_cache() -> None:
 
 
 @pytest.mark.requirement("N21")
-def test_as_many_new_tokens_remove_all_that_expired_before() -> None:
+def test_a_thousand_new_tokens_replace_a_thousand_expired_ones() -> None:
     """A burst of short-lived tokens must not hold memory for as long as a server runs."""
     keys = Versions()
     decisions = VerdictCache(10_000)
@@ -131,8 +129,8 @@ def test_as_many_new_tokens_remove_all_that_expired_before() -> None:
 
 
 @pytest.mark.requirement("N21")
-def test_slightly_more_tokens_than_fit_are_mostly_remembered() -> None:
-    """In turn, they would all be forgotten just before they come again if the oldest left first."""
+def test_a_cache_slightly_too_small_still_finds_most_tokens() -> None:
+    """Evicting the oldest entry would lose each token just before it comes again."""
     keys = Versions()
     decisions = VerdictCache(500)
     tokens = [key_of(f"{n}", RESOURCE, 1) for n in range(600)]
@@ -153,8 +151,8 @@ def test_slightly_more_tokens_than_fit_are_mostly_remembered() -> None:
     assert sum(hits() for _ in range(5)) > 5 * len(tokens) / 2  # 0.69 is expected
 
 
-def test_a_token_that_comes_again_takes_no_second_place() -> None:
-    """Its verdict ends every minute; with room for all, none is forgotten because of that."""
+def test_a_token_that_is_verified_again_takes_no_second_cache_entry() -> None:
+    """A new verdict each minute evicts no other token from a cache with room for all."""
     keys = Versions()
     decisions = VerdictCache(3)
     tokens = [key_of(name, RESOURCE, 1) for name in "abc"]
@@ -168,7 +166,7 @@ def test_a_token_that_comes_again_takes_no_second_place() -> None:
 
 
 def test_a_smaller_cache_keeps_as_many_as_fit() -> None:
-    """A reload may change the number; what was remembered under the old rules is gone."""
+    """A reload may change the size; verdicts made under the old rules are dropped."""
     keys = Versions()
     decisions = remembered(keys)
     decisions.restart(2)
@@ -180,13 +178,13 @@ def test_a_smaller_cache_keeps_as_many_as_fit() -> None:
 
 
 @pytest.mark.requirement("N21")
-def test_without_capacity_nothing_is_remembered() -> None:
-    """A deployment may turn the memory off."""
+def test_a_cache_of_size_0_stores_no_verdict() -> None:
+    """A deployment can turn the cache off."""
     assert remembered(Versions(), capacity=0).get(KEY, now=NOW) is None
 
 
-def test_repeating_a_verdict_takes_a_few_steps() -> None:
-    """It stands on every request, whatever the number of tokens and their length."""
+def test_finding_a_cached_verdict_takes_few_steps() -> None:
+    """The number of tokens and their length do not matter."""
     decisions = VerdictCache(10_000)
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
@@ -213,10 +211,10 @@ class Refusing:
 
 
 @pytest.mark.requirement("N12", "N18", "N22")
-async def test_a_known_token_is_admitted_anew_each_minute_without_its_signature(
+async def test_a_known_token_is_admitted_again_each_minute_by_key_and_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The key and the policy are asked; if the key is gone or confirmed by others, all is done."""
+    """The signature is checked again only if the key has changed."""
     admit = Refusing()
     gate = VerifierGate(policy=Policy(tenancy=Tenancy(), admit=admit))
     token, checks = FORGE.token(), list[str]()

@@ -62,7 +62,7 @@ METADATA_URLS = [
 
 
 @pytest.mark.parametrize(("issuer", "extra", "expected"), METADATA_URLS)
-def test_the_order_in_which_an_issuer_is_looked_for(
+def test_metadata_locations_of_an_issuer_are_tried_in_order(
     issuer: str, extra: tuple[str, ...], expected: list[str]
 ) -> None:
     """RFC 8414 puts the well-known part in the middle, OpenID Connect at the end."""
@@ -92,7 +92,7 @@ def read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
     ],
 )
 def test_a_document_of_another_issuer_is_refused(named: object) -> None:
-    """Issuers are compared as strings: a host of many issuers answers for its tenants only."""
+    """Issuers are compared as strings, because one host may serve many issuers."""
     with pytest.raises(FetchError, match="issuer"):
         read({"issuer": named, "jwks_uri": f"{ISSUER}/keys"})
 
@@ -111,8 +111,8 @@ def test_a_document_of_another_issuer_is_refused(named: object) -> None:
         "https://[broken/keys",
     ],
 )
-def test_endpoints_on_another_host_do_not_count(url: str) -> None:
-    """Who can plant a metadata document must not bring keys along, nor get our secret."""
+def test_metadata_endpoints_on_another_host_are_refused(url: str) -> None:
+    """An attacker who plants a metadata document must not add keys or get a secret."""
     metadata = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
 
     for name in ("jwks_uri", "introspection_endpoint"):
@@ -129,8 +129,8 @@ def test_endpoints_on_another_host_do_not_count(url: str) -> None:
         "https://id.example.com/log out",
     ],
 )
-def test_browsers_are_sent_to_https_urls_only(url: str) -> None:
-    """The address carries an ID token, and no policy of fetching looks at it."""
+def test_metadata_urls_for_browsers_must_be_https(url: str) -> None:
+    """The URL carries an ID token, and no address policy checks it."""
     metadata = read({"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url})
 
     assert metadata.end_session_endpoint == ""
@@ -139,8 +139,8 @@ def test_browsers_are_sent_to_https_urls_only(url: str) -> None:
 
 
 @pytest.mark.requirement("N10")
-def test_another_host_counts_where_the_preset_names_it() -> None:
-    """Entra keeps the keys of its version 1 issuers on the host of version 2; keys only."""
+def test_keys_on_another_host_are_accepted_if_the_preset_names_it() -> None:
+    """Entra publishes keys of version 1 issuers on the host of version 2."""
     url = "https://login.example.net/common/keys"
     document = {"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url}
 
@@ -151,8 +151,8 @@ def test_another_host_counts_where_the_preset_names_it() -> None:
         metadata.endpoint("introspection_endpoint")
 
 
-def test_what_a_document_does_not_say_is_missing() -> None:
-    """And text where a URL belongs is no document at all."""
+def test_a_missing_or_invalid_endpoint_in_metadata_is_an_error() -> None:
+    """A list in place of a URL makes the document invalid."""
     with pytest.raises(FetchError, match="metadata"):
         read({"issuer": ISSUER}).endpoint("jwks_uri")
     with pytest.raises(FetchError, match="metadata"):
@@ -196,10 +196,10 @@ def document(issuer: str) -> Answer:
         document("https://other.issuer.example"),
     ],
 )
-async def test_the_next_location_is_tried_when_one_has_no_usable_document(
+async def test_the_next_location_is_tried_after_an_unusable_document(
     idp: Idp, fetcher: Fetcher, first: Answer
 ) -> None:
-    """Servers answer paths they do not know in every way there is."""
+    """Servers answer unknown paths with many kinds of status and content."""
     issuer = idp.issuer("acme")
     idp.replace(f"/.well-known/{OAUTH}/acme", first)
     idp.replace(f"/acme/.well-known/{OPENID}", document(issuer))
@@ -213,7 +213,7 @@ async def test_the_next_location_is_tried_when_one_has_no_usable_document(
 async def test_a_sign_in_reads_the_document_of_openid_connect_first(
     idp: Idp, fetcher: Fetcher
 ) -> None:
-    """Canaille and django-oauth-toolkit tell the end of a session there alone."""
+    """Some servers name the end session endpoint in that document only."""
     issuer = idp.issuer("acme")
     document = {"issuer": issuer, "end_session_endpoint": f"{issuer}/end"}
     idp.replace(f"/acme/.well-known/{OPENID}", answer(body=json.dumps(document).encode()))
@@ -225,8 +225,10 @@ async def test_a_sign_in_reads_the_document_of_openid_connect_first(
     assert idp.hits[f"/acme/.well-known/{OPENID}"] == 1
 
 
-async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetcher) -> None:
-    """The 404 of the locations after it would hide the setting that is wrong."""
+async def test_an_issuer_mismatch_is_reported_instead_of_a_later_404(
+    idp: Idp, fetcher: Fetcher
+) -> None:
+    """A 404 of a later location would hide the wrong setting."""
     idp.replace(f"/.well-known/{OAUTH}/acme", document(f"{idp.issuer('acme')}/"))
 
     with pytest.raises(FetchError) as failure:
@@ -235,18 +237,18 @@ async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetch
     assert failure.value.reason == "issuer"
 
 
-async def test_an_issuer_that_is_down_is_asked_at_one_location(fetcher: Fetcher) -> None:
-    """The others are on the same host."""
+async def test_an_unreachable_issuer_is_tried_at_one_location_only(fetcher: Fetcher) -> None:
+    """The other locations are on the same host."""
     with pytest.raises(FetchError) as failure:
         await Discovery(fetcher).find(DiscoveryLocation(issuer="http://127.0.0.1:1999/x"))
 
     assert failure.value.reason == "connect"
 
 
-async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
+async def test_metadata_is_cached_for_an_hour_and_longer_during_an_outage(
     idp: Idp, fetcher: Fetcher
 ) -> None:
-    """Metadata seldom changes; an outage must not turn into another one."""
+    """Metadata seldom changes, so an outage of it must not stop key fetches."""
     clock = WaitingClock()
     discovery = Discovery(fetcher, monotonic=clock.monotonic)
     location = DiscoveryLocation(issuer=idp.issuer("acme"))
@@ -268,10 +270,10 @@ async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
 
 
 @pytest.mark.requirement("N15")
-async def test_all_callers_wait_for_one_discovery_and_none_of_them_ends_it(
+async def test_callers_share_one_discovery_that_no_caller_cancels(
     idp: Idp, fetcher: Fetcher
 ) -> None:
-    """Also when the one who began it goes away."""
+    """The caller that started the discovery may disconnect."""
     arrived, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     issuer = idp.issuer("acme")

@@ -17,8 +17,8 @@ def rules(**changes: Any) -> dict[str, tuple[str, str]]:
 
 
 @each("name", PRESETS)
-def test_every_preset_is_described(name: str) -> None:
-    """Each rule has a text, and none of them comes from a setting of token rules."""
+def test_every_preset_has_a_printed_text_for_each_rule(name: str) -> None:
+    """Without token rules in the settings, no rule names a setting."""
     description = rules(preset=name)
 
     assert {"types", "required_claims", "machine", "person", "subject_claims"} <= description.keys()
@@ -27,7 +27,7 @@ def test_every_preset_is_described(name: str) -> None:
 
 
 def test_a_rule_names_the_setting_that_changes_it() -> None:
-    """An operator reads where each rule comes from."""
+    """The operator reads where each rule comes from."""
     description = rules(
         audiences=("api://gate",),
         tokens=TokenRules(
@@ -58,8 +58,8 @@ def test_a_rule_names_the_setting_that_changes_it() -> None:
     assert description["required_claims"][0] == "client_id, exp, iat, iss, jti"
 
 
-def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> None:
-    """What is printed is what the gate does."""
+def test_opaque_tokens_are_printed_as_refused_if_the_preset_signs_tokens() -> None:
+    """The printed rules match what the gate does."""
     introspection = Introspection("gate", "env:S", when="always")
 
     assert rules(preset="authentik", introspection=introspection)["opaque tokens"][0] == "none"
@@ -67,8 +67,8 @@ def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> Non
     assert rules(preset="google", audiences=("c",))["opaque tokens"] == ("all", "")
 
 
-def test_what_machines_get_beside_their_tokens_is_printed() -> None:
-    """Scopes that no token has are access like any other."""
+def test_tenant_and_scopes_from_client_rules_are_printed() -> None:
+    """A machine may have scopes that its token does not name."""
     description = rules(
         tenant=TenantRule(claim="org", only_entry=True),
         clients={

@@ -46,7 +46,7 @@ def bearer(token: str) -> dict[str, str]:
 async def test_a_token_for_the_resource_reaches_the_route(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """The route reads who calls from the gate."""
+    """The route reads the caller from the gate."""
     token = forge.token(scope="invoices:read")
 
     answer = await client.get("/invoices/", headers=bearer(token))
@@ -57,10 +57,10 @@ async def test_a_token_for_the_resource_reaches_the_route(
 
 @pytest.mark.requirement("A6")
 @pytest.mark.parametrize("name", ["x-account", "X-ACCOUNT", "x_account", "X_Account"])
-async def test_a_part_that_trusts_a_header_may(
+async def test_a_route_can_trust_the_identity_headers_of_the_gate(
     client: httpx2.AsyncClient, forge: TokenFactory, name: str
 ) -> None:
-    """The gate has written it; what the caller sends under its name, in any spelling, is gone."""
+    """The gate removes such headers from the request, in any notation, and writes its own."""
     token = forge.token(scope="invoices:read")
     sent = [("Authorization", f"Bearer {token}"), (name, "globex"), (name, "initech")]
 
@@ -70,10 +70,10 @@ async def test_a_part_that_trusts_a_header_may(
 
 
 @pytest.mark.requirement("A3", "A5")
-async def test_what_is_refused_never_reaches_it(
+async def test_the_route_gets_no_refused_request(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """No token, one for another resource, one of an unknown tenant, and one scope short."""
+    """The tokens are missing, for another resource, of an unknown tenant or short of a scope."""
     refused = {
         (await client.get("/invoices/", headers=headers)).status_code
         for headers in (
@@ -96,7 +96,7 @@ async def test_what_is_refused_never_reaches_it(
 async def test_a_client_finds_the_issuer_from_the_challenge(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """Both locations answer, below and beside the protected part, without a token."""
+    """Both metadata locations answer without a token."""
     documents = [
         await client.get(path) for path in (f"/invoices{WELL_KNOWN}", f"{WELL_KNOWN}/invoices")
     ]

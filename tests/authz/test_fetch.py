@@ -73,8 +73,8 @@ async def reason(fetcher: Fetcher, idp: Idp, app: Any, **options: Any) -> str:
 
 @pytest.mark.requirement("N01")
 @pytest.mark.parametrize("app", [silent, stalling, dripping])
-async def test_a_slow_document_ends_with_its_deadline(fetcher: Fetcher, idp: Idp, app: Any) -> None:
-    """Over all of it, not over each read; and the loop is free meanwhile."""
+async def test_a_slow_document_times_out(fetcher: Fetcher, idp: Idp, app: Any) -> None:
+    """The deadline covers the whole document, and the event loop is not blocked meanwhile."""
     begun = time.monotonic()
     turns = 0
     fetching = asyncio.create_task(reason(fetcher, idp, app, timeout_s=0.5))
@@ -100,15 +100,15 @@ REFUSED_ANSWERS = [
 
 @pytest.mark.requirement("N04")
 @pytest.mark.parametrize(("word", "app"), REFUSED_ANSWERS)
-async def test_a_huge_document_is_given_up_at_the_limit(
+async def test_a_document_above_the_size_limit_is_refused(
     fetcher: Fetcher, idp: Idp, word: str, app: Any
 ) -> None:
-    """262144 bytes as they are read, and no compression that could hide more."""
+    """262,144 bytes are read at most, and compressed answers are not accepted."""
     assert await reason(fetcher, idp, app) == word
 
 
-async def test_the_limit_itself_is_allowed(fetcher: Fetcher, idp: Idp) -> None:
-    """One byte less than too large is a document."""
+async def test_a_document_of_exactly_the_size_limit_is_accepted(fetcher: Fetcher, idp: Idp) -> None:
+    """Only a document of more bytes is too large."""
     idp.replace("/document", answer(body=b'{"a":"' + b"x" * 262_136 + b'"}'))
 
     document = await fetcher.get_json(f"{idp.base}/document")
@@ -139,18 +139,20 @@ UNUSUAL_ANSWERS = [
 
 @pytest.mark.requirement("N05")
 @pytest.mark.parametrize(("word", "app"), UNUSUAL_ANSWERS)
-async def test_what_is_not_a_json_object_is_refused_with_a_word(
+async def test_a_document_that_is_no_json_object_is_refused_with_a_fixed_reason(
     fetcher: Fetcher, idp: Idp, word: str, app: Any
 ) -> None:
-    """A fixed word for the log; nothing of what the server sent."""
+    """The reason for the log contains nothing that the server sent."""
     assert await reason(fetcher, idp, app) == word
 
 
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", "application/jwk-set+json"]
 )
-async def test_json_has_several_names(fetcher: Fetcher, idp: Idp, kind: str) -> None:
-    """Issuers write all of these for a key set."""
+async def test_several_media_types_of_json_are_accepted(
+    fetcher: Fetcher, idp: Idp, kind: str
+) -> None:
+    """Issuers use all of these for a key set."""
     idp.replace("/document", answer(body=b'{"keys":[]}', content_type=kind))
 
     assert (await fetcher.get_json(f"{idp.base}/document")).data == {"keys": []}
@@ -165,7 +167,7 @@ async def test_json_has_several_names(fetcher: Fetcher, idp: Idp, kind: str) -> 
 async def test_a_redirect_is_not_followed(
     fetcher: Fetcher, idp: Idp, status: int, target: str
 ) -> None:
-    """It would lead past every check of the URL that was configured."""
+    """A redirect would bypass the checks of the configured URL."""
     app = answer(status, location=target.format(base=idp.base))
 
     assert await reason(fetcher, idp, app) == "redirect"
@@ -185,18 +187,20 @@ async def test_a_redirect_is_not_followed(
         "https://id.exаmple.com/",  # noqa: RUF001 - a Cyrillic letter
     ],
 )
-async def test_an_odd_url_is_never_asked_for(fetcher: Fetcher, url: str) -> None:
-    """Whatever brought it past the configuration: a metadata document can name any URL."""
+async def test_urls_with_other_schemes_ports_or_credentials_are_never_fetched(
+    fetcher: Fetcher, url: str
+) -> None:
+    """A metadata document can name any URL."""
     with pytest.raises(FetchError) as failure:
         await fetcher.get_json(url)
 
     assert failure.value.reason == "url"
 
 
-async def test_environment_and_cookies_have_no_say(
+async def test_proxy_variables_and_cookies_are_ignored(
     fetcher: Fetcher, idp: Idp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No proxy, no credentials from the environment; no cookie of an issuer is sent again."""
+    """The fetcher uses no proxy or credentials of the environment and sends no cookie."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     seen: list[dict[bytes, bytes]] = []
@@ -227,14 +231,14 @@ async def test_environment_and_cookies_have_no_say(
         ("no-cache", 0),
     ],
 )
-def test_how_long_a_document_may_be_kept(header: str, seconds: float | None) -> None:
-    """Cache-Control as issuers write it (RFC 9111 section 5.2.2)."""
+def test_the_cache_lifetime_is_read_from_cache_control(header: str, seconds: float | None) -> None:
+    """The values are those that issuers send (RFC 9111 section 5.2.2)."""
     assert max_age_of(header) == seconds
 
 
 @pytest.mark.requirement("N23")
-def test_a_fetcher_opens_nothing_before_it_is_used() -> None:
-    """So workers may fork after it was made and share no connection."""
+def test_an_unused_fetcher_opens_no_socket_and_no_thread() -> None:
+    """Workers may fork after it was created and then share no connection."""
     with socket.socket() as probe:
         lowest_free = probe.fileno()
     threads = threading.active_count()

@@ -44,8 +44,8 @@ async def behind(
     return rest
 
 
-async def test_the_application_is_told_what_the_token_proved() -> None:
-    """Tenant, subject and what it may; what a token does not say has no header."""
+async def test_the_application_gets_the_proved_identity_in_headers() -> None:
+    """Tenant, subject and scopes have headers; missing claims have none."""
     full = await behind(BOB)
     plain = await behind(ALICE)
 
@@ -66,8 +66,8 @@ FORGED_NAMES = [
 
 
 @each("name", FORGED_NAMES, ids=repr)
-async def test_what_a_caller_says_of_itself_does_not_arrive(name: bytes) -> None:
-    """In no spelling that some framework takes for the same, once or twice."""
+async def test_identity_headers_of_the_caller_are_removed(name: bytes) -> None:
+    """Every notation that a framework treats as the same name is removed."""
     rest = await behind(BOB, (name, b"globex"), (b"x-a", b"1"), (name, b"globex"))
 
     assert rest == [(b"x-a", b"1"), *IDENTITY_FIELDS.items()]
@@ -78,13 +78,13 @@ async def test_what_a_caller_says_of_itself_does_not_arrive(name: bytes) -> None
     [b"accept", b"User-Agent", b"cookie", b"traceparent", b"mcp-param-tenant-id", b"x-origin-time",
      b"x-request-id", b"borg"],
 )  # fmt: skip
-async def test_other_headers_arrive(name: bytes) -> None:
-    """As they came."""
+async def test_other_headers_are_passed_on_unchanged(name: bytes) -> None:
+    """The name and the value stay as the client sent them."""
     assert (name, b"1") in await behind(ALICE, (name, b"1"))
 
 
-async def test_the_operator_names_the_headers() -> None:
-    """A header name without an identity cannot be sent by a caller either."""
+async def test_the_names_of_the_identity_headers_are_configurable() -> None:
+    """A caller cannot send a configured header for which the token has no value either."""
     names = IdentityHeaders(
         tenant="X-Account", subject="who", issuer="", subject_kind="", client="", actor="",
         scopes="", roles="",
@@ -111,15 +111,17 @@ async def test_the_operator_names_the_headers() -> None:
         {"tenant": "x-same", "subject": "X-Same"},
     ],
 )
-def test_a_name_that_is_none_is_refused(names: dict[str, str]) -> None:
-    """What HTTP itself uses, two alike, and what could end a line."""
+def test_an_invalid_identity_header_name_is_refused(names: dict[str, str]) -> None:
+    """Reserved names, duplicates and names with line breaks or spaces are invalid."""
     with pytest.raises(ValueError, match="identity header"):
         IdentityHeaders(**names)
 
 
 @given(st.text(min_size=1), st.lists(st.text(min_size=1), max_size=3))
-def test_no_value_can_leave_its_line_or_be_read_as_another(subject: str, scopes: list[str]) -> None:
-    """Visible ASCII, one space between two scopes, and different subjects stay different."""
+def test_identity_header_values_are_unambiguous_visible_ascii(
+    subject: str, scopes: list[str]
+) -> None:
+    """One space separates scopes, and different subjects have different values."""
     caller = msgspec.structs.replace(ALICE, subject=subject, scopes=frozenset(scopes))
     other = msgspec.structs.replace(ALICE, subject=subject + " ")
     headers = dict(IdentityHeaders().of(caller))
@@ -132,13 +134,13 @@ def test_no_value_can_leave_its_line_or_be_read_as_another(subject: str, scopes:
     )
 
 
-async def test_a_front_that_has_stripped_them_may_keep_the_headers() -> None:
-    """With None nothing is taken and nothing is added."""
+async def test_identity_headers_can_be_turned_off() -> None:
+    """With None the gate removes no header and adds none."""
     assert await behind(ALICE, (b"x-tenant", b"1"), identity=None) == [(b"x-tenant", b"1")]
 
 
-async def test_the_lifespan_passes_as_it_is() -> None:
-    """There is no caller in it."""
+async def test_the_lifespan_scope_is_passed_on_unchanged() -> None:
+    """A lifespan scope has no caller."""
     app_behind = RecordingApp()
     app: BearerMiddleware = gate(OneTokenVerifier(ALICE), app_behind)
     await call(app, {"type": "lifespan"})
@@ -146,8 +148,8 @@ async def test_the_lifespan_passes_as_it_is() -> None:
     assert app_behind.reached == [{"type": "lifespan"}]
 
 
-def test_what_is_remembered_of_names_is_bounded() -> None:
-    """A caller who sends a million names fills no memory."""
+def test_the_cache_of_header_names_is_bounded() -> None:
+    """A caller that sends many different names cannot fill the memory."""
     impersonates = Impersonating()
     for number in range(10_000):
         impersonates(b"x-%d" % number)

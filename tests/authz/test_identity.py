@@ -62,8 +62,8 @@ async def check(token: str, expected: Login, keys: AuthzKeys | None = None, **op
     await check_identity(token, expected, keys or AuthzKeys(), clock=lambda: NOW, **options)
 
 
-async def test_without_a_common_subject_the_hash_connects_both_tokens() -> None:
-    """`username` in one token, a number as `sub` in the other, as django-oauth-toolkit writes."""
+async def test_at_hash_connects_both_tokens_if_they_have_no_common_subject() -> None:
+    """django-oauth-toolkit has `username` in one token and a number as `sub` in the other."""
     rules = TokenRules(subject_claims=("username",))
     trusted = IssuerRegistry([issuer(tokens=rules)]).issuers[0]
     expected = login(trusted=trusted)
@@ -100,8 +100,10 @@ VALID_TOKENS: list[tuple[str, Callable[[], str]]] = [
 
 
 @pytest.mark.parametrize(("name", "make"), VALID_TOKENS, ids=[case[0] for case in VALID_TOKENS])
-async def test_the_token_of_this_sign_in_is_accepted(name: str, make: Callable[[], str]) -> None:
-    """In each form that OpenID Connect lets it have."""
+async def test_a_valid_id_token_of_this_sign_in_is_accepted(
+    name: str, make: Callable[[], str]
+) -> None:
+    """The cases are the variants that OpenID Connect allows."""
     await check(make(), login())
 
 
@@ -149,8 +151,10 @@ REFUSED_TOKENS: list[tuple[str, str, Callable[[], str]]] = [
 
 
 @each(("name", "reason", "make"), REFUSED_TOKENS, ids=[case[0] for case in REFUSED_TOKENS])
-async def test_any_other_token_is_refused(name: str, reason: str, make: Callable[[], str]) -> None:
-    """OpenID Connect Core 1.0 section 3.1.3.7, each rule broken alone."""
+async def test_an_id_token_that_breaks_one_rule_is_refused(
+    name: str, reason: str, make: Callable[[], str]
+) -> None:
+    """The rules are those of OpenID Connect Core 1.0 section 3.1.3.7."""
     with pytest.raises(InvalidToken) as refusal:
         await check(make(), login())
 
@@ -166,8 +170,10 @@ async def test_any_other_token_is_refused(name: str, reason: str, make: Callable
     ],
     ids=["ES256", "PS256", "EdDSA"],
 )
-async def test_the_hash_is_of_the_algorithms_size(algorithm: str, key: Any, digest: str) -> None:
-    """Section 3.1.3.6; Ed25519 hashes with SHA-512."""
+async def test_at_hash_uses_the_hash_function_of_the_algorithm(
+    algorithm: str, key: Any, digest: str
+) -> None:
+    """Section 3.1.3.6; Ed25519 uses SHA-512."""
     keys = AuthzKeys({ISSUER: [jwk(key)]})
     token = identity(
         header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS_TOKEN, digest)
@@ -189,10 +195,10 @@ PEOPLE = [
 
 
 @pytest.mark.parametrize(("preset", "claims", "same"), PEOPLE, ids=str)
-async def test_the_same_person_is_the_presets_stable_id(
+async def test_the_stable_id_of_the_preset_identifies_the_same_person(
     preset: str, claims: dict[str, str], same: bool
 ) -> None:
-    """Entra's `sub` differs from client to client, Okta's from token to token."""
+    """Entra's `sub` differs between clients, Okta's between tokens."""
     token = identity(**claims)
     if same:
         await check(token, login(preset))
@@ -201,7 +207,7 @@ async def test_the_same_person_is_the_presets_stable_id(
         await check(token, login(preset))
 
 
-async def test_a_development_key_counts_in_development() -> None:
+async def test_id_tokens_of_development_keys_are_accepted_in_development() -> None:
     """As for access tokens, and nowhere else."""
     keys = AuthzKeys({ISSUER: [jwk(rsa_key(), kid="dev-x")]})
     await check(identity(header={"kid": "dev-x"}), login(), keys, development=True)

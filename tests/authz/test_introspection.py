@@ -15,8 +15,8 @@ from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, un
 from tests.support.issuers import b64
 
 
-async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:
-    """By the same claims, tenants and scopes as a signed one."""
+async def test_an_active_opaque_token_identifies_its_caller(opaque_gate: OpaqueTokenGate) -> None:
+    """Claims, tenants and scopes follow the same rules as in a signed token."""
     caller = await opaque_gate.verify()
 
     assert caller is not None
@@ -55,17 +55,19 @@ REFUSED_ANSWERS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.requirement("N24")
 @pytest.mark.parametrize(("reason", "changes"), REFUSED_ANSWERS)
-async def test_an_answer_that_does_not_open_this_resource_is_a_refusal(
+async def test_an_active_token_that_breaks_a_claim_rule_is_refused(
     opaque_gate: OpaqueTokenGate, reason: str, changes: dict[str, Any]
 ) -> None:
-    """Active is not enough: the rules for signed tokens hold."""
+    """The rules for signed tokens also apply to introspection responses."""
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**changes)
 
     assert await opaque_gate.refused(target=tenant_target("acme")) == reason
 
 
-async def test_a_good_answer_counts_for_half_a_minute_at_most(opaque_gate: OpaqueTokenGate) -> None:
-    """A revoked token works no longer than that, and never beyond its own end."""
+async def test_an_active_response_is_cached_for_30_seconds_at_most(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """A revoked token works no longer than that, and no token beyond its expiry."""
     await opaque_gate.verify()
     opaque_gate.now += 29.9
     await opaque_gate.verify()
@@ -81,8 +83,10 @@ async def test_a_good_answer_counts_for_half_a_minute_at_most(opaque_gate: Opaqu
     assert await opaque_gate.refused(token="short") == "inactive"
 
 
-async def test_a_refusal_says_whose_token_it_was_each_time(opaque_gate: OpaqueTokenGate) -> None:
-    """Issuer, claim and tenant, also where the issuer is not asked again."""
+async def test_a_cached_refusal_has_the_issuer_claim_and_tenant(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """The issuer is asked only once."""
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(exp=None)
     for _ in range(2):
         with pytest.raises(InvalidToken) as refusal:
@@ -94,8 +98,8 @@ async def test_a_refusal_says_whose_token_it_was_each_time(opaque_gate: OpaqueTo
     assert len(opaque_gate.endpoint.asked) == 1
 
 
-async def test_a_refusal_counts_for_five_seconds(opaque_gate: OpaqueTokenGate) -> None:
-    """A client in a loop asks us, not the issuer; and gets the same answer as the first time."""
+async def test_a_refusal_is_cached_for_five_seconds(opaque_gate: OpaqueTokenGate) -> None:
+    """A client that retries in a loop gets the cached refusal without a request to the issuer."""
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(aud="https://mcp.example.com/other")
     for _ in range(3):
         assert await opaque_gate.refused(WrongAudience) == "wrong_audience"
@@ -108,8 +112,8 @@ async def test_a_refusal_counts_for_five_seconds(opaque_gate: OpaqueTokenGate) -
 
 
 @pytest.mark.requirement("N19", "N20")
-async def test_an_answer_belongs_to_the_whole_token(opaque_gate: OpaqueTokenGate) -> None:
-    """One byte more is another token: neither poisoned by the other nor opened by it."""
+async def test_a_response_is_cached_for_the_whole_token(opaque_gate: OpaqueTokenGate) -> None:
+    """A token with one more byte neither uses nor changes the cached response."""
     opaque_gate.endpoint.answer = {"active": False}
     await opaque_gate.refused(token="opaque-victim-")
     opaque_gate.endpoint.answer = None
@@ -121,10 +125,10 @@ async def test_an_answer_belongs_to_the_whole_token(opaque_gate: OpaqueTokenGate
 
 
 @pytest.mark.requirement("N18")
-async def test_an_answer_ends_with_the_configuration_and_belongs_to_one_resource(
+async def test_a_cached_response_is_valid_for_one_resource_and_configuration(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """After a reload the issuer may be gone or its rules others."""
+    """A reload may remove the issuer or change its rules."""
     await opaque_gate.verify()
     await opaque_gate.refused(target=Target("https://mcp.example.com/x", TARGET.metadata_url))
     assert len(opaque_gate.endpoint.asked) == 2
@@ -140,10 +144,8 @@ async def test_an_answer_ends_with_the_configuration_and_belongs_to_one_resource
 
 
 @pytest.mark.requirement("N14", "N15")
-async def test_one_token_at_a_hundred_requests_is_introspected_once(
-    opaque_gate: OpaqueTokenGate,
-) -> None:
-    """And none of them ends it for the others."""
+async def test_simultaneous_requests_introspect_a_token_once(opaque_gate: OpaqueTokenGate) -> None:
+    """A request that is cancelled does not end the introspection for the others."""
     opaque_gate.endpoint.open.clear()
     verifications = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
     await until(lambda: opaque_gate.endpoint.asked)
@@ -157,8 +159,8 @@ async def test_one_token_at_a_hundred_requests_is_introspected_once(
 
 
 @pytest.mark.requirement("N21")
-async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
-    """While the issuer is slow, so many requests wait; those beyond get 503 at once."""
+async def test_requests_with_made_up_tokens_are_limited(opaque_gate: OpaqueTokenGate) -> None:
+    """A limited number waits for a slow issuer; further requests get 503 at once."""
     opaque_gate.endpoint.open.clear()
     verifications = [
         asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(MAX_RUNNING)
@@ -174,8 +176,8 @@ async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> No
 
 
 @pytest.mark.requirement("N21")
-def test_what_is_remembered_is_bounded() -> None:
-    """However many tokens come, the newest is remembered with as many others as fit."""
+def test_the_response_cache_is_bounded() -> None:
+    """The newest response is always cached."""
     memory: Memory[int] = Memory(3)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
     for n, key in enumerate(keys):
@@ -187,7 +189,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert Memory[int]().capacity == REMEMBERED
 
 
-def test_a_cache_that_lost_its_room_keeps_no_place_without_an_entry() -> None:
+def test_shrinking_the_response_cache_to_0_leaves_no_empty_entry() -> None:
     """A reload may set its size to 0 while another thread stores an answer."""
     memory: Memory[int] = Memory(3)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(5)]
@@ -202,8 +204,8 @@ def test_a_cache_that_lost_its_room_keeps_no_place_without_an_entry() -> None:
 
 
 @pytest.mark.requirement("N21")
-def test_an_answer_that_was_renewed_is_kept_until_its_new_end() -> None:
-    """Its place in the cache was made for the first answer, which ended long before."""
+def test_a_renewed_response_is_cached_until_its_new_expiry() -> None:
+    """The cache entry was created for the first response, which has expired."""
     memory: Memory[int] = Memory(100)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
     memory.put(keys[0], 0, now=0, until=1)
@@ -215,8 +217,8 @@ def test_an_answer_that_was_renewed_is_kept_until_its_new_end() -> None:
 
 
 @pytest.mark.requirement("N22")
-def test_threads_that_fill_a_cache_at_once_leave_bounded_traces() -> None:
-    """Two of them would replace the same place, and nothing would remove one entry."""
+def test_the_cache_stays_bounded_when_several_threads_fill_it() -> None:
+    """Two threads that replace the same entry must not leave one behind."""
     cache = RandomCache[object, int](1)
     other = Thread(target=cache.keep, args=("other", 1))
 
@@ -236,8 +238,8 @@ def test_threads_that_fill_a_cache_at_once_leave_bounded_traces() -> None:
     assert len(cache.entries) == 1
 
 
-def test_an_entry_that_another_thread_replaced_does_not_end() -> None:
-    """Its reader found the one before; and a key that is gone must not come back."""
+def test_ending_an_entry_does_not_remove_its_replacement() -> None:
+    """Another thread may have replaced the entry, or removed its key."""
     cache = RandomCache[str, list[int]](1)
     old, new = [1], [2]
     cache.keep("key", old)
@@ -251,8 +253,8 @@ def test_an_entry_that_another_thread_replaced_does_not_end() -> None:
     assert cache.entries == {}
 
 
-def test_a_clock_that_steps_back_ends_what_was_remembered() -> None:
-    """Otherwise a step of a day would keep a revoked token alive for a day."""
+def test_setting_the_clock_back_ends_cached_responses() -> None:
+    """Otherwise a step of a day would keep a revoked token valid for a day."""
     memory: Memory[int] = Memory()
     key = (b"x", "issuer", "resource", 1)
     memory.put(key, 1, now=1000, until=1030)
@@ -270,18 +272,18 @@ def test_a_clock_that_steps_back_ends_what_was_remembered() -> None:
         "eA.b.c",
     ],
 )
-async def test_what_looks_signed_is_never_shown_to_an_introspection_endpoint(
+async def test_tokens_that_look_signed_are_never_introspected(
     opaque_gate: OpaqueTokenGate, token: str
 ) -> None:
-    """It may be another issuer's, and this one could use it there."""
+    """The token may be another issuer's, and the endpoint's operator could use it there."""
     assert await opaque_gate.verify(token) is None
     assert opaque_gate.endpoint.asked == []
 
 
-async def test_with_several_issuers_the_tenant_in_the_path_decides(
+async def test_the_tenant_in_the_path_selects_the_introspecting_issuer(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """They are never tried in turn: each would see the others' tokens."""
+    """Trying issuers in turn would show each one the others' tokens."""
     ours = opaque_gate.issuer("id", tenants={"acme": "acme"})
     theirs = opaque_gate.issuer("rival", tenants={"globex": "globex"})
     opaque_gate.trust(ours, theirs)
@@ -296,10 +298,10 @@ async def test_with_several_issuers_the_tenant_in_the_path_decides(
     assert len(opaque_gate.endpoint.asked) == 1
 
 
-async def test_an_issuer_that_leaves_the_subject_out_for_clients(
+async def test_a_missing_subject_means_the_client_if_the_preset_says_so(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Only where the preset says that it means the client; elsewhere all users would be one."""
+    """Under other presets, all users of a client would become one caller."""
     opaque_gate.trust(opaque_gate.issuer("id", preset="oidc-provider"))
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(sub=None)
 
@@ -309,10 +311,10 @@ async def test_an_issuer_that_leaves_the_subject_out_for_clients(
     assert (caller.subject, caller.subject_kind) == ("client-1", "client")
 
 
-async def test_loopback_issuers_and_development_tokens_are_for_development(
+async def test_loopback_issuers_and_development_tokens_are_refused_in_production(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Any attacker can run one."""
+    """Any attacker can run such an issuer."""
     opaque_gate.verifier.policy = Policy()
 
     assert await opaque_gate.verify() is None
@@ -320,10 +322,10 @@ async def test_loopback_issuers_and_development_tokens_are_for_development(
 
 
 @pytest.mark.parametrize("head", ['{ "alg":"dir"}', '{\n"alg":"dir"}', '{\r\n "alg":"dir"}'])
-async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_laid_out(
+async def test_an_encrypted_token_is_never_introspected(
     opaque_gate: OpaqueTokenGate, head: str
 ) -> None:
-    """It is another issuer's, and a reader of the page could use it."""
+    """Another issuer made the token, and white space in its header must not hide that."""
     token = f"{b64(head.encode())}..iv.text.tag"
 
     assert await opaque_gate.verifier.verify(token, TARGET) is None

@@ -77,8 +77,8 @@ def trust(gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...]) -> Non
     )
 
 
-async def test_a_refresh_token_of_logto_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
-    """Logto is built on oidc-provider, whose answers about refresh tokens have no type."""
+async def test_a_refresh_token_of_logto_is_refused(opaque_gate: OpaqueTokenGate) -> None:
+    """Logto's responses about refresh tokens have no token type."""
     introspection = Introspection(
         "gatepost", "env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect"
     )
@@ -99,10 +99,10 @@ async def test_a_refresh_token_of_logto_opens_nothing(opaque_gate: OpaqueTokenGa
 
 
 @each("preset", ["authentik", "okta", "keycloak"])
-async def test_where_access_tokens_are_signed_an_opaque_token_is_a_refresh_token(
+async def test_opaque_tokens_are_refused_for_presets_with_signed_access_tokens(
     opaque_gate: OpaqueTokenGate, preset: str
 ) -> None:
-    """Introspection confirms the signed ones; authentik describes both kinds in the same words."""
+    """An opaque token there is a refresh token, and authentik describes both kinds alike."""
     endpoint = f"{opaque_gate.idp.base}/id/introspect"
     introspection = Introspection("gatepost", "env:S", endpoint=endpoint, when="always")
     opaque_gate.trust(
@@ -121,14 +121,14 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @each(("preset", "audiences", "answer", "subject"), PEOPLE)
-async def test_a_person_is_who_the_answer_names(
+async def test_the_identifying_claim_of_the_response_names_the_person(
     opaque_gate: OpaqueTokenGate,
     preset: str,
     audiences: tuple[str, ...],
     answer: dict[str, Any],
     subject: str,
 ) -> None:
-    """By the one claim with which the provider identifies people."""
+    """Each provider identifies people by one claim."""
     trust(opaque_gate, preset, audiences)
     opaque_gate.endpoint.answer = answer
 
@@ -139,10 +139,10 @@ async def test_a_person_is_who_the_answer_names(
 
 
 @each(("preset", "audiences", "answer"), MACHINES)
-async def test_a_machine_is_its_client(
+async def test_a_machine_is_identified_by_its_client_id(
     opaque_gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...], answer: dict[str, Any]
 ) -> None:
-    """Its answer has no subject, and nothing else in it speaks of a person."""
+    """The response has no subject and no other member about a person."""
     trust(opaque_gate, preset, audiences)
     opaque_gate.endpoint.answer = answer
 
@@ -153,14 +153,14 @@ async def test_a_machine_is_its_client(
 
 
 @each(("reason", "preset", "audiences", "answer"), REFUSED_ANSWERS)
-async def test_what_a_provider_does_not_say_is_not_guessed(
+async def test_responses_without_the_required_members_are_refused(
     opaque_gate: OpaqueTokenGate,
     reason: str,
     preset: str,
     audiences: tuple[str, ...],
     answer: dict[str, Any],
 ) -> None:
-    """Another client's token, a person without id, a refresh token."""
+    """The cases are another client's token, a person without id and a refresh token."""
     trust(opaque_gate, preset, audiences)
     opaque_gate.endpoint.answer = shown(answer)
 

@@ -32,8 +32,10 @@ def trust(gate: OpaqueTokenGate, rules: TokenRules = USERNAME, **changes: Any) -
     gate.trust(gate.issuer("id", tokens=rules, introspection=settings, **changes))
 
 
-async def test_two_people_without_a_subject_are_two_callers(opaque_gate: OpaqueTokenGate) -> None:
-    """Alice and Bob of one client, whose answers have `username` only."""
+async def test_people_are_distinguished_by_username_if_there_is_no_subject(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """Alice and Bob use one client, and the responses have `username` only."""
     trust(opaque_gate, asked={"audience": "client"})
     callers = []
     for name in ("alice", "bob"):
@@ -46,10 +48,10 @@ async def test_two_people_without_a_subject_are_two_callers(opaque_gate: OpaqueT
 
 
 @each("preset", ["generic", "oidc-provider", "hydra", "keycloak"])
-async def test_without_a_rule_a_user_name_is_a_refusal_and_never_the_client(
+async def test_a_response_with_username_only_is_refused_without_a_rule(
     opaque_gate: OpaqueTokenGate, preset: str
 ) -> None:
-    """Otherwise all people of a client are one caller, and a machine at that."""
+    """Otherwise all people of a client would be one caller, and a machine."""
     opaque_gate.trust(opaque_gate.issuer("id", preset=preset, tenant=TenantRule(claim="org_id")))
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(
         sub=None, username="alice", azp="client-1", typ="Bearer"
@@ -61,8 +63,10 @@ async def test_without_a_rule_a_user_name_is_a_refusal_and_never_the_client(
     assert (refusal.value.reason, refusal.value.claim) == ("no_subject", "sub")
 
 
-async def test_a_machine_without_a_subject_is_its_client(opaque_gate: OpaqueTokenGate) -> None:
-    """Client credentials at django-oauth-toolkit: no user, so no name."""
+async def test_a_response_without_subject_and_username_identifies_the_client(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """django-oauth-toolkit answers client credentials tokens without a user."""
     trust(opaque_gate, asked={"audience": "client"})
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE_ANSWER)
 
@@ -73,10 +77,10 @@ async def test_a_machine_without_a_subject_is_its_client(opaque_gate: OpaqueToke
 
 
 @each("changes", [{"sub": "alice"}, {"email": "a@example.com"}, {"auth_time": 1}])
-async def test_a_subject_in_another_claim_is_no_machine(
+async def test_a_response_with_other_claims_about_a_person_is_not_a_machine(
     opaque_gate: OpaqueTokenGate, changes: dict[str, Any]
 ) -> None:
-    """The issuer speaks of a person, but not by the claim that identifies people."""
+    """The response lacks the claim that identifies people, so it is refused."""
     trust(opaque_gate, asked={"audience": "client"})
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**BARE_ANSWER | changes)
 
@@ -84,30 +88,30 @@ async def test_a_subject_in_another_claim_is_no_machine(
 
 
 @each("kind", ["Bearer", "bearer", "access_token", None])
-async def test_the_type_may_have_another_word_or_none(
+async def test_several_token_types_and_a_missing_type_are_accepted(
     opaque_gate: OpaqueTokenGate, kind: str | None
 ) -> None:
-    """RFC 8693's `access_token` is what canaille writes."""
+    """Canaille writes `access_token`, the value of RFC 8693."""
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(token_type=kind)
 
     assert await opaque_gate.verify(f"token-{kind}")
 
 
 @each("preset", ["oidc-provider"])
-async def test_an_issuer_that_names_types_describes_refresh_tokens_without(
+async def test_a_response_without_type_is_refused_if_the_issuer_names_types(
     opaque_gate: OpaqueTokenGate, preset: str
 ) -> None:
-    """Its refresh tokens are introspected as well, and must open nothing."""
+    """Refresh tokens of such an issuer are described without a type."""
     opaque_gate.trust(opaque_gate.issuer("id", preset=preset))
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(token_type=None)
 
     assert await opaque_gate.refused() == "wrong_kind"
 
 
-async def test_an_answer_without_audience_is_bound_by_what_the_operator_states(
+async def test_a_missing_audience_is_accepted_only_with_a_client_setting(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """By our own client, or by a list of clients; an audience that is there still decides."""
+    """The setting names our client or a list of clients; an existing audience still decides."""
     missing = opaque_gate.endpoint.good(aud=None)
     opaque_gate.endpoint.answer = missing
     assert await opaque_gate.refused(WrongAudience) == "no_audience"
@@ -127,10 +131,8 @@ async def test_an_answer_without_audience_is_bound_by_what_the_operator_states(
     assert await opaque_gate.refused(WrongAudience, token="of-another") == "wrong_audience"
 
 
-async def test_raw_credentials_are_for_servers_that_do_not_decode(
-    opaque_gate: OpaqueTokenGate,
-) -> None:
-    """Some compare the secret with what they find before the colon and after it."""
+async def test_raw_credentials_are_not_form_encoded(opaque_gate: OpaqueTokenGate) -> None:
+    """Some servers compare the secret without decoding it."""
     trust(opaque_gate, TokenRules(), asked={"encoding": "raw"})
 
     await opaque_gate.verify()
@@ -161,8 +163,10 @@ def trust_two(gate: OpaqueTokenGate, **changes: Any) -> None:
     )  # fmt: skip
 
 
-async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> None:
-    """The other issuer never sees it, also if no issuer knows it."""
+async def test_a_token_prefix_selects_the_introspecting_issuer(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """The other issuer never sees the token, and an unknown prefix is not introspected."""
     trust_two(opaque_gate, token_prefix=TOKEN_PREFIXES)
 
     caller = await opaque_gate.verify("a_token")
@@ -175,20 +179,20 @@ async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> 
     assert [request["token"] for request in opaque_gate.endpoint.asked] == ["a_token", "b_unknown"]
 
 
-async def test_a_prefix_keeps_a_token_from_the_issuer_that_the_path_names(
+async def test_a_token_prefix_wins_over_the_tenant_in_the_path(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Alice of one tenant calls the URL of another one, whose issuer must not see her token."""
+    """Alice calls another tenant's URL, and its issuer must not see her token."""
     trust_two(opaque_gate, token_prefix={"id": "a_", "rival": ""})
 
     assert await opaque_gate.verify("a_token", tenant_target("globex")) is None
     assert opaque_gate.endpoint.asked == []
 
 
-async def test_a_prefix_keeps_tokens_of_a_disabled_issuer_from_the_others(
+async def test_tokens_with_the_prefix_of_a_disabled_issuer_are_not_introspected(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Turning an issuer off must not show its tokens to another issuer."""
+    """Disabling an issuer must not show its tokens to another issuer."""
     first = opaque_gate.issuer(
         "id", enabled=False, introspection=introspection_of(opaque_gate, token_prefix="a_")
     )
@@ -200,20 +204,20 @@ async def test_a_prefix_keeps_tokens_of_a_disabled_issuer_from_the_others(
 
 
 @each("options", [{}, {"ask_in_turn": {"id": True, "rival": False}}])
-async def test_no_issuer_sees_tokens_of_others_unless_the_operator_says_so(
+async def test_issuers_are_asked_in_turn_only_if_every_issuer_permits_it(
     opaque_gate: OpaqueTokenGate, options: dict[str, Any]
 ) -> None:
-    """Of each issuer: one that may not see the others' tokens stops the order."""
+    """Otherwise one issuer would see tokens of another."""
     trust_two(opaque_gate, **options)
 
     assert await opaque_gate.refused(token=f"token-{options}") == "undecided_issuer"
     assert opaque_gate.endpoint.asked == []
 
 
-async def test_issuers_are_asked_in_order_and_the_one_that_knew_the_token_first(
+async def test_a_known_token_is_introspected_first_at_its_issuer(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """A token of the second costs the first one request, not one each time."""
+    """A new token is tried at the issuers in order, once."""
     trust_two(opaque_gate, ask_in_turn=True)
     owners = {"rival-token": "rival"}
     opaque_gate.endpoint.judge = lambda name, token: owners.get(token) == name
@@ -235,10 +239,10 @@ async def test_issuers_are_asked_in_order_and_the_one_that_knew_the_token_first(
     assert opaque_gate.endpoint.names[5:] == ["id", "rival"]
 
 
-async def test_a_token_that_an_issuer_knows_is_not_shown_to_the_next(
+async def test_a_token_that_an_issuer_knows_is_not_sent_to_the_next_issuer(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Its refusal is the answer: the token is for another resource."""
+    """The first issuer knows the token, which is for another resource, so it is refused."""
     trust_two(opaque_gate, ask_in_turn=True)
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(aud="https://other.example")
 
@@ -247,8 +251,10 @@ async def test_a_token_that_an_issuer_knows_is_not_shown_to_the_next(
 
 
 @each("down", ["id", "rival"])
-async def test_an_outage_is_no_refusal(opaque_gate: OpaqueTokenGate, down: str) -> None:
-    """The issuer that cannot be asked may be the one that knows the token."""
+async def test_an_outage_of_one_issuer_leads_to_503_instead_of_a_refusal(
+    opaque_gate: OpaqueTokenGate, down: str
+) -> None:
+    """The unreachable issuer may be the one that knows the token."""
     trust_two(opaque_gate, ask_in_turn=True)
     opaque_gate.endpoint.answer = {"active": False}
     opaque_gate.idp.replace(f"/{down}/introspect", answer(500))

@@ -14,7 +14,7 @@ from tests.support.issuers import answer
 
 
 async def test_the_secret_is_form_encoded_before_base64(opaque_gate: OpaqueTokenGate) -> None:
-    """RFC 6749 section 2.3.1; otherwise a colon or a percent sign makes another secret of it."""
+    """RFC 6749 section 2.3.1; a raw colon or percent sign would change the secret."""
     await opaque_gate.verify()
 
     kind, _, coded = opaque_gate.endpoint.headers[0]["authorization"].partition(" ")
@@ -24,7 +24,7 @@ async def test_the_secret_is_form_encoded_before_base64(opaque_gate: OpaqueToken
 
 
 async def test_credentials_may_stand_in_the_form(opaque_gate: OpaqueTokenGate) -> None:
-    """For issuers that take nothing else."""
+    """Some issuers accept no other way."""
     settings = Introspection(
         client_id="gate post",
         client_secret="env:S",
@@ -53,10 +53,10 @@ FAILURES = [
 
 @pytest.mark.requirement("N25")
 @pytest.mark.parametrize(("reason", "app"), FAILURES)
-async def test_an_endpoint_that_fails_is_an_outage_and_nothing_is_remembered(
+async def test_a_failing_endpoint_is_an_outage_that_is_not_cached(
     opaque_gate: OpaqueTokenGate, reason: str, app: Any
 ) -> None:
-    """503 and not 401, and the next request finds it recovered."""
+    """The answer is 503, and the next request finds a recovered endpoint."""
     opaque_gate.idp.replace("/id/introspect", app)
     assert await opaque_gate.refused(IssuerUnavailable) == reason
 
@@ -67,7 +67,7 @@ async def test_an_endpoint_that_fails_is_an_outage_and_nothing_is_remembered(
 
 @pytest.mark.requirement("N25")
 async def test_an_endpoint_without_a_listener_is_an_outage(opaque_gate: OpaqueTokenGate) -> None:
-    """As it is when the issuer's machine is gone."""
+    """The issuer's machine may be gone."""
     settings = Introspection(
         client_id="g", client_secret="env:S", endpoint="http://127.0.0.1:1999/introspect"
     )
@@ -79,7 +79,7 @@ async def test_an_endpoint_without_a_listener_is_an_outage(opaque_gate: OpaqueTo
 async def test_tokens_in_an_outage_do_not_fill_the_log(
     opaque_gate: OpaqueTokenGate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each made-up token causes a request; one line in ten seconds is enough."""
+    """Each made-up token causes a request, but the log gets one line in ten seconds."""
     opaque_gate.idp.replace("/id/introspect", answer(500))
     for number in range(20):
         await opaque_gate.refused(IssuerUnavailable, f"opaque-{number}")
@@ -92,7 +92,7 @@ async def test_tokens_in_an_outage_do_not_fill_the_log(
     assert [vars(warning)["times"] for warning in warnings] == [1, 20]
 
 
-async def test_the_endpoint_is_discovered_and_not_searched_for_with_every_token(
+async def test_the_endpoint_is_discovered_once_for_many_tokens(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
     """Tokens come faster than metadata changes."""
@@ -144,8 +144,10 @@ def google(opaque_gate: OpaqueTokenGate) -> None:
     }
 
 
-async def test_google_describes_its_tokens_in_its_own_way(opaque_gate: OpaqueTokenGate) -> None:
-    """The tokeninfo endpoint takes `access_token`, and answers 400 to a bad one."""
+async def test_google_tokens_are_introspected_at_the_tokeninfo_endpoint(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """The endpoint takes `access_token` and answers 400 for a bad token."""
     google(opaque_gate)
 
     caller = await opaque_gate.verify("ya29.a0")
@@ -160,7 +162,7 @@ async def test_google_describes_its_tokens_in_its_own_way(opaque_gate: OpaqueTok
 
 
 async def test_a_google_token_for_another_app_is_refused(opaque_gate: OpaqueTokenGate) -> None:
-    """Any app's tokens are described there; only those of the listed clients are ours."""
+    """The endpoint describes tokens of any app; only the listed clients are accepted."""
     google(opaque_gate)
     opaque_gate.endpoint.answer = dict(opaque_gate.endpoint.answer or {}) | {
         "aud": "other",

@@ -71,8 +71,8 @@ async def key_sets(idp: Idp) -> AsyncIterator[TrustedKeySets]:
 
 
 @pytest.mark.requirement("N16")
-async def test_one_key_id_at_two_issuers_is_two_keys(key_sets: TrustedKeySets) -> None:
-    """Never cross-verify: a set is reached through its issuer only."""
+async def test_the_same_key_id_at_two_issuers_means_two_keys(key_sets: TrustedKeySets) -> None:
+    """A key set is reached only through its issuer, so no key verifies another's tokens."""
     acme, globex = key_sets.trust("acme"), key_sets.trust("globex")
 
     assert await key_sets.public_key(acme) == rsa_key("acme").public_key()
@@ -80,8 +80,8 @@ async def test_one_key_id_at_two_issuers_is_two_keys(key_sets: TrustedKeySets) -
 
 
 @pytest.mark.requirement("N17")
-async def test_two_issuers_with_one_jwks_uri_have_two_sets(key_sets: TrustedKeySets) -> None:
-    """What happens to one of them does not happen to the other."""
+async def test_issuers_with_one_jwks_uri_have_separate_key_sets(key_sets: TrustedKeySets) -> None:
+    """A change of one set does not affect the other."""
     acme = key_sets.trust("acme")
     shared = f"{key_sets.idp.base}/acme/jwks"
     other = trusted(key_sets.idp.issuer("other"), jwks_uri=shared)
@@ -97,10 +97,8 @@ async def test_two_issuers_with_one_jwks_uri_have_two_sets(key_sets: TrustedKeyS
 
 
 @pytest.mark.requirement("N10")
-async def test_a_configured_jwks_uri_may_be_anywhere_and_needs_no_metadata(
-    key_sets: TrustedKeySets,
-) -> None:
-    """The operator's word; only what metadata says is held to the issuer's host."""
+async def test_a_configured_jwks_uri_may_have_another_host(key_sets: TrustedKeySets) -> None:
+    """No metadata is fetched; only URLs from metadata must be on the issuer's host."""
     key_sets.trust("keys-only")
     issuer = trusted(key_sets.idp.issuer("silent"), jwks_uri=f"{key_sets.idp.base}/keys-only/jwks")
 
@@ -124,10 +122,10 @@ NO_SETS = [
 
 @pytest.mark.requirement("N05")
 @pytest.mark.parametrize("document", NO_SETS)
-async def test_what_is_no_key_set_leaves_the_previous_one(
+async def test_an_invalid_key_set_document_keeps_the_previous_keys(
     key_sets: TrustedKeySets, document: Any
 ) -> None:
-    """And makes a token with another key id unknowable, not bad."""
+    """A token with another key id then leads to 503 instead of a refusal."""
     acme = key_sets.trust("acme")
     await key_sets.public_key(acme)
     key_sets.idp.replace("/acme/jwks", document)
@@ -141,10 +139,10 @@ async def test_what_is_no_key_set_leaves_the_previous_one(
 
 
 @pytest.mark.requirement("A16")
-async def test_a_published_secret_is_an_alarm(
+async def test_a_published_private_key_is_logged_as_an_error(
     key_sets: TrustedKeySets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An issuer that publishes a private key has lost it; the rest of its set stays usable."""
+    """The other keys of the set stay usable."""
     acme = key_sets.trust("acme")
     leaked = jwk(rsa_key("other"), "leaked") | {"d": "c2VjcmV0"}
     key_sets.idp.issuer("acme", [leaked, jwk(rsa_key("acme"), "main")])
@@ -156,8 +154,8 @@ async def test_a_published_secret_is_an_alarm(
     assert "c2VjcmV0" not in caplog.text
 
 
-async def test_metadata_that_leads_nowhere_is_looked_at_again(key_sets: TrustedKeySets) -> None:
-    """The keys have moved, and the hour that metadata counts for is not over."""
+async def test_metadata_is_fetched_again_when_its_jwks_uri_fails(key_sets: TrustedKeySets) -> None:
+    """The keys have moved before the cached metadata expires."""
     acme = key_sets.trust("acme")
     await key_sets.public_key(acme)
     key_sets.idp.replace("/acme/jwks", answer(404))
@@ -175,8 +173,8 @@ async def test_metadata_that_leads_nowhere_is_looked_at_again(key_sets: TrustedK
 
 
 @pytest.mark.requirement("N01")
-async def test_a_dead_issuer_costs_the_others_nothing(key_sets: TrustedKeySets) -> None:
-    """However many requests wait for it, the next issuer's keys come at once."""
+async def test_an_unresponsive_issuer_does_not_delay_others(key_sets: TrustedKeySets) -> None:
+    """Five hundred requests wait for it while another issuer's keys are fetched."""
     dead, alive = key_sets.trust("dead"), key_sets.trust("alive")
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -215,8 +213,8 @@ class Family:
         return f"{self.key_sets.idp.base}/absent-{number}/v2"
 
 
-async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKeySets) -> None:
-    """And the metadata of each names the concrete issuer."""
+async def test_issuers_of_one_template_have_separate_key_sets(key_sets: TrustedKeySets) -> None:
+    """The metadata of each issuer names that issuer."""
     family = Family(key_sets)
     first, two = family.member("one"), family.member("two")
 
@@ -228,10 +226,8 @@ async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKey
 
 
 @pytest.mark.requirement("H05")
-async def test_unproven_issuers_cannot_push_out_the_proven_ones_of_a_template(
-    key_sets: TrustedKeySets,
-) -> None:
-    """So many made-up issuers are looked up per interval; those with keys are never displaced."""
+async def test_made_up_issuers_cannot_evict_issuers_with_keys(key_sets: TrustedKeySets) -> None:
+    """A limited number of made-up issuers is looked up in each interval."""
     family = Family(key_sets)
     member = family.member("one")
     await key_sets.public_key(family.trusted, member)
@@ -255,7 +251,7 @@ async def test_unproven_issuers_cannot_push_out_the_proven_ones_of_a_template(
 async def test_made_up_issuers_do_not_fill_the_log(
     key_sets: TrustedKeySets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line in ten seconds tells of all of them; an issuer that is configured has its own."""
+    """One line in ten seconds covers all of them; a configured issuer has its own line."""
     family = Family(key_sets)
     leaky = key_sets.idp.issuer(
         "leaky/v2", [{"kty": "oct", "k": "c2VjcmV0", "kid": f"k{n}"} for n in range(9)]
@@ -278,8 +274,8 @@ async def test_made_up_issuers_do_not_fill_the_log(
     assert [vars(record)["times"] for record in mine] == [21]
 
 
-async def test_a_peer_that_makes_issuers_up_uses_up_its_own_limit(key_sets: TrustedKeySets) -> None:
-    """Others have theirs, a /64 is one peer, and what was looked up in vain makes room again."""
+async def test_made_up_issuers_are_limited_for_each_peer(key_sets: TrustedKeySets) -> None:
+    """A /64 network is one peer, and failed lookups free the limit after the interval."""
     family = Family(key_sets)
     for number in range(UNPROVEN_OF_PEER):
         key_sets.keys.of(family.unproven(number), family.trusted, peer=f"2001:db8::{number}").warm()
@@ -299,10 +295,10 @@ async def test_a_peer_that_makes_issuers_up_uses_up_its_own_limit(key_sets: Trus
     assert key_sets.keys.of(family.unproven(103), family.trusted, peer="2001:db8::ffff")
 
 
-async def test_issuers_that_have_keys_do_not_count_against_their_peer(
+async def test_issuers_with_keys_do_not_count_towards_the_limit_of_a_peer(
     key_sets: TrustedKeySets,
 ) -> None:
-    """A platform calls for many new members from one address."""
+    """A platform calls for many new issuers from one address."""
     family = Family(key_sets)
     for number in range(2 * UNPROVEN_OF_PEER):
         member = family.member(f"member-{number}")
@@ -310,15 +306,15 @@ async def test_issuers_that_have_keys_do_not_count_against_their_peer(
         assert await keys.wait_for("main", "RS256")
 
 
-def test_more_proven_issuers_are_kept_than_unproven_ones() -> None:
-    """The bounds themselves: memory for a thousand organisations, little for made-up ones."""
+def test_the_limits_of_proven_and_unproven_issuers_have_their_values() -> None:
+    """There is room for a thousand issuers with keys and for few made-up ones."""
     assert PROVEN == 1000
     assert UNPROVEN == 128
     assert UNPROVEN_OF_PEER == 8
 
 
 async def test_keys_are_fetched_at_the_start_without_waiting(key_sets: TrustedKeySets) -> None:
-    """The first request should find them; of an issuer that is asked, only where to ask it."""
+    """The first request finds keys; for introspecting issuers only metadata is fetched."""
     acme, down = key_sets.trust("acme"), key_sets.trust("down")
     key_sets.idp.replace("/down/jwks", answer(503))
     client = Introspection(client_id="g", client_secret="env:S")
@@ -347,8 +343,8 @@ async def test_keys_are_fetched_at_the_start_without_waiting(key_sets: TrustedKe
 
 
 @pytest.mark.requirement("N18")
-async def test_a_reload_keeps_sets_whose_source_is_the_same(key_sets: TrustedKeySets) -> None:
-    """And replaces those that would now come from elsewhere; what was decided with them ends."""
+async def test_a_reload_keeps_key_sets_with_the_same_source(key_sets: TrustedKeySets) -> None:
+    """A set with a new source is replaced, and verdicts made with the old set end."""
     acme = key_sets.trust("acme")
     issuer = acme.settings.issuer
     await key_sets.public_key(acme)
@@ -368,7 +364,7 @@ async def test_a_reload_keeps_sets_whose_source_is_the_same(key_sets: TrustedKey
 
 @pytest.mark.requirement("N18")
 async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(key_sets: TrustedKeySets) -> None:
-    """With its keys, its refreshes and every member of a template."""
+    """Its keys are removed, and those of every issuer of a removed template."""
     acme, globex, family = key_sets.trust("acme"), key_sets.trust("globex"), Family(key_sets)
     member = family.member("one")
     for issuer, name in [(acme, ""), (globex, ""), (family.trusted, member)]:
@@ -381,8 +377,8 @@ async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(key_sets: Truste
     assert key_sets.keys.of(globex.settings.issuer, globex).has_keys
 
 
-async def test_nothing_goes_on_after_the_end(key_sets: TrustedKeySets) -> None:
-    """No refresh, no fetch, no search is left behind."""
+async def test_closing_the_key_sets_ends_all_background_tasks(key_sets: TrustedKeySets) -> None:
+    """No refresh or fetch continues."""
     acme = key_sets.trust("acme")
     await key_sets.public_key(acme)
     lookup = asyncio.create_task(

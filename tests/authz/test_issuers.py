@@ -40,8 +40,8 @@ def registry(*issuers: Issuer) -> IssuerRegistry:
         *("https://id.ex\u0430mple.com", "https://id%2eexample.com"),
     ],
 )
-def test_an_issuer_is_trusted_under_exactly_one_name(name: str) -> None:
-    """Byte for byte: nothing is normalised, and containing a trusted name is nothing."""
+def test_an_issuer_name_is_compared_byte_for_byte(name: str) -> None:
+    """No normalisation is made, and a longer or shorter name does not match."""
     assert registry(issuer()).find(ISSUER) is not None
     assert registry(issuer()).find(name) is None
 
@@ -70,8 +70,8 @@ def test_an_issuer_is_trusted_under_exactly_one_name(name: str) -> None:
         f"https://login.example/{'a' * 65}/v2.0",
     ],
 )
-def test_a_template_leaves_one_segment_open_and_nothing_else(name: str) -> None:
-    """Anchored at both ends, one segment, few characters."""
+def test_an_issuer_template_matches_exactly_one_plain_segment(name: str) -> None:
+    """The pattern covers the whole name and allows few characters."""
     trusted = registry(templated()).find("https://login.example/acme/v2.0")
     assert trusted is not None
     assert trusted[1] == "acme"
@@ -79,8 +79,8 @@ def test_a_template_leaves_one_segment_open_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.requirement("C12")
-def test_a_preset_narrows_what_the_segment_may_be() -> None:
-    """Entra's tenants are lower-case GUIDs; an exact issuer of the same form names one too."""
+def test_a_preset_can_restrict_the_template_segment() -> None:
+    """Entra's tenants are lower-case GUIDs, also in an exact issuer name."""
     many = registry(templated(preset="many"))
     exact = registry(issuer(f"https://login.example/{GUID}/v2.0", preset="many"))
 
@@ -108,14 +108,14 @@ def test_a_preset_narrows_what_the_segment_may_be() -> None:
         "https://login.example/{{tid}}",
     ],
 )
-def test_a_template_that_leaves_more_open_is_no_configuration(name: str) -> None:
-    """An open host would trust everyone who can register a name under it."""
+def test_a_template_without_one_whole_open_segment_is_refused(name: str) -> None:
+    """An open host would trust each owner of a name below it."""
     with pytest.raises(ValueError, match="segment"):
         registry(templated(name))
 
 
 def test_an_exact_name_wins_over_a_template() -> None:
-    """The operator's special case for one tenant of a templated issuer."""
+    """The operator can give one issuer of a template its own settings."""
     special = issuer("https://login.example/acme/v2.0", audiences=("api://special",))
     trusted = registry(templated(), special).find("https://login.example/acme/v2.0")
 
@@ -123,8 +123,8 @@ def test_an_exact_name_wins_over_a_template() -> None:
     assert trusted[0].audiences == {"api://special"}
 
 
-def test_what_cannot_be_meant_is_no_configuration() -> None:
-    """One name twice, or an unknown preset."""
+def test_duplicate_issuers_and_unknown_presets_are_refused() -> None:
+    """Both are errors of the configuration."""
     with pytest.raises(ValueError, match="twice"):
         registry(issuer(), issuer())
     with pytest.raises(ValueError, match="preset"):
@@ -132,13 +132,13 @@ def test_what_cannot_be_meant_is_no_configuration() -> None:
 
 
 @pytest.mark.requirement("N18")
-def test_no_two_registries_share_a_generation() -> None:
-    """What was decided under one configuration is never taken for another's."""
+def test_every_issuer_registry_has_its_own_generation() -> None:
+    """A verdict of one configuration is never used under another."""
     assert len({registry(issuer()).generation for _ in range(10)}) == 10
 
 
-def test_an_issuers_own_list_of_algorithms_replaces_the_presets() -> None:
-    """Opt-in for longer hashes; both names of Ed25519 mean the same."""
+def test_the_algorithms_setting_replaces_the_list_of_the_preset() -> None:
+    """Longer hashes must be allowed explicitly; `Ed25519` also allows `EdDSA`."""
     trusted = registry(issuer(algorithms=("ES384", "Ed25519"))).find(ISSUER)
     assert trusted is not None
     assert trusted[0].algorithms == {"ES384", "Ed25519", "EdDSA"}
@@ -183,15 +183,15 @@ ISSUERS_WITH_TENANTS = registry(
         ("initech", ("https://open.example",)),
     ],
 )
-def test_a_tenants_document_lists_the_issuers_that_can_open_it(
+def test_the_metadata_of_a_tenant_lists_the_issuers_that_serve_it(
     tenant: str | None, issuers: tuple[str, ...]
 ) -> None:
-    """Some clients use only the first, so it must be one whose tokens are accepted."""
+    """Some clients use only the first issuer, so it must be accepted for the tenant."""
     assert ISSUERS_WITH_TENANTS.for_tenant(tenant) == issuers
 
 
-def test_a_template_is_listed_as_its_tenant_fills_it() -> None:
-    """Clients compare the issuer byte for byte, so a template itself is of no use to them."""
+def test_a_template_is_listed_with_the_segment_of_the_tenant() -> None:
+    """Clients compare the issuer byte for byte and cannot use a template."""
     free = registry(templated())
     mapped = registry(templated(tenants={"abc": "acme"}))
 

@@ -113,7 +113,7 @@ SKIPPED_KEYS = [
 def test_an_unusable_key_is_skipped_and_the_rest_of_the_set_is_kept(
     entry: Any, reason: str
 ) -> None:
-    """One odd key never takes the set with it, and is never used; the log says why."""
+    """The log has the reason for each skipped key."""
     keys, reasons = imported(entry, jwk(rsa_key("other"), "other"))
 
     assert [key.kid for key in keys] == ["other"]
@@ -144,8 +144,8 @@ USABLE_KEYS = [
         for n, (name, entry, algorithms) in enumerate(USABLE_KEYS)
     ],
 )
-def test_a_key_checks_what_its_type_and_its_own_alg_say(entry: Any, algorithms: set[str]) -> None:
-    """The algorithms are fixed when the key is imported, so no token can choose another."""
+def test_the_type_and_alg_of_a_key_fix_its_algorithms(entry: Any, algorithms: set[str]) -> None:
+    """The algorithms are fixed at import, so a token cannot choose another one."""
     (key,), reasons = imported(entry)
 
     assert key.algorithms == algorithms
@@ -153,8 +153,8 @@ def test_a_key_checks_what_its_type_and_its_own_alg_say(entry: Any, algorithms: 
 
 
 @pytest.mark.requirement("A09", "A10")
-def test_the_issuers_allow_list_limits_what_its_keys_check() -> None:
-    """Longer hashes are the operator's decision, not the key's; Ed25519 has two names."""
+def test_the_allow_list_of_an_issuer_limits_the_algorithms_of_its_keys() -> None:
+    """The operator decides about longer hashes; Ed25519 has two names."""
     every = imported(RSA, jwk(ec_key("main", "P-521")), allowed=ALGORITHMS)[0]
 
     assert every[0].algorithms == {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
@@ -166,8 +166,8 @@ def test_the_issuers_allow_list_limits_what_its_keys_check() -> None:
 
 
 @pytest.mark.requirement("A18")
-def test_keys_that_share_an_id_are_all_kept() -> None:
-    """Issuers publish one id for an RSA and an EC key; each is tried for its own algorithm."""
+def test_all_keys_with_the_same_id_are_kept() -> None:
+    """Issuers publish one id for an RSA and an EC key."""
     keys, _ = imported(RSA, EC, jwk(rsa_key("twin")))
 
     assert [key.kid for key in keys] == ["main"] * 3
@@ -179,8 +179,8 @@ def test_keys_that_share_an_id_are_all_kept() -> None:
     [{}, {"keys": {}}, {"keys": None}, {"keys": []}, {"keys": "x"}, {"keys": [RSA] * 101}],
     ids=["none", "object", "null", "empty", "string", "too-many"],
 )
-def test_what_is_no_key_set_is_refused_whole(document: dict[str, Any]) -> None:
-    """So that the keys known before stay in force."""
+def test_an_invalid_key_set_document_is_refused_as_a_whole(document: dict[str, Any]) -> None:
+    """The keys known before stay in force."""
     with pytest.raises(UnusableKeySet):
         import_set(document, allowed=DEFAULT_ALGORITHMS)
 
@@ -198,8 +198,8 @@ def test_what_is_no_key_set_is_refused_whole(document: dict[str, Any]) -> None:
         (7, False),
     ],
 )
-def test_a_shared_set_gives_an_issuer_only_its_own_keys(member: Any, is_kept: bool) -> None:
-    """Entra publishes keys of several issuers in one set and names the issuer beside each."""
+def test_keys_of_other_issuers_in_a_shared_key_set_are_skipped(member: Any, is_kept: bool) -> None:
+    """Entra publishes keys of several issuers in one set, each with its issuer."""
     keys, reasons = imported(jwk(rsa_key(), issuer=member), issuer=TENANT)
 
     assert (len(keys) == 1) is is_kept
@@ -207,24 +207,24 @@ def test_a_shared_set_gives_an_issuer_only_its_own_keys(member: Any, is_kept: bo
 
 
 @pytest.mark.requirement("A14")
-def test_every_listed_point_of_small_order_is_one() -> None:
-    """With such a key an all-zero style signature verifies for any message; none is imported."""
+def test_keys_that_are_points_of_small_order_are_refused() -> None:
+    """With such a key, one signature verifies for any message."""
     for point in SMALL_ORDER:
         for sign in (0, 0x80):
             entry = okp(point[:31] + bytes([point[31] | sign]))
             assert imported(entry, RSA)[1] == ["bad_parameters"]
 
 
-def test_generated_keys_are_never_of_small_order() -> None:
-    """The list refuses eight points, not a genuine key."""
+def test_generated_ed25519_keys_are_accepted() -> None:
+    """The list refuses points of small order and no genuine key."""
     for _ in range(50):
         raw = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         assert len(imported(okp(raw))[0]) == 1
 
 
 @pytest.mark.parametrize("curve", ["P-256", "P-384", "P-521"])
-def test_every_point_of_a_curve_is_read_at_its_full_width(curve: str) -> None:
-    """Coordinates with leading zeros keep their length (RFC 7518 section 6.2.1.2)."""
+def test_coordinates_with_leading_zeros_are_read_at_full_width(curve: str) -> None:
+    """RFC 7518 section 6.2.1.2 fixes the length."""
     curves = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
     for secret in range(1, 40):
         key = ec.derive_private_key(secret, curves[curve])

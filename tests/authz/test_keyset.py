@@ -30,7 +30,7 @@ async def unavailable(lookup: "asyncio.Task[tuple[VerificationKey, ...]]") -> st
 async def test_a_rotated_key_is_found_by_the_first_request_that_needs_it(
     bench: KeySetBench,
 ) -> None:
-    """With no fetch in the last five seconds, a caller waits for the fetch alone."""
+    """If the last fetch is more than five seconds ago, the caller waits for one fetch only."""
     await bench.known()
     await bench.clock.advance(5)
     bench.publisher.keys = (key("new", "other"),)
@@ -58,8 +58,8 @@ async def test_a_key_that_rotates_right_after_a_fetch_is_found_within_five_secon
 
 
 @pytest.mark.requirement("N11")
-async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: KeySetBench) -> None:
-    """Its answer may be older than the key: the request waits for one that begins after it."""
+async def test_a_fetch_that_began_earlier_does_not_prove_a_key_unknown(bench: KeySetBench) -> None:
+    """The answer may be older than the key, so the request waits for the next fetch."""
     bench.publisher.open.clear()
     first = bench.ask("main")
     await settled()
@@ -76,7 +76,7 @@ async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: KeyS
 
 @pytest.mark.requirement("H05")
 async def test_unknown_key_ids_do_not_cause_many_fetches(bench: KeySetBench) -> None:
-    """Ten thousand unknown key ids in a minute: a fetch every five seconds, 64 who wait."""
+    """Ten thousand ids in a minute cause a fetch every five seconds; 64 requests wait."""
     await bench.known()
     refused = 0
     for second in range(60):
@@ -93,8 +93,10 @@ async def test_unknown_key_ids_do_not_cause_many_fetches(bench: KeySetBench) -> 
 
 
 @pytest.mark.requirement("H05")
-async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: KeySetBench) -> None:
-    """503 with Retry-After: 5, because whether its key exists is not known yet."""
+async def test_the_sixty_fifth_waiting_request_gets_503_with_retry_after(
+    bench: KeySetBench,
+) -> None:
+    """The server does not know yet whether the key exists."""
     await bench.known()
     waiting = [bench.ask(f"kid-{n}") for n in range(64)]
     await settled()
@@ -106,8 +108,8 @@ async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: KeySetBenc
 
 
 @pytest.mark.requirement("H06", "N03")
-async def test_old_keys_keep_working_while_the_issuer_fails(bench: KeySetBench) -> None:
-    """An unknown key is then unknown to us, not to the issuer: 503 and never 401."""
+async def test_known_keys_stay_valid_while_the_issuer_fails(bench: KeySetBench) -> None:
+    """A token with an unknown key id gets 503 and never 401."""
     await bench.known()
     bench.publisher.fault = "status"
 
@@ -119,8 +121,8 @@ async def test_old_keys_keep_working_while_the_issuer_fails(bench: KeySetBench) 
 
 
 @pytest.mark.requirement("N03")
-async def test_an_unexpected_failure_is_no_proof_that_a_key_is_unknown(bench: KeySetBench) -> None:
-    """503 and not 401: clients keep their token, and the next fetch is tried as after any other."""
+async def test_an_unexpected_error_of_a_fetch_leads_to_503(bench: KeySetBench) -> None:
+    """Clients keep their token, and the next fetch follows after the usual interval."""
     bench.publisher.fault = "unforeseen"
 
     with pytest.raises(IssuerUnavailable, match="keys_failed"):
@@ -131,8 +133,8 @@ async def test_an_unexpected_failure_is_no_proof_that_a_key_is_unknown(bench: Ke
     assert await bench.ask("main")
 
 
-async def test_last_good_keys_end_an_hour_after_the_last_success(bench: KeySetBench) -> None:
-    """An attacker who blocks our way to the issuer must not keep a withdrawn key alive for ever."""
+async def test_known_keys_end_an_hour_after_the_last_successful_fetch(bench: KeySetBench) -> None:
+    """An attacker who blocks the issuer must not keep a withdrawn key valid."""
     await bench.known()
     version = bench.keys.version
     bench.publisher.fault = "connect"
@@ -153,7 +155,7 @@ LIFETIMES = [(None, 240), (0.0, 48), (600.0, 480), (1e9, 0.8 * 86_400)]
 async def test_keys_are_refreshed_at_four_fifths_of_their_life(
     bench: KeySetBench, max_age: float | None, refreshed: float
 ) -> None:
-    """Before they expire, in the background; between a minute and a day whatever is announced."""
+    """A background task refreshes them; a lifetime is between a minute and a day."""
     bench.publisher.max_age = max_age
     await bench.known()
 
@@ -165,8 +167,10 @@ async def test_keys_are_refreshed_at_four_fifths_of_their_life(
 
 
 @pytest.mark.requirement("N02")
-async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: KeySetBench) -> None:
-    """While the interval runs no caller waits in vain: its request schedules the next fetch."""
+async def test_without_keys_a_request_fails_at_once_and_schedules_a_fetch(
+    bench: KeySetBench,
+) -> None:
+    """No caller waits for the end of the interval after a failed fetch."""
     bench.publisher.fault = "status"
     assert await unavailable(bench.ask()) == "keys_status"
 
@@ -179,8 +183,8 @@ async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: Key
 
 
 @pytest.mark.requirement("N02")
-async def test_an_issuer_that_fails_recovers_by_itself(bench: KeySetBench) -> None:
-    """Tries grow rarer, up to a minute apart, and stop growing there."""
+async def test_fetches_are_retried_until_the_issuer_recovers(bench: KeySetBench) -> None:
+    """The intervals grow to a minute."""
     bench.publisher.fault = "connect"
     bench.keys.warm()
     await bench.clock.advance(300)
@@ -194,8 +198,8 @@ async def test_an_issuer_that_fails_recovers_by_itself(bench: KeySetBench) -> No
 
 
 @pytest.mark.requirement("N12")
-async def test_a_removed_key_is_gone_with_its_verdicts(bench: KeySetBench) -> None:
-    """The version grows, so that what was decided with that key is decided again."""
+async def test_removing_a_key_ends_the_verdicts_made_with_it(bench: KeySetBench) -> None:
+    """The version of the set increases."""
     bench.publisher.keys = (key(), key("second", "other"))
     await bench.known()
     version = bench.keys.version
@@ -208,8 +212,8 @@ async def test_a_removed_key_is_gone_with_its_verdicts(bench: KeySetBench) -> No
     assert bench.keys.version > version
 
 
-async def test_an_added_key_leaves_verdicts_alone(bench: KeySetBench) -> None:
-    """A rotation begins with a second key; nothing decided before is wrong for it."""
+async def test_adding_a_key_keeps_existing_verdicts(bench: KeySetBench) -> None:
+    """A rotation begins with a second key, and existing verdicts stay correct."""
     await bench.known()
     version = bench.keys.version
     bench.publisher.keys = (key(), key("second", "other"))
@@ -224,7 +228,7 @@ async def test_an_added_key_leaves_verdicts_alone(bench: KeySetBench) -> None:
 async def test_a_key_replaced_under_its_own_id_is_fetched_after_a_bad_signature(
     bench: KeySetBench,
 ) -> None:
-    """Once per interval, and old verdicts die with the old key."""
+    """One fetch is made in each interval, and verdicts of the old key end."""
     await bench.known()
     version = bench.keys.version
     bench.publisher.keys = (key("main", "other"),)
@@ -240,8 +244,8 @@ async def test_a_key_replaced_under_its_own_id_is_fetched_after_a_bad_signature(
 
 
 @pytest.mark.requirement("N13")
-async def test_forged_signatures_do_not_hold_requests(bench: KeySetBench) -> None:
-    """A thousand of them are refused at once, and cause one fetch."""
+async def test_requests_with_forged_signatures_are_refused_at_once(bench: KeySetBench) -> None:
+    """A thousand forged tokens cause one fetch."""
     await bench.known()
 
     for _ in range(1000):
@@ -251,8 +255,10 @@ async def test_forged_signatures_do_not_hold_requests(bench: KeySetBench) -> Non
     assert bench.publisher.begun == [1000, 1005]
 
 
-async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: KeySetBench) -> None:
-    """The id is known; only its algorithm is not the token's."""
+async def test_a_known_key_id_with_another_algorithm_does_not_wait_for_a_fetch(
+    bench: KeySetBench,
+) -> None:
+    """The key of this id does not support the token's algorithm."""
     await bench.known()
 
     assert await asyncio.wait_for(bench.keys.wait_for("main", "ES256"), 1) == ()
@@ -260,7 +266,7 @@ async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: KeySetBen
 
 @pytest.mark.requirement("N14")
 async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: KeySetBench) -> None:
-    """It answers all of them: a restart must not refuse all callers."""
+    """The fetch answers all of them after a restart."""
     bench.publisher.open.clear()
     lookups = [bench.ask("main") for _ in range(1000)]
     await settled()
@@ -273,8 +279,8 @@ async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: KeySetBen
 
 
 @pytest.mark.requirement("N15")
-async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: KeySetBench) -> None:
-    """Also when it was the one that began it."""
+async def test_a_cancelled_request_does_not_cancel_the_shared_fetch(bench: KeySetBench) -> None:
+    """This also holds for the request that started the fetch."""
     bench.publisher.open.clear()
     first, second = bench.ask("main"), bench.ask("main")
     await settled()
@@ -288,7 +294,7 @@ async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: Ke
 
 @pytest.mark.requirement("N01")
 async def test_a_caller_waits_at_most_five_seconds(bench: KeySetBench) -> None:
-    """A fetch that hangs is told apart from a bad token, and known keys are not affected."""
+    """A hanging fetch leads to 503, and known keys are not affected."""
     await bench.known()
     await bench.clock.advance(5)
     bench.publisher.open.clear()
@@ -301,7 +307,7 @@ async def test_a_caller_waits_at_most_five_seconds(bench: KeySetBench) -> None:
 
 
 async def test_a_token_without_key_id_needs_a_single_key(bench: KeySetBench) -> None:
-    """With a choice, an attacker's token would make us try key after key."""
+    """With several keys, such a token would make the server try one after another."""
     elliptic = import_set({"keys": [jwk(ec_key(), "ec")]}, allowed=ALLOWED)[0]
     bench.publisher.keys = (key(), key("second", "other"), elliptic)
     await bench.known()
@@ -312,7 +318,7 @@ async def test_a_token_without_key_id_needs_a_single_key(bench: KeySetBench) -> 
 
 
 @pytest.mark.requirement("A18")
-async def test_a_shared_key_id_gives_four_candidates_at_most(bench: KeySetBench) -> None:
+async def test_at_most_four_keys_with_the_same_id_are_tried(bench: KeySetBench) -> None:
     """Issuers reuse ids; each candidate costs a signature check per token."""
     bench.publisher.keys = tuple(key("main", f"twin-{n}") for n in range(3)) + (key(),) * 3
     await bench.known()
@@ -321,10 +327,10 @@ async def test_a_shared_key_id_gives_four_candidates_at_most(bench: KeySetBench)
 
 
 @pytest.mark.requirement("N22")
-async def test_wall_clock_steps_do_not_move_intervals(
+async def test_changes_of_the_wall_clock_do_not_affect_intervals(
     bench: KeySetBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Throttles and lifetimes follow the monotonic clock alone."""
+    """Intervals and lifetimes use the monotonic clock."""
     await bench.known()
     for stepped in (0.0, 4e9):
         monkeypatch.setattr("time.time", lambda stepped=stepped: stepped)
@@ -335,7 +341,7 @@ async def test_wall_clock_steps_do_not_move_intervals(
 
 
 async def test_unused_keys_of_a_templated_issuer_are_dropped() -> None:
-    """Any caller may have named it; only use is a reason to fetch it again."""
+    """Any caller may have named the issuer, so unused keys are not refreshed."""
     bench = await KeySetBench(permanent=False).known()
     await bench.clock.advance(240)
     assert bench.publisher.begun == [1000, 1240]  # used since it was loaded
@@ -348,8 +354,8 @@ async def test_unused_keys_of_a_templated_issuer_are_dropped() -> None:
     await bench.keys.aclose()
 
 
-async def test_a_closed_set_answers_at_once_and_ends_its_work(bench: KeySetBench) -> None:
-    """A waiting caller is told that the token cannot be checked now."""
+async def test_a_closed_key_set_refuses_requests_with_503(bench: KeySetBench) -> None:
+    """A waiting caller learns that the token cannot be checked now."""
     await bench.known()
     lookup = bench.ask()
     await settled()

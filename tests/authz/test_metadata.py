@@ -49,8 +49,10 @@ def many() -> Router:
         ("https://h/", [WELL_KNOWN]),
     ],
 )
-async def test_every_location_answers_the_same_document(url: str, paths: list[str]) -> None:
-    """Clients probe different places, and all must find the resource they called."""
+async def test_every_metadata_location_returns_the_same_document(
+    url: str, paths: list[str]
+) -> None:
+    """Clients try different locations."""
     async with client(single(url)) as http:
         answers = [await http.get(path) for path in paths]
 
@@ -66,15 +68,15 @@ async def test_every_location_answers_the_same_document(url: str, paths: list[st
         }
 
 
-async def test_a_resource_with_a_path_leaves_the_root_alone() -> None:
-    """The root document speaks for the whole host, which this resource is not."""
+async def test_a_resource_with_a_path_has_no_metadata_at_the_root() -> None:
+    """A root document would describe the whole host."""
     async with client(single()) as http:
         assert (await http.get(WELL_KNOWN)).status_code == 404
 
 
 @pytest.mark.requirement("A-05")
-async def test_members_without_a_value_are_left_out() -> None:
-    """RFC 9728 section 3.2: empty arrays are omitted; what is human readable may be given."""
+async def test_metadata_members_without_a_value_are_omitted() -> None:
+    """RFC 9728 section 3.2 omits empty arrays; name and documentation are optional."""
     bare = MetadataRoutes(
         Resource("https://h/mcp"), authorization_servers=lambda tenant: ("https://i",)
     )
@@ -89,8 +91,8 @@ async def test_members_without_a_value_are_left_out() -> None:
 
 
 @pytest.mark.requirement("W18")
-async def test_any_page_in_a_browser_may_read_it() -> None:
-    """Open to every origin, cacheable, and never sniffed into something else."""
+async def test_the_metadata_can_be_read_from_every_origin() -> None:
+    """The answer allows every origin and caching, and has `nosniff`."""
     async with client(single()) as http:
         answer = await http.get(f"/mcp{WELL_KNOWN}", headers={"Origin": "https://any.example"})
         preflight = await http.options(
@@ -111,7 +113,7 @@ async def test_any_page_in_a_browser_may_read_it() -> None:
     assert preflight.headers["access-control-allow-methods"] == "GET, HEAD, OPTIONS"
 
 
-async def test_head_answers_like_get_without_the_body() -> None:
+async def test_head_returns_the_headers_of_get_without_a_body() -> None:
     """The length is that of the document."""
     async with client(single()) as http:
         whole = await http.get(f"/mcp{WELL_KNOWN}")
@@ -123,8 +125,8 @@ async def test_head_answers_like_get_without_the_body() -> None:
 
 @pytest.mark.requirement("W20")
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW"])
-async def test_other_methods_are_named_as_not_allowed(method: str) -> None:
-    """405 with what would be allowed (RFC 9110 section 15.5.6)."""
+async def test_other_methods_get_405_with_the_allowed_methods(method: str) -> None:
+    """RFC 9110 section 15.5.6 requires the `Allow` header."""
     async with client(single()) as http:
         answer = await http.request(method, f"/mcp{WELL_KNOWN}")
 
@@ -134,8 +136,8 @@ async def test_other_methods_are_named_as_not_allowed(method: str) -> None:
 
 @pytest.mark.requirement("W19")
 @pytest.mark.parametrize("value", ["Bearer stale", "garbage", "", "Basic YTpi"])
-async def test_credentials_are_not_looked_at(value: str) -> None:
-    """A client with a stale token must still find out where to get a new one."""
+async def test_the_metadata_ignores_credentials(value: str) -> None:
+    """A client with an expired token must still find the issuer."""
     async with client(single()) as http:
         plain = await http.get(f"/mcp{WELL_KNOWN}")
         answer = await http.get(f"/mcp{WELL_KNOWN}", headers={"Authorization": value})
@@ -144,8 +146,8 @@ async def test_credentials_are_not_looked_at(value: str) -> None:
 
 
 @pytest.mark.requirement("W13", "W14")
-async def test_nothing_of_the_request_gets_into_the_document() -> None:
-    """The resource is configuration: a foreign Host or a forwarded header changes nothing."""
+async def test_the_metadata_contains_no_part_of_the_request() -> None:
+    """The resource comes from the configuration, so a foreign `Host` has no effect."""
     async with client(single()) as http:
         plain = await http.get(f"/mcp{WELL_KNOWN}")
         answer = await http.get(
@@ -156,8 +158,8 @@ async def test_nothing_of_the_request_gets_into_the_document() -> None:
     assert answer.content == plain.content
 
 
-async def test_each_tenant_has_its_own_document() -> None:
-    """Resource and issuers are the tenant's, at both locations."""
+async def test_each_tenant_has_its_own_metadata() -> None:
+    """Both locations have the tenant's resource and issuers."""
     async with client(many()) as http:
         for tenant, issuers in TENANTS.items():
             answers = [
@@ -172,8 +174,10 @@ async def test_each_tenant_has_its_own_document() -> None:
 
 @each("inside", [False, True])
 @each("tenant", ["initech", "ACME", "-", "a" * 64, "%00", "acme%0a"])
-async def test_an_unknown_tenant_looks_like_any_unknown_path(tenant: str, inside: bool) -> None:
-    """A caller cannot find out which tenants there are by asking for their documents."""
+async def test_an_unknown_tenant_is_answered_like_any_unknown_path(
+    tenant: str, inside: bool
+) -> None:
+    """A caller cannot find out which tenants exist."""
     router = many()
     app: Any = Starlette(routes=router.routes) if inside else router
     async with client(app) as http:
@@ -192,8 +196,8 @@ async def test_an_unknown_tenant_looks_like_any_unknown_path(tenant: str, inside
     assert answers[0].headers == answers[-1].headers
 
 
-async def test_the_answer_for_unknown_paths_can_be_the_apps_own() -> None:
-    """An app that challenges every unknown path challenges these too."""
+async def test_the_app_can_answer_for_unknown_metadata_paths() -> None:
+    """An app that challenges every unknown path also challenges these."""
 
     async def teapot(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 418, "headers": []})
@@ -209,7 +213,7 @@ async def test_the_answer_for_unknown_paths_can_be_the_apps_own() -> None:
 
 
 async def test_a_new_list_of_issuers_is_served_at_once() -> None:
-    """Issuers are swapped while the server runs."""
+    """A reload may change the issuers."""
     issuers = ["https://one.example"]
     metadata = MetadataRoutes(
         Resource("https://h/mcp"), authorization_servers=lambda tenant: tuple(issuers)
@@ -224,8 +228,8 @@ async def test_a_new_list_of_issuers_is_served_at_once() -> None:
 
 
 @pytest.mark.requirement("W21")
-def test_a_scope_that_no_challenge_could_carry_is_refused() -> None:
-    """What clients read here they ask for, and are challenged with."""
+def test_a_scope_that_does_not_fit_a_challenge_is_refused() -> None:
+    """Clients request the scopes that the metadata lists."""
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
         MetadataRoutes(
             Resource("https://h/mcp"), authorization_servers=lambda tenant: (), scopes=('a"',)

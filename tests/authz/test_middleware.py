@@ -82,8 +82,8 @@ def challenge_in(sent: list[Any]) -> str:
 
 
 @pytest.mark.requirement("A-10", "A-12")
-async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
-    """The app behind reads who calls from the scope and from nowhere else."""
+async def test_a_good_token_passes_the_request_on_with_its_caller() -> None:
+    """The app behind the gate reads the caller from the scope."""
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(gate(verifier, app_behind), http("Bearer good"))
@@ -99,10 +99,10 @@ async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
     ("values", "status"),
     [((), 401), (("Basic YTpi",), 401), (("Bearer",), 400), (("Bearer a", "Bearer a"), 400)],
 )
-async def test_without_one_token_in_the_header_the_verifier_is_not_asked(
+async def test_the_verifier_is_not_called_without_exactly_one_token(
     values: tuple[str, ...], status: int
 ) -> None:
-    """Not the verifier, not the app, and not the query; the body is never awaited."""
+    """The app is not called either, and the body is not read."""
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(gate(verifier, app_behind), http(*values))
@@ -116,10 +116,10 @@ async def test_without_one_token_in_the_header_the_verifier_is_not_asked(
     ("answer", "status"),
     [(InvalidToken("forged"), 401), (None, 401), (IssuerUnavailable("down"), 503)],
 )
-async def test_what_the_verifier_refuses_stays_outside(
+async def test_the_app_gets_no_request_that_the_verifier_refuses(
     answer: AuthError | None, status: int
 ) -> None:
-    """A refusal, an unknown token, and an issuer that cannot be asked."""
+    """The cases are a refusal, an unknown kind of token and an unavailable issuer."""
     app_behind, heard = RecordingApp(), []
     app = gate(
         OneTokenVerifier(answer),
@@ -134,8 +134,8 @@ async def test_what_the_verifier_refuses_stays_outside(
     assert heard == [answer.reason if answer else "unknown_kind"]
 
 
-async def test_baseline_scopes_are_needed_for_any_request() -> None:
-    """One scope short is a step-up, not a login."""
+async def test_every_request_needs_the_baseline_scopes() -> None:
+    """A missing scope leads to a step-up challenge with 403."""
     app_behind = RecordingApp()
     enough = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
     short = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"}))
@@ -149,7 +149,7 @@ async def test_baseline_scopes_are_needed_for_any_request() -> None:
 
 
 async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
-    """The verifier is told which one, and the challenge names its metadata."""
+    """The verifier gets the tenant's resource, and the challenge names its metadata."""
     verifier = OneTokenVerifier(ALICE)
     app = gate(verifier, RecordingApp(), "https://h/t/{tenant}/mcp")
 
@@ -163,8 +163,8 @@ async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
 
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize("values", [(), ("Bearer good",)])
-async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> None:
-    """No audience, so no token can be good; and no metadata is named."""
+async def test_a_path_without_tenant_is_refused(values: tuple[str, ...]) -> None:
+    """Such a path has no audience and no metadata."""
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(
@@ -176,8 +176,8 @@ async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> N
     assert (app_behind.reached, verifier.asked) == ([], [])
 
 
-async def test_lifespan_passes_and_nothing_else() -> None:
-    """A kind of connection that ASGI gains tomorrow must not slip by."""
+async def test_only_http_and_lifespan_scopes_are_passed_on() -> None:
+    """A websocket is closed, and an unknown scope type raises an error."""
     app_behind = RecordingApp()
     app = gate(OneTokenVerifier(ALICE), app_behind)
 
@@ -193,8 +193,8 @@ async def test_lifespan_passes_and_nothing_else() -> None:
 
 
 @pytest.mark.requirement("A6")
-def test_only_the_gate_can_name_a_caller() -> None:
-    """An app without a gate gets an error, instead of taking anything for a caller."""
+def test_caller_of_raises_without_a_caller_from_the_gate() -> None:
+    """An app without a gate gets an error instead of a value that is no caller."""
     for scope in ({}, {CALLER: "alice"}, {CALLER: None}):
         with pytest.raises(LookupError):
             caller_of(scope)

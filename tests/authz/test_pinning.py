@@ -68,10 +68,10 @@ def fetcher(
 
 
 @pytest.mark.requirement("N08")
-async def test_the_address_that_was_checked_is_the_one_connected_to(
+async def test_connections_go_to_the_address_that_was_checked(
     company: CertificateAuthority, port: int
 ) -> None:
-    """A name that answers something else a moment later is not asked a second time."""
+    """The name is not resolved again after the check."""
     names = ScriptedResolver(["127.0.0.1"], ["169.254.169.254"])
     fetch = fetcher(company, names)
 
@@ -102,7 +102,7 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
 async def test_a_name_of_an_internal_host_is_refused(
     company: CertificateAuthority, port: int, addresses: list[str]
 ) -> None:
-    """Also when only one of several addresses is inside: nothing is connected to."""
+    """If only one of several addresses is internal, no connection is made either."""
     fetch = fetcher(company, ScriptedResolver(addresses))
 
     with pytest.raises(FetchError) as failure:
@@ -125,10 +125,10 @@ async def test_an_address_in_the_url_is_refused_like_a_name(
     await fetch.aclose()
 
 
-async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
+async def test_a_network_allowed_for_one_issuer_is_refused_for_another(
     company: CertificateAuthority, port: int
 ) -> None:
-    """A connection made under one issuer's rules never serves another's request."""
+    """A connection of one issuer is never reused for another issuer."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     url = f"https://{NAME}:{port}/"
     await fetch.get_json(url, allow_private=LOOPBACK)
@@ -139,10 +139,10 @@ async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
     await fetch.aclose()
 
 
-async def test_a_certificate_counts_only_with_its_company_and_for_its_name(
+async def test_a_certificate_needs_its_ca_bundle_and_the_host_name_of_the_url(
     company: CertificateAuthority, port: int
 ) -> None:
-    """The bundle is needed, and the name in the URL is the one that TLS checks."""
+    """TLS checks the name in the URL."""
     names = ScriptedResolver(["127.0.0.1"])
     stranger = fetcher(company, names, ca=False)
     other = fetcher(company, names)
@@ -172,7 +172,7 @@ async def test_an_expired_certificate_is_named(company: CertificateAuthority) ->
     assert failure.value.reason == "certificate_expired"
 
 
-async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> None:
+async def test_an_unreadable_ca_bundle_is_reported_as_a_fetch_error(tmp_path: Path) -> None:
     """Not a traceback in the middle of a request."""
     (tmp_path / "ca.pem").write_text("no certificate")
     for path in ("missing.pem", "ca.pem"):
@@ -184,7 +184,7 @@ async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> 
 async def test_the_second_address_is_tried_when_the_first_does_not_answer(
     company: CertificateAuthority, port: int
 ) -> None:
-    """Hosts with IPv6 in their name and none on their machine are common."""
+    """Many hosts have an IPv6 name although the machine has no IPv6."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
 
     document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
@@ -202,8 +202,10 @@ async def test_the_second_address_is_tried_when_the_first_does_not_answer(
         ([f"::{n}" for n in range(9)], ["::0", "::1", "::2", "::3"]),
     ],
 )
-def test_both_families_get_a_turn(addresses: list[str], tried: list[str]) -> None:
-    """Where IPv6 leads nowhere, it must not use up the time of the addresses that work."""
+def test_ipv6_and_ipv4_addresses_are_tried_alternately(
+    addresses: list[str], tried: list[str]
+) -> None:
+    """Unreachable IPv6 addresses must not use up the time of the IPv4 addresses."""
     assert alternated(addresses) == tried
 
 
@@ -243,7 +245,7 @@ async def proxy(port: int) -> AsyncIterator[tuple[TunnelProxy, str]]:
 async def test_a_proxy_resolves_names_itself(
     company: CertificateAuthority, proxy: tuple[TunnelProxy, str]
 ) -> None:
-    """It is the operator's own, so its address is not judged; TLS still ends at the issuer."""
+    """The operator trusts the proxy, so its address is not checked; TLS ends at the issuer."""
     names = ScriptedResolver(["8.8.8.8"])
     fetch = fetcher(company, names, proxy=proxy[1])
 
@@ -257,10 +259,10 @@ async def test_a_proxy_resolves_names_itself(
     await fetch.aclose()
 
 
-async def test_an_issuer_inside_is_reached_without_the_proxy(
+async def test_an_internal_issuer_is_reached_without_the_proxy(
     company: CertificateAuthority, port: int, proxy: tuple[TunnelProxy, str]
 ) -> None:
-    """A proxy is the way out of a company, and seldom knows the way back in."""
+    """A proxy for the internet often cannot reach the internal network."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]), proxy=proxy[1])
 
     await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
@@ -269,10 +271,10 @@ async def test_an_issuer_inside_is_reached_without_the_proxy(
     await fetch.aclose()
 
 
-async def test_the_transport_guards_any_httpx2_client(
+async def test_the_guarded_transport_works_in_any_httpx2_client(
     company: CertificateAuthority, port: int
 ) -> None:
-    """As packs use it: errors are httpx2's own, and the guard holds for every request."""
+    """Packs use it; every request is checked, and errors are those of httpx2."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     inside = fetch.transport(allow_private=LOOPBACK)
     async with httpx2.AsyncClient(transport=inside, trust_env=False) as client:
@@ -291,10 +293,10 @@ async def test_the_transport_guards_any_httpx2_client(
                 await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")
 
 
-async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
+async def test_lookups_of_one_name_share_a_thread_and_do_not_block_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names whose servers never answer must not stop the lookups of others, nor pile up."""
+    """Hanging lookups are limited in number."""
     release, lookups = threading.Event(), []
 
     def slow(host: str, port: int, **options: Any) -> list[Any]:
@@ -319,13 +321,13 @@ async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
 
 
 async def test_localhost_is_never_resolved_by_a_name_server() -> None:
-    """RFC 6761 section 6.3; a name server that answers it is lying or broken."""
+    """RFC 6761 section 6.3: a name server that answers for it is wrong."""
     assert await SystemResolver()("localhost", 80) == ("127.0.0.1", "::1")
     assert await SystemResolver()("as.localhost", 80) == ("127.0.0.1", "::1")
 
 
-async def test_a_name_that_does_not_exist_cannot_be_connected_to() -> None:
-    """The failure of the system's resolver is an ordinary one (RFC 6761: .invalid never exists)."""
+async def test_a_host_name_that_does_not_exist_is_a_connection_failure() -> None:
+    """The resolver's error is handled as a failure (RFC 6761: .invalid never exists)."""
     with pytest.raises(FetchError) as failure:
         await Fetcher(development=False).get_json("https://id.invalid/")
 

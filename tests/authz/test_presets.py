@@ -101,8 +101,8 @@ def current(claims: dict[str, Any]) -> dict[str, Any]:
 
 
 @each("name", SIGNED_PROVIDERS)
-async def test_an_access_token_of_the_provider_opens(name: str) -> None:
-    """The recorded token maps to its tenant, its stable subject, client and scopes."""
+async def test_a_recorded_access_token_of_each_provider_is_accepted(name: str) -> None:
+    """The token maps to its tenant, its stable subject, its client and its scopes."""
     provider, expected = RecordedProvider(name), RECORDED_PROVIDERS[name]["expected"]
 
     caller = await provider.gate.verify(provider.token("access"), provider.target)
@@ -118,8 +118,8 @@ async def test_an_access_token_of_the_provider_opens(name: str) -> None:
 
 @pytest.mark.requirement("C18")
 @each("name", ["entra-v2", "entra-v1"])
-async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
-    """`idtyp` contradicts the missing `scp`, by which alone the token would be a program's."""
+async def test_a_token_of_a_person_without_scopes_is_refused(name: str) -> None:
+    """A missing `scp` alone would mean a program, but `idtyp` says user."""
     provider = RecordedProvider(name)
     token = provider.token("access", scp=ABSENT, roles=ABSENT, idtyp="user")
 
@@ -127,8 +127,8 @@ async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
         await provider.gate.verify(token, provider.target)
 
 
-async def test_a_token_that_says_too_little_needs_an_answer() -> None:
-    """Canaille's signed tokens name neither client nor scopes, so that none is accepted."""
+async def test_canaille_tokens_need_introspection() -> None:
+    """Canaille's signed tokens name neither client nor scopes."""
     provider = RecordedProvider("canaille")
     alone = JwtVerifier(IssuerRegistry([provider.settings]), provider.keys, VerdictCache())
     without = msgspec.structs.replace(provider.settings, introspection=None)
@@ -141,8 +141,8 @@ async def test_a_token_that_says_too_little_needs_an_answer() -> None:
     assert "authz.E043" in {problem.id for problem in reported_problems}
 
 
-async def test_a_user_name_makes_no_machine() -> None:
-    """People choose their user names at Canaille; that of a client proves no machine."""
+async def test_a_user_name_that_equals_a_client_id_does_not_make_a_machine() -> None:
+    """People choose their user names at Canaille."""
     provider = RecordedProvider("canaille")
 
     with pytest.raises(InvalidToken, match="unknown_caller_kind"):
@@ -152,8 +152,10 @@ async def test_a_user_name_makes_no_machine() -> None:
 @pytest.mark.requirement("C24", "C25")
 @each("kind", ["identity", "refresh"])
 @each("name", RECORDED_PROVIDERS)
-async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
-    """ID tokens and refresh tokens come from the same keys and must open nothing."""
+async def test_id_tokens_and_refresh_tokens_of_each_provider_are_refused(
+    name: str, kind: str
+) -> None:
+    """The same keys sign them."""
     provider = RecordedProvider(name)
 
     with pytest.raises(InvalidToken):
@@ -162,8 +164,8 @@ async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
 
 @pytest.mark.requirement("C24")
 @each("name", RECORDED_PROVIDERS)
-async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
-    """Even where the client has the same name as the resource, the kinds stay apart."""
+async def test_an_id_token_for_our_audience_is_refused(name: str) -> None:
+    """The kinds stay apart, even if the client is named like the resource."""
     provider = RecordedProvider(name)
     access = RECORDED_PROVIDERS[name]["access"]
     ours = (*provider.settings.audiences, RECORDED_PROVIDERS[name]["resource"])[0]
@@ -176,7 +178,7 @@ async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
 @pytest.mark.requirement("A5", "A-13")
 @each("name", SIGNED_PROVIDERS)
 async def test_a_token_for_another_resource_is_refused(name: str) -> None:
-    """Whatever the provider puts into the audience, another's is another's."""
+    """Its audience, or its client where there is no audience, is another one."""
     provider = RecordedProvider(name)
     changes = {"aud": "https://neighbour.example.com"}
     if "aud" not in RECORDED_PROVIDERS[name]["access"]["claims"]:
@@ -189,7 +191,7 @@ async def test_a_token_for_another_resource_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED_PROVIDERS if RECORDED_PROVIDERS[name]["opaque"]]
 )
-async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
+async def test_the_verifier_of_signed_tokens_does_not_decide_about_opaque_tokens(name: str) -> None:
     """The verifier of signed tokens reports that the token is not its own."""
     provider = RecordedProvider(name)
 
@@ -198,8 +200,8 @@ async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
 
 
 @each("name", RECORDED_PROVIDERS)
-def test_its_recorded_settings_pass_the_check(name: str) -> None:
-    """The table that the provider page shows has no problem but what the page explains."""
+def test_the_recorded_settings_of_each_provider_pass_the_check(name: str) -> None:
+    """The settings table of the provider page causes only warnings that the page explains."""
     settings = msgspec.convert(RECORDED_PROVIDERS[name]["settings"], Issuer)
     reported_problems = list(
         problems(resource=RECORDED_PROVIDERS[name]["resource"], issuers=[settings])
@@ -213,8 +215,8 @@ def test_its_recorded_settings_pass_the_check(name: str) -> None:
 
 
 @each("name", RECORDED_PROVIDERS)
-def test_its_metadata_is_that_of_the_issuer(name: str) -> None:
-    """The document names the very issuer that tokens name, and where the keys are."""
+def test_the_recorded_metadata_names_the_issuer_of_the_tokens(name: str) -> None:
+    """It also has an https URL for the keys."""
     recorded = RECORDED_PROVIDERS[name]
     access = recorded["access"] or recorded["identity"]
 
@@ -222,8 +224,8 @@ def test_its_metadata_is_that_of_the_issuer(name: str) -> None:
     assert urlsplit(recorded["metadata"]["jwks_uri"]).scheme == "https"
 
 
-def test_every_row_is_recorded_and_says_where_it_comes_from() -> None:
-    """A row without a recorded token is a guess."""
+def test_every_preset_has_recorded_tokens_and_a_documentation_url() -> None:
+    """A preset without a recorded token would be a guess."""
     assert set(PRESETS) == set(RECORDED_PROVIDERS)
     for name, preset in PRESETS.items():
         assert preset.name == name
@@ -233,8 +235,8 @@ def test_every_row_is_recorded_and_says_where_it_comes_from() -> None:
         assert preset.types or preset.opaque
 
 
-def test_rows_only_relax_what_they_must() -> None:
-    """A token must always name an audience and an expiry; `generic` is the whole profile."""
+def test_every_preset_requires_an_expiry_and_an_audience_or_client() -> None:
+    """`generic` requires every claim of RFC 9068."""
     for preset in PRESETS.values():
         assert "exp" in preset.required
         assert "aud" in preset.required or preset.client_as_audience

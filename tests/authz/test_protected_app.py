@@ -64,7 +64,7 @@ def bearer(token: str) -> dict[str, str]:
 async def test_every_path_needs_a_token(
     client: httpx2.AsyncClient, forge: TokenFactory, path: str
 ) -> None:
-    """Without one, with another server's, of an unknown tenant, and without the scope."""
+    """Missing tokens, tokens for other servers or tenants, and missing scopes are refused."""
     tokens = [
         forge.token(scope="files:read", aud="https://other.example"),
         forge.token(scope="files:read", org_id="globex"),
@@ -79,7 +79,7 @@ async def test_every_path_needs_a_token(
 async def test_a_token_reaches_the_application(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """The application reads the tenant that the token names, and finds its own routes by name."""
+    """The application reads the tenant of the token and finds its own routes by name."""
     answer = await client.get("/mcp", headers=bearer(forge.token(scope="files:read")))
 
     assert answer.json() == {"tenant": "acme", "other": "/other"}
@@ -88,7 +88,7 @@ async def test_a_token_reaches_the_application(
 async def test_clients_find_the_issuer_at_every_location(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """The document lies below the resource, at the inserted path and at the root."""
+    """The locations are below the resource, at the inserted path and at the root."""
     well_known = "/.well-known/oauth-protected-resource"
     paths = (f"/mcp{well_known}", f"{well_known}/mcp", well_known)
     documents = [(await client.get(path)).json() for path in paths]
@@ -99,7 +99,7 @@ async def test_clients_find_the_issuer_at_every_location(
 
 
 def test_a_websocket_is_refused(protected: ProtectedApp) -> None:
-    """A browser opens one without a token."""
+    """Browsers open websockets without a token."""
     with (
         pytest.raises(WebSocketDisconnect) as refused,
         TestClient(protected).websocket_connect("/socket"),
@@ -109,8 +109,8 @@ def test_a_websocket_is_refused(protected: ProtectedApp) -> None:
     assert refused.value.code == 1008
 
 
-async def test_the_application_hears_of_its_start_and_end(forge: TokenFactory) -> None:
-    """FastMCP and the SDK start their session managers there."""
+async def test_the_application_gets_its_lifespan_events(forge: TokenFactory) -> None:
+    """FastMCP and the SDK start their session managers at startup."""
     heard = []
 
     @asynccontextmanager

@@ -26,14 +26,14 @@ TABLES = [
 ]
 
 
-def test_every_preset_has_a_section_and_every_section_a_preset() -> None:
+def test_the_sections_of_the_page_equal_the_presets() -> None:
     """The page says how to set up each preset."""
     assert set(SECTIONS) == set(PRESETS)
     assert {param.values[0] for param in TABLES} == set(PRESETS)
 
 
 def test_the_summary_has_a_row_for_every_preset() -> None:
-    """An operator finds the own provider at once, and the link leads to its section."""
+    """Each row links to the section of the provider."""
     summary = PAGE.split("\n## At a glance\n")[1].split("\n## ")[0]
     rows = re.findall(r"\[`([\w-]+)`\]\(#([\w-]+)\)", summary)
 
@@ -42,8 +42,8 @@ def test_the_summary_has_a_row_for_every_preset() -> None:
 
 
 @each(("name", "block"), TABLES)
-def test_every_table_can_be_pasted(name: str, block: str) -> None:
-    """It is read, it is of its preset, and the check finds no error in it."""
+def test_every_settings_table_on_the_page_passes_the_check(name: str, block: str) -> None:
+    """The table is valid TOML with the preset of its section."""
     settings = [msgspec.convert(table, Issuer) for table in tomllib.loads(block)["issuers"]]
     reported_problems = problems(resource="https://mcp.example.com/mcp", issuers=settings)
 
@@ -53,7 +53,7 @@ def test_every_table_can_be_pasted(name: str, block: str) -> None:
 
 
 def test_the_page_has_one_sentence_per_line() -> None:
-    """Differences between two versions stay readable."""
+    """The diff of two versions stays readable."""
     prose = [
         line
         for line in re.sub(r"```.*?```", "", PAGE, flags=re.S).splitlines()

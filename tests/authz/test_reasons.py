@@ -67,19 +67,19 @@ def expanded(reasons: set[str]) -> set[str]:
 
 
 def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
-    """A reason that is added without its sentence fails here, and one that is gone does, too."""
+    """A new reason needs a rule, and a removed reason must lose its rule."""
     assert expanded(raised()) == set(RULES)
 
 
-def test_every_word_of_a_failed_fetch_is_explained() -> None:
-    """What keeps an issuer's document away is part of a reason."""
+def test_every_reason_of_a_failed_fetch_has_an_explanation() -> None:
+    """The reason of a failed fetch becomes part of a refusal's reason."""
     reasons = set[str]().union(*(written(call.args[0]) for call in calls_of({FetchError.__name__})))
 
     assert reasons <= set(FETCH_FAILURES)
 
 
 def test_every_rule_is_a_sentence_with_advice() -> None:
-    """For people: it begins with a capital or a name, and ends."""
+    """The text begins with a capital letter or a name, and ends with a full stop."""
     for reason, rule in RULES.items():
         for sentence in (rule.rule, rule.advice):
             assert sentence.endswith("."), reason
@@ -97,12 +97,12 @@ NO_SETTING = {
 """The rules that no setting changes: the client, the issuer or a person has to do something."""
 
 
-def test_every_other_rule_names_the_setting_that_changes_it() -> None:
-    """An operator who reads why a token was refused knows what to look at."""
+def test_every_rule_names_a_setting_except_for_listed_rules() -> None:
+    """The setting tells an operator what to change."""
     assert {reason for reason, rule in RULES.items() if not rule.setting} == NO_SETTING
 
 
-def test_every_reason_is_a_label_of_a_closed_set() -> None:
-    """Whatever a caller sends, there are no more values of the label than these."""
+def test_reasons_are_a_closed_set_of_metric_labels() -> None:
+    """A caller cannot create a new label value."""
     assert {LABEL_OF[reason] for reason in RULES} == set(LABELS)
     assert len(set(LABELS)) == len(LABELS) < 100

@@ -23,7 +23,9 @@ VECTORS = [
 
 @pytest.mark.requirement("A4", "A-04")
 @pytest.mark.parametrize(("url", "inserted", "advertised"), VECTORS)
-def test_the_metadata_addresses_of_a_resource(url: str, inserted: str, advertised: str) -> None:
+def test_the_metadata_urls_of_a_resource_are_derived_from_its_url(
+    url: str, inserted: str, advertised: str
+) -> None:
     """Only a slash right after the host is dropped, and a query is kept."""
     resource = Resource(url)
     target = resource.locate("/whatever")
@@ -34,14 +36,14 @@ def test_the_metadata_addresses_of_a_resource(url: str, inserted: str, advertise
 
 
 @pytest.mark.requirement("A4")
-def test_an_origin_has_one_location_and_a_path_has_two() -> None:
-    """For a root resource both constructions are the root."""
+def test_an_origin_has_one_metadata_location_and_a_path_has_two() -> None:
+    """For a root resource both locations are the same path."""
     assert Resource("https://h").metadata_paths == (WELL_KNOWN,)
     assert Resource("https://h/mcp").metadata_paths == (f"/mcp{WELL_KNOWN}", f"{WELL_KNOWN}/mcp")
 
 
 def test_a_template_gives_every_tenant_its_own_resource() -> None:
-    """The tenant in the path settles audience and metadata."""
+    """The tenant in the path decides audience and metadata."""
     target = Resource("https://h:8443/t/{tenant}/mcp").locate("/t/acme/mcp")
 
     assert target is not None
@@ -69,14 +71,14 @@ def test_a_template_gives_every_tenant_its_own_resource() -> None:
         "/t/аcme/mcp",  # noqa: RUF001 - a Cyrillic a
     ],
 )
-def test_a_path_outside_the_template_names_no_resource(path: str) -> None:
-    """The tenant's grammar is the boundary; nothing is normalised into it."""
+def test_a_path_that_does_not_match_the_template_has_no_resource(path: str) -> None:
+    """The segment must match the grammar of tenants without normalisation."""
     assert Resource("https://h/t/{tenant}/mcp").locate(path) is None
 
 
 @pytest.mark.requirement("W21")
 @pytest.mark.parametrize("tail", ['"', "\\", " ", "\r\nX: y", "\t", "é", "%20"])
-def test_an_address_that_could_leave_its_quotes_is_no_resource(tail: str) -> None:
-    """Every challenge carries it, so it is refused before anything is served."""
+def test_a_resource_url_that_could_break_a_header_is_refused(tail: str) -> None:
+    """Every challenge contains the URL."""
     with pytest.raises(ValueError, match="cannot be a resource"):
         Resource(f"https://h/mcp{tail}")

@@ -24,8 +24,8 @@ def shut(opaque_gate: OpaqueTokenGate) -> None:
     opaque_gate.verifier.policy = msgspec.structs.replace(opaque_gate.verifier.policy, admit=refuse)
 
 
-def test_verdicts_are_forgotten_by_whose_they_are() -> None:
-    """The others need not be made again."""
+def test_verdicts_of_a_revoked_caller_are_removed_from_the_cache() -> None:
+    """Verdicts of other callers stay in the cache."""
     decisions, keys = VerdictCache(), Versions()
     other_caller = msgspec.structs.replace(CALLER, subject="bob")
     for caller in (CALLER, other_caller):
@@ -39,8 +39,10 @@ def test_verdicts_are_forgotten_by_whose_they_are() -> None:
     assert len(decisions) == 1
 
 
-async def test_a_remembered_answer_is_forgotten(opaque_gate: OpaqueTokenGate) -> None:
-    """The issuer still says that the token is active; that is not the last word here."""
+async def test_a_revocation_removes_a_cached_introspection_response(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """The issuer still says that the token is active, and it is refused."""
     assert await opaque_gate.verify() is not None
     shut(opaque_gate)
     opaque_gate.verifier.forget(lambda caller: True)
@@ -48,8 +50,8 @@ async def test_a_remembered_answer_is_forgotten(opaque_gate: OpaqueTokenGate) ->
     assert await opaque_gate.refused(RevokedToken) == "revoked"
 
 
-async def test_undone_it_is_good_at_once(opaque_gate: OpaqueTokenGate) -> None:
-    """A refusal is remembered for a while, unless the revocations change."""
+async def test_undoing_a_revocation_takes_effect_at_once(opaque_gate: OpaqueTokenGate) -> None:
+    """The cached refusal is removed when the revocations change."""
     policy = opaque_gate.verifier.policy
     shut(opaque_gate)
     assert await opaque_gate.refused(RevokedToken) == "revoked"
@@ -59,8 +61,10 @@ async def test_undone_it_is_good_at_once(opaque_gate: OpaqueTokenGate) -> None:
     assert await opaque_gate.verify() is not None
 
 
-async def test_an_answer_that_comes_too_late_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
-    """Asked before and answered after: the verdict is made with what is known then."""
+async def test_a_revocation_during_an_introspection_applies_to_its_response(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """The verdict uses the revocations at the time of the response."""
     opaque_gate.endpoint.open.clear()
     waiting = asyncio.create_task(opaque_gate.refused(RevokedToken))
     await until(lambda: opaque_gate.endpoint.asked)

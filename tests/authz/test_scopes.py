@@ -23,8 +23,8 @@ from tests.support.measuring import each
         ("https://api.example/a.read !#[]^_`{|}~", {"https://api.example/a.read", "!#[]^_`{|}~"}),
     ],
 )
-def test_scopes_are_whole_words_between_spaces(text: str, scopes: set[str]) -> None:
-    """Compared exactly: a comma is part of a scope, and no scope is part of another."""
+def test_scopes_are_separated_by_spaces_only(text: str, scopes: set[str]) -> None:
+    """A comma is part of a scope, and a scope never matches a part of another one."""
     assert parse(text) == scopes
 
 
@@ -37,8 +37,8 @@ def test_scopes_are_whole_words_between_spaces(text: str, scopes: set[str]) -> N
     ],
     ids=lambda text: repr(text)[:12],
 )
-def test_other_characters_and_too_many_scopes_are_refused(text: str) -> None:
-    """RFC 6749 section 3.3 names the characters; the count is what a person could consent to."""
+def test_invalid_characters_and_too_many_scopes_are_refused(text: str) -> None:
+    """RFC 6749 section 3.3 lists the characters; the count has a fixed limit."""
     with pytest.raises(InvalidToken):
         parse(text)
 
@@ -47,10 +47,10 @@ words = st.sampled_from("abcdefg")
 
 
 @given(st.dictionaries(words, st.lists(words, max_size=3)), st.frozensets(words))
-def test_a_scope_brings_everything_reachable_from_it(
+def test_scope_implications_are_transitive(
     implied: dict[str, list[str]], granted: frozenset[str]
 ) -> None:
-    """Implication is transitive, survives circles, and takes nothing away."""
+    """The expansion ends for cycles and removes no granted scope."""
     reached = set(granted)
     for _ in range(10):
         reached |= {other for scope in reached for other in implied.get(scope, [])}

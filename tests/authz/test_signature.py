@@ -124,8 +124,8 @@ REFUSED_HEADERS = [
         for n, (name, token) in enumerate(REFUSED_HEADERS)
     ],
 )
-def test_a_token_of_any_other_shape_is_refused_before_a_key_is_looked_for(token: str) -> None:
-    """Splitting is strict: what it lets through has one reading and a plain header."""
+def test_a_malformed_token_is_refused_before_its_key_is_looked_up(token: str) -> None:
+    """Splitting accepts only tokens with one reading and a plain header."""
     with pytest.raises(InvalidToken):
         split(token)
 
@@ -143,13 +143,13 @@ def test_a_token_of_any_other_shape_is_refused_before_a_key_is_looked_for(token:
     ],
 )
 def test_the_type_is_read_as_a_media_type(typ: Any, read: str) -> None:
-    """Compared without case, one ``application/`` implied (RFC 7515 section 4.1.9)."""
+    """Case does not matter, and `application/` may be left out (RFC 7515 section 4.1.9)."""
     assert split(headed(typ=typ)).header.type == read
 
 
 @pytest.mark.requirement("H01", "H02", "H03")
-def test_keys_and_addresses_in_a_header_are_not_even_read() -> None:
-    """A key that a token brings along proves nothing, so its form does not matter either."""
+def test_keys_and_urls_in_a_token_header_are_ignored() -> None:
+    """A key in the token proves nothing, so its form is not checked either."""
     lures = {"jku": "http://evil.example", "jwk": jwk(rsa_key()), "x5c": ["x"], "x5u": 7, "x5t": []}
 
     assert split(headed(**lures)).header == split(headed()).header
@@ -172,8 +172,8 @@ KEYS_BY_ALGORITHM = [
 
 @pytest.mark.requirement("A08", "A10")
 @each(("algorithm", "private"), KEYS_BY_ALGORITHM, ids=[name for name, _ in KEYS_BY_ALGORITHM])
-def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
-    """Every algorithm on offer, with a key that names none."""
+def test_tokens_of_every_supported_algorithm_are_verified(algorithm: str, private: Any) -> None:
+    """The key itself names no algorithm."""
     token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
 
     claims = verify(split(token), key(private))
@@ -183,8 +183,8 @@ def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "Ed25519"])
-def test_tokens_of_an_independent_library_are_proved(algorithm: str) -> None:
-    """joserfc signs, we check; its public key document is read by our importer."""
+def test_tokens_signed_by_another_library_are_verified(algorithm: str) -> None:
+    """joserfc signs the tokens, and our importer reads its public key document."""
     key_makers = {
         "RS256": lambda: RSAKey.generate_key(2048),
         "PS256": lambda: RSAKey.generate_key(2048),
@@ -215,7 +215,7 @@ def test_tokens_of_an_independent_library_are_proved(algorithm: str) -> None:
 def test_the_key_decides_the_algorithm(
     algorithm: str, private: Any, public: VerificationKey
 ) -> None:
-    """A header that asks for more than the key allows proves nothing."""
+    """A token whose header names another algorithm is refused."""
     token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
 
     assert verify(split(token), public) is None
@@ -234,8 +234,8 @@ def der(data: bytes) -> bytes:
     ],
     ids=["der", "zeros", "short", "long", "out-of-range"],
 )
-def test_an_elliptic_signature_has_one_form(sign: Any) -> None:
-    """r and s side by side at full width (RFC 7518 section 3.4), neither of them zero."""
+def test_ec_signatures_in_another_form_are_refused(sign: Any) -> None:
+    """r and s have full width (RFC 7518 section 3.4), and neither is zero."""
     token = FORGE.token(header={"alg": "ES256"}, sign=sign)
 
     assert verify(split(token), key(ec_key())) is None
@@ -243,8 +243,8 @@ def test_an_elliptic_signature_has_one_form(sign: Any) -> None:
 
 @pytest.mark.requirement("A19")
 @pytest.mark.parametrize("half", [0, 1])
-def test_half_a_zero_signature_is_refused(half: int) -> None:
-    """r = 0 or s = 0 alone (CVE-2022-21449)."""
+def test_an_ec_signature_with_r_or_s_zero_is_refused(half: int) -> None:
+    """Only one of the two values is zero (CVE-2022-21449)."""
     valid_signer = signer(ec_key(), "ES256")
 
     def sign(data: bytes) -> bytes:
@@ -258,7 +258,7 @@ def test_half_a_zero_signature_is_refused(half: int) -> None:
 @pytest.mark.parametrize("private", [rsa_key(), ec_key(), ed_key()], ids=["RSA", "EC", "OKP"])
 @pytest.mark.parametrize("change", [lambda s: s[:-3], lambda s: s + b"\0", lambda s: b"\0" + s])
 def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> None:
-    """Cut, or padded with zeros on either side."""
+    """It is truncated, or padded with zeros on either side."""
     algorithm = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[jwk(private)["kty"]]
     valid_signer = signer(private, algorithm)
     token = FORGE.token(header={"alg": algorithm}, sign=lambda data: change(valid_signer(data)))
@@ -268,8 +268,8 @@ def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> 
 
 @pytest.mark.requirement("A20")
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_no_changed_byte_survives(position: int, flip: int) -> None:
-    """Whichever byte of header, payload or signature is changed, the token is refused."""
+def test_a_token_with_one_changed_byte_is_refused(position: int, flip: int) -> None:
+    """The byte is in the header, the payload or the signature."""
     parts = [bytearray(unb64(part)) for part in TOKEN.split(".")]
     whole = [(part, index) for part in parts for index in range(len(part))]
     part, index = whole[position % len(whole)]
@@ -287,8 +287,8 @@ TOKEN = FORGE.token()
 @given(
     st.text(max_size=80) | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{b64(data)}.x")
 )
-def test_no_text_brings_out_anything_but_the_refusal(token: str) -> None:
-    """Splitting answers parts or InvalidToken; the shape check answers without looking inside."""
+def test_splitting_arbitrary_text_raises_only_invalid_token(token: str) -> None:
+    """Splitting returns parts or raises InvalidToken; the shape check never raises."""
     looks_like_jwt(token)
     try:
         split(token)
@@ -297,8 +297,8 @@ def test_no_text_brings_out_anything_but_the_refusal(token: str) -> None:
 
 
 @pytest.mark.requirement("N21")
-def test_remembered_headers_are_few_and_never_refused_ones() -> None:
-    """An attacker can invent headers for ever; they neither pile up nor change an answer."""
+def test_the_header_cache_is_bounded_and_has_no_refused_headers() -> None:
+    """An attacker who invents headers neither fills the memory nor changes a result."""
     header_of.cache_clear()
     for number in range(600):
         split(headed(kid=f"kid-{number}"))
@@ -314,6 +314,6 @@ def test_remembered_headers_are_few_and_never_refused_ones() -> None:
     ("token", "answer"),
     [(TOKEN, True), ("ya29.a0Af.xyz", False), ("ory_at_abc", False), ("a.b", False), ("e..", True)],
 )
-def test_an_opaque_token_is_told_by_its_shape(token: str, answer: bool) -> None:
-    """Only what begins like a JSON object in base64url is one of ours to judge."""
+def test_opaque_tokens_are_recognised_by_their_shape(token: str, answer: bool) -> None:
+    """A token that begins like a JSON object in base64url counts as signed."""
     assert looks_like_jwt(token) is answer

@@ -50,10 +50,10 @@ class ConfirmedGate:
         return await self.verifier.verify(token, target)
 
 
-async def test_a_revoked_token_is_refused_although_its_signature_is_good(
+async def test_a_revoked_signed_token_is_refused_within_30_seconds(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Within half a minute; and a client in a loop costs the issuer one request."""
+    """A client that retries in a loop causes one request to the issuer."""
     gate = ConfirmedGate(opaque_gate)
     token = gate.token()
     assert (await gate.verify(token)).subject == "alice"
@@ -68,7 +68,7 @@ async def test_a_revoked_token_is_refused_although_its_signature_is_good(
     assert len(gate.endpoint.asked) == 2
 
 
-async def test_the_answer_adds_what_the_token_lacks(opaque_gate: OpaqueTokenGate) -> None:
+async def test_the_introspection_response_adds_missing_claims(opaque_gate: OpaqueTokenGate) -> None:
     """Lightweight tokens leave claims to introspection."""
     gate = ConfirmedGate(opaque_gate)
 
@@ -89,10 +89,10 @@ DIFFERING_CLAIMS: list[tuple[str, dict[str, Any]]] = [
 
 
 @each(("claim", "changes"), DIFFERING_CLAIMS)
-async def test_both_are_about_the_same_token(
+async def test_a_response_about_another_subject_client_or_audience_is_refused(
     opaque_gate: OpaqueTokenGate, claim: str, changes: dict[str, Any]
 ) -> None:
-    """An answer about another subject, client or audience proves nothing about this token."""
+    """Such a response says nothing about this token."""
     gate = ConfirmedGate(opaque_gate)
     gate.endpoint.answer = gate.endpoint.good(**changes)
 
@@ -102,10 +102,10 @@ async def test_both_are_about_the_same_token(
     assert (refusal.value.reason, refusal.value.claim) == ("answer_disagrees", claim)
 
 
-async def test_another_claim_of_the_answer_cannot_change_client_or_scopes(
+async def test_the_response_cannot_change_the_client_or_scopes_of_the_token(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Where several claims may hold them, the answer's first one would win over the token's."""
+    """Another claim for client or scopes in the response must not win over the token's."""
     rules = TokenRules(client_claims=("azp", "client_id"), scope_claims=("scp", "scope"))
     gate = ConfirmedGate(opaque_gate, tokens=rules)
     gate.endpoint.answer = gate.endpoint.good(azp="client-1", scp=["files:write", "admin"])
@@ -117,10 +117,10 @@ async def test_another_claim_of_the_answer_cannot_change_client_or_scopes(
         await gate.verify(gate.token(jti="2"))
 
 
-async def test_a_member_of_the_answer_does_not_hide_what_the_token_says_by_a_path(
+async def test_a_dotted_member_of_the_response_does_not_override_a_claim_path(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """A member may have a dotted name, which is found before the path of the same name."""
+    """A member called `org.id` would be found before the claim `id` in `org`."""
     gate = ConfirmedGate(opaque_gate, tenant=TenantRule(claim="org.id"))
     gate.endpoint.answer = gate.endpoint.good(org_id=None, **{"org.id": "globex"})
 
@@ -129,8 +129,10 @@ async def test_a_member_of_the_answer_does_not_hide_what_the_token_says_by_a_pat
     assert caller.tenant_id == "acme"
 
 
-async def test_the_earlier_end_counts(opaque_gate: OpaqueTokenGate) -> None:
-    """An issuer that ends a session earlier says so in its answer."""
+async def test_the_earlier_expiry_of_token_and_response_is_used(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """An issuer that ends a session earlier returns an earlier `exp`."""
     gate = ConfirmedGate(opaque_gate)
     gate.endpoint.answer = gate.endpoint.good(exp=NOW + 10)
 
@@ -145,10 +147,10 @@ async def test_the_earlier_end_counts(opaque_gate: OpaqueTokenGate) -> None:
     "token",
     [{"aud": "https://other.example"}, {"aud": ABSENT}, {"exp": NOW - 60}, {"typ": "ID"}],
 )
-async def test_an_answer_opens_nothing_that_the_token_does_not(
+async def test_an_active_response_does_not_replace_the_checks_of_the_token(
     opaque_gate: OpaqueTokenGate, token: dict[str, Any]
 ) -> None:
-    """The token is still for this resource, an access token and valid now."""
+    """The token itself must be an access token for this resource and valid now."""
     gate = ConfirmedGate(opaque_gate)
     gate.endpoint.answer = gate.endpoint.good(aud=None)
 
@@ -156,8 +158,10 @@ async def test_an_answer_opens_nothing_that_the_token_does_not(
         await gate.verify(gate.token(**token))
 
 
-async def test_without_an_answer_nothing_is_accepted(opaque_gate: OpaqueTokenGate) -> None:
-    """An outage is 503, and a verifier that cannot ask never guesses."""
+async def test_a_token_without_an_introspection_response_is_not_accepted(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """An outage, or a verifier without introspection, leads to 503."""
     gate = ConfirmedGate(opaque_gate)
     opaque_gate.idp.replace("/id/introspect", answer(500))
     with pytest.raises(IssuerUnavailable, match="introspection_status"):
@@ -168,7 +172,9 @@ async def test_without_an_answer_nothing_is_accepted(opaque_gate: OpaqueTokenGat
         await mute.verify(mute.token())
 
 
-async def test_a_bad_signature_causes_no_introspection(opaque_gate: OpaqueTokenGate) -> None:
+async def test_a_token_with_a_bad_signature_is_not_introspected(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
     """A made-up token causes no request to the issuer."""
     gate = ConfirmedGate(opaque_gate)
     token = gate.token()
@@ -179,8 +185,8 @@ async def test_a_bad_signature_causes_no_introspection(opaque_gate: OpaqueTokenG
     assert gate.endpoint.asked == []
 
 
-async def test_a_wrong_audience_of_the_answer_is_seen(opaque_gate: OpaqueTokenGate) -> None:
-    """A token without audience gets none of another resource from the answer."""
+async def test_a_response_with_another_audience_is_refused(opaque_gate: OpaqueTokenGate) -> None:
+    """A token without audience must not get another resource's from the response."""
     gate = ConfirmedGate(opaque_gate, tokens=TokenRules(required_claims=("sub",)))
     gate.endpoint.answer = gate.endpoint.good(aud="https://other.example")
 

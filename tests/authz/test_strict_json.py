@@ -74,8 +74,8 @@ REFUSED_TEXTS = {
 
 @pytest.mark.requirement("A17", "C02", "C03", "C20", "C28", "H11", "H12", "H13", "N05")
 @each("data", REFUSED_TEXTS.values(), ids=REFUSED_TEXTS)
-def test_what_has_two_readings_or_none_is_refused(data: bytes) -> None:
-    """Whatever two parsers might read differently, or only after long work, is no JSON here."""
+def test_ambiguous_or_invalid_json_is_refused(data: bytes) -> None:
+    """JSON that parsers read differently, or that takes long to read, is refused too."""
     with pytest.raises(StrictJsonError):
         read(data)
 
@@ -96,13 +96,13 @@ ACCEPTED_TEXTS: dict[str, tuple[bytes, Any]] = {
 
 @each(("data", "value"), ACCEPTED_TEXTS.values(), ids=ACCEPTED_TEXTS)
 def test_ordinary_json_is_read(data: bytes, value: object) -> None:
-    """Strict is not narrow: what RFC 8259 calls interoperable is read."""
+    """Strict JSON includes everything that RFC 8259 calls interoperable."""
     assert read(data) == value
 
 
 @pytest.mark.requirement("H13", "C28")
-def test_text_full_of_quotes_costs_no_more_than_its_length() -> None:
-    """The depth check never goes over an unterminated string twice."""
+def test_an_unterminated_string_with_many_quotes_is_refused_quickly() -> None:
+    """The depth check reads an unterminated string only once."""
     with pytest.raises(StrictJsonError):
         read(b'{"a":[[[[[[[[[' + b'"\\' * 40_000)
 
@@ -119,8 +119,8 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values))
-def test_what_an_encoder_writes_is_read_back(value: dict[str, Any]) -> None:
-    """Any object of bounded depth survives the round trip, however it is escaped."""
+def test_encoded_objects_are_decoded_to_the_same_value(value: dict[str, Any]) -> None:
+    """This holds for every kind of escape."""
     for ascii_only in (True, False):
         data = json.dumps(value, ensure_ascii=ascii_only).encode()
         assert loads_object(data, max_depth=100, max_bytes=10**7) == value
@@ -135,7 +135,7 @@ def deepest(value: object) -> int:
 
 @given(json_values, st.integers(1, 8))
 def test_the_depth_limit_is_exact(value: Any, limit: int) -> None:
-    """Brackets in strings never count; brackets around values always do."""
+    """Brackets in strings do not count; brackets around values do."""
     data = json.dumps({"[": value}).encode()
     if deepest({"[": value}) <= limit:
         assert read(data, limit) == {"[": value}
@@ -173,8 +173,8 @@ fragments = st.sampled_from([*JSON_PIECES, b" ", b"\xff"])
 
 
 @given(st.lists(fragments, max_size=14).map(b"".join) | st.binary(max_size=40))
-def test_nothing_but_a_value_or_the_one_error_comes_out(data: bytes) -> None:
-    """Fragments in any order agree with a slow independent judge, and never raise anything else."""
+def test_arbitrary_bytes_give_the_reference_value_or_a_strict_json_error(data: bytes) -> None:
+    """A slow reference implementation agrees, and no other error is raised."""
     try:
         expected: object = pedantic(b'{"x":' + data + b"}")
     except (AssertionError, ValueError):

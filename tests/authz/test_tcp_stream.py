@@ -40,7 +40,7 @@ async def ends() -> AsyncIterator[Ends]:
         await stream.aclose()
 
 
-async def test_what_arrives_is_read_in_pieces_to_its_end(ends: Ends) -> None:
+async def test_received_data_is_read_in_parts_until_the_end(ends: Ends) -> None:
     stream, peer = ends
     peer.sendall(b"abcdef")
     first = await stream.read(4, WITHIN_S)
@@ -51,8 +51,8 @@ async def test_what_arrives_is_read_in_pieces_to_its_end(ends: Ends) -> None:
     assert await stream.read(4, WITHIN_S) == b""
 
 
-async def test_a_silent_peer_is_not_waited_for(ends: Ends) -> None:
-    """The connection stays usable."""
+async def test_reading_from_a_silent_peer_times_out(ends: Ends) -> None:
+    """The connection stays usable after the timeout."""
     stream, peer = ends
     with pytest.raises(httpcore2.ReadTimeout):
         await stream.read(4, 0.01)
@@ -61,8 +61,8 @@ async def test_a_silent_peer_is_not_waited_for(ends: Ends) -> None:
     assert await stream.read(4, WITHIN_S) == b"late"
 
 
-async def test_a_flood_waits_at_its_sender(ends: Ends) -> None:
-    """What is not read takes bounded memory, and nothing of it is lost."""
+async def test_unread_data_is_held_back_at_the_sender(ends: Ends) -> None:
+    """The stream buffers a bounded amount, and no data is lost."""
     stream, peer = ends
     peer.setblocking(False)
     sent, stalls = 0, 0
@@ -81,7 +81,7 @@ async def test_a_flood_waits_at_its_sender(ends: Ends) -> None:
     assert read == sent
 
 
-async def test_a_write_to_a_peer_that_reads_nothing_times_out(ends: Ends) -> None:
+async def test_a_write_to_a_peer_that_does_not_read_times_out(ends: Ends) -> None:
     stream, _ = ends
     with pytest.raises(httpcore2.WriteTimeout):
         await stream.write(b"x" * MANY_BYTES, 0.05)
@@ -91,8 +91,8 @@ async def test_a_write_to_a_peer_that_reads_nothing_times_out(ends: Ends) -> Non
         await stream.write(b"more", WITHIN_S)
 
 
-async def test_a_reset_is_an_error(ends: Ends) -> None:
-    """It must not look like the end of an answer."""
+async def test_a_connection_reset_is_a_read_error(ends: Ends) -> None:
+    """A reset must not look like the end of an answer."""
     stream, peer = ends
     reading = asyncio.create_task(stream.read(4, WITHIN_S))
     await asyncio.sleep(0)
@@ -103,8 +103,8 @@ async def test_a_reset_is_an_error(ends: Ends) -> None:
         await reading
 
 
-async def test_a_closed_connection_is_known_before_the_loop_hears_of_it(ends: Ends) -> None:
-    """A pool asks before it uses an idle connection again."""
+async def test_a_closed_connection_is_detected_before_the_loop_runs(ends: Ends) -> None:
+    """A pool checks an idle connection before it uses it again."""
     stream, peer = ends
     before = stream.get_extra_info("is_readable")
     peer.close()
@@ -122,13 +122,13 @@ async def test_a_peer_without_tls_is_refused(ends: Ends) -> None:
         await stream.start_tls(ssl.create_default_context(), "example.com", WITHIN_S)
 
 
-async def test_a_handshake_that_hangs_ends(ends: Ends) -> None:
+async def test_a_hanging_tls_handshake_times_out(ends: Ends) -> None:
     stream, _ = ends
     with pytest.raises(httpcore2.ConnectTimeout):
         await stream.start_tls(ssl.create_default_context(), "example.com", 0.05)
 
 
-async def test_a_refused_connection() -> None:
+async def test_a_refused_connection_is_a_connect_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(httpcore2.ConnectError):
@@ -184,8 +184,8 @@ class TlsPeer:
 
 
 @pytest.mark.parametrize("notifies", [True, False], ids=["close_notify", "end of file"])
-async def test_what_came_before_the_end_of_tls_is_read(tmp_path: Path, notifies: bool) -> None:
-    """It may be more than is buffered, when the peer closes before anything is read."""
+async def test_data_sent_before_the_peer_closed_tls_is_read(tmp_path: Path, notifies: bool) -> None:
+    """The data may be larger than the buffer when the peer closes early."""
     peer, size = TlsPeer(tmp_path), 800_000
     with peer.serving(b"x" * size, notifies=notifies) as (port, is_sent):
         below = await connect_tcp("127.0.0.1", port, WITHIN_S)
@@ -202,7 +202,7 @@ async def test_what_came_before_the_end_of_tls_is_read(tmp_path: Path, notifies:
 
 @pytest.mark.parametrize("name", ["other.example", "127.0.0.1", "", None, ".good.example"])
 async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, name: str | None) -> None:
-    """No name is another name, too."""
+    """An empty host name counts as another name."""
     peer = TlsPeer(tmp_path)
     with peer.serving(notifies=True) as (port, _):
         below = await connect_tcp("127.0.0.1", port, WITHIN_S)

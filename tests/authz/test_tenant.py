@@ -49,7 +49,7 @@ def hashed(value: str, name: str = ISSUER) -> str:
 
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("value", ["acme", "a", "0", "a-b_c", "t-acme", "x" * 63, "6e5a-9c1c"])
-def test_a_value_within_the_grammar_is_the_tenant_itself(value: str) -> None:
+def test_a_claim_value_that_is_a_valid_tenant_id_is_used_unchanged(value: str) -> None:
     """The id that an operator reads in a path is the one in the token."""
     assert caller(org_id=value).tenant_id == value
 
@@ -62,8 +62,8 @@ def test_a_value_within_the_grammar_is_the_tenant_itself(value: str) -> None:
         *("\u00e4", "t-" + "a" * 26, "t-abcdefghijklmnopqrstuvwxyz"),
     ],
 )
-def test_any_other_value_becomes_a_digest_of_issuer_and_value(value: str) -> None:
-    """Nothing is lower-cased or cut into another tenant's id, and no value poses as a digest."""
+def test_other_claim_values_become_a_digest_of_issuer_and_value(value: str) -> None:
+    """No value is shortened or lower-cased, and a value that looks like a digest is hashed."""
     tenant_id = caller(org_id=value).tenant_id
 
     assert tenant_id == hashed(value)
@@ -71,7 +71,7 @@ def test_any_other_value_becomes_a_digest_of_issuer_and_value(value: str) -> Non
 
 
 @given(st.text(min_size=1, max_size=70), st.text(min_size=1, max_size=70))
-def test_two_values_never_meet_in_one_tenant(one: str, other: str) -> None:
+def test_different_claim_values_have_different_tenant_ids(one: str, other: str) -> None:
     """The id is a directory name; a collision would give access to another tenant's files."""
     assert TENANT_ID.fullmatch(tenant_id(ISSUER, one))
     assert (tenant_id(ISSUER, one) == tenant_id(ISSUER, other)) is (one == other)
@@ -95,8 +95,8 @@ REFUSED_VALUES = [
 
 @pytest.mark.requirement("C29")
 @each("value", REFUSED_VALUES, ids=repr)
-def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
-    """Never a default tenant: the token is refused."""
+def test_a_token_without_one_plain_tenant_value_is_refused(value: Any) -> None:
+    """There is no default tenant."""
     with pytest.raises(InvalidToken):
         caller(org_id=value)
 
@@ -106,7 +106,7 @@ def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
     [("org_id", ["acme"]), ("org_id", {"acme": {"id": "1"}}), ("a.org", {"org": ["acme"]})],
 )
 def test_the_only_entry_of_a_list_or_an_object_is_the_tenant(path: str, value: Any) -> None:
-    """Providers write a person's organisations as lists, or as objects keyed by name."""
+    """Providers write organisations as lists, or as objects with names as keys."""
     settings = issuer(tenant=TenantRule(claim=path, only_entry=True))
 
     assert caller(settings, **{path.partition(".")[0]: value}).tenant_id == "acme"
@@ -114,16 +114,16 @@ def test_the_only_entry_of_a_list_or_an_object_is_the_tenant(path: str, value: A
 
 @pytest.mark.requirement("C29")
 @each("value", [[["acme"]], ["acme", "globex"], {"acme": {}, "globex": {}}, [], {}])
-def test_several_entries_name_no_tenant(value: Any) -> None:
-    """The token does not say for which organisation it speaks."""
+def test_a_tenant_claim_with_several_or_no_entries_is_refused(value: Any) -> None:
+    """Such a token does not say which organisation it is for."""
     with pytest.raises(InvalidToken, match="bad_tenant"):
         caller(issuer(tenant=TenantRule(claim="org_id", only_entry=True)), org_id=value)
 
 
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("value", ["globex", "Acme", "acme ", "org_1", "../acme"])
-def test_a_table_is_closed(value: str) -> None:
-    """With a table, no value beside it is accepted, however well it reads."""
+def test_tenant_values_outside_of_the_table_are_refused(value: str) -> None:
+    """This also holds for a value that is a valid tenant id."""
     settings = issuer(tenants={"acme": "acme", "org_2": "two"})
     assert caller(settings, org_id="org_2").tenant_id == "two"
     with pytest.raises(InvalidToken, match="unknown_tenant"):
@@ -132,7 +132,7 @@ def test_a_table_is_closed(value: str) -> None:
 
 @pytest.mark.requirement("C29")
 def test_unknown_tenants_are_refused_unless_they_may_be_created() -> None:
-    """A new tenant is the operator's decision; those a configuration names are known."""
+    """The operator decides about new tenants; tenants named in the configuration are known."""
     settings = issuer(tenants={})
     policy = Policy(tenancy=Tenancy(known=frozenset({"acme"})))
     assert caller(settings, policy=policy, org_id="acme").tenant_id == "acme"
@@ -141,8 +141,8 @@ def test_unknown_tenants_are_refused_unless_they_may_be_created() -> None:
     assert caller(issuer(), policy=Policy(), org_id="globex").tenant_id == "globex"
 
 
-def test_an_issuer_can_stand_for_its_tenant() -> None:
-    """One issuer per tenant: by a fixed value, or as itself."""
+def test_an_issuer_can_name_the_tenant_without_a_claim() -> None:
+    """The tenant is a fixed value, or is derived from the issuer."""
     fixed = issuer(tenant=TenantRule(value="acme"), tenants={})
     itself = issuer(tenant=TenantRule(issuer=True), tenants={})
     mapped = issuer(tenant=TenantRule(issuer=True), tenants={ISSUER: "acme"})
@@ -152,8 +152,8 @@ def test_an_issuer_can_stand_for_its_tenant() -> None:
     assert caller(mapped, policy=Policy()).tenant_id == "acme"
 
 
-def test_without_a_rule_a_caller_has_no_tenant() -> None:
-    """Leaving the rule out never means one tenant for all; a preset may name the usual claim."""
+def test_a_token_without_a_tenant_rule_is_refused() -> None:
+    """A missing rule never means one tenant for all; a preset may name the usual claim."""
     with pytest.raises(InvalidToken, match="no_tenant_rule"):
         caller(issuer(tenant=TenantRule(), tenants={}))
     assert caller(issuer(tenant=TenantRule(), tenants={}, preset="org"), organization="acme")
@@ -169,18 +169,18 @@ def test_without_a_rule_a_caller_has_no_tenant() -> None:
         ({"acme": None}, "acme"),
     ],
 )
-def test_a_providers_own_organisation_claim_may_be_a_collection_of_one(
+def test_the_organisation_claim_of_a_preset_can_have_a_single_entry(
     value: Any, tenant: str
 ) -> None:
-    """Keycloak lists the user's organisations, by name or as an object."""
+    """Keycloak lists the user's organisations by name or as an object."""
     settings = issuer(preset="org", tenant=TenantRule(claim="organization"), tenants={})
     assert caller(settings, organization=value).tenant_id == tenant
 
 
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("value", [["a", "b"], {"a": {}, "b": {}}, [], {}, [7], [["a"]], None, 7])
-def test_of_several_organisations_none_is_chosen(value: Any) -> None:
-    """Which one the token speaks for cannot be said."""
+def test_a_preset_claim_with_several_organisations_is_refused(value: Any) -> None:
+    """The token does not say which organisation it is for."""
     with pytest.raises(InvalidToken):
         caller(issuer(preset="org", tenant=TenantRule(), tenants={}), organization=value)
 
@@ -209,23 +209,23 @@ def test_of_several_organisations_none_is_chosen(value: Any) -> None:
         ),
     ],
 )
-def test_a_claim_is_found_by_its_whole_name_or_by_its_way(
+def test_a_claim_is_found_by_its_whole_name_or_by_its_path(
     claims: dict[str, Any], path: str, value: object
 ) -> None:
-    """Names hold dots and slashes themselves; the longest name that exists wins."""
+    """Names may contain dots and slashes; the longest existing name wins."""
     assert lookup(claims, path) == value
 
 
 @pytest.mark.parametrize("path", ["", ".", "a", "org.", ".org", "org.x.y", "org.id.x", "Org"])
-def test_a_way_that_leads_nowhere_finds_nothing(path: str) -> None:
-    """Half a way is no value."""
+def test_a_tenant_claim_path_that_does_not_exist_is_refused(path: str) -> None:
+    """A path whose first part alone exists has no value."""
     with pytest.raises(InvalidToken):
         caller(issuer(tenant=TenantRule(claim=path or "none"), tenants={}), org={"id": "acme"})
 
 
 @pytest.mark.requirement("C29")
-def test_the_tenant_in_the_path_must_be_the_tokens() -> None:
-    """A token of globex opens nothing under acme, even with the right audience."""
+def test_the_tenant_in_the_path_must_match_the_token() -> None:
+    """A token of globex is refused under acme, even with the right audience."""
     url = "https://mcp.example.com/t/acme/mcp"
     target = Target(url, f"{url}/.well-known/oauth-protected-resource", "acme")
 
@@ -244,10 +244,10 @@ RIVAL_ISSUERS = {
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("own", [{"org_9": "acme"}, {"acme": "acme"}], ids=["mapped", "plain"])
 @pytest.mark.parametrize("rival", RIVAL_ISSUERS.values(), ids=RIVAL_ISSUERS)
-def test_no_issuer_names_a_tenant_that_another_one_has_named(
+def test_an_issuer_cannot_name_a_tenant_that_another_issuer_names(
     own: dict[str, str], rival: Issuer
 ) -> None:
-    """Issuer B's administrator can put ``org_id = acme`` into any token of issuer B."""
+    """Issuer B's administrator can put `org_id = acme` into any token of issuer B."""
     ours = issuer(tenants=own)
     assert caller(ours, rival, org_id=next(iter(own))).tenant_id == "acme"
     try:
@@ -258,15 +258,15 @@ def test_no_issuer_names_a_tenant_that_another_one_has_named(
 
 
 @pytest.mark.requirement("C29")
-def test_a_fixed_tenant_is_as_much_its_issuers_own() -> None:
-    """A value rule names the tenant as a table does."""
+def test_an_issuer_cannot_name_the_fixed_tenant_of_another_issuer() -> None:
+    """A tenant rule with a value names the tenant like a table."""
     ours = issuer(tenant=TenantRule(value="acme"), tenants={})
     with pytest.raises(InvalidToken, match="tenant_of_another_issuer"):
         caller(issuer(RIVAL, tenants={}), ours, iss=RIVAL, org_id="acme")
 
 
-def test_two_issuers_share_a_tenant_only_when_both_name_it() -> None:
-    """A company with two directories says so twice."""
+def test_two_issuers_can_share_a_tenant_that_both_tables_name() -> None:
+    """A company with two directories names the tenant in both."""
     both = (issuer(tenants={"a": "acme"}), issuer(RIVAL, tenants={"b": "acme"}))
 
     assert caller(*both, org_id="a").tenant_id == "acme"
@@ -274,8 +274,8 @@ def test_two_issuers_share_a_tenant_only_when_both_name_it() -> None:
 
 
 @pytest.mark.requirement("C29")
-def test_two_issuers_that_name_tenants_freely_name_none() -> None:
-    """Whose `acme` it is cannot be said; `check` asks for tables, and without them it is closed."""
+def test_two_issuers_without_tables_cannot_name_tenants() -> None:
+    """`check` asks for tables, because the owner of a tenant would be unknown."""
     for name in (ISSUER, RIVAL):
         with pytest.raises(InvalidToken, match="tenant_not_exclusive"):
             caller(issuer(tenants={}), issuer(RIVAL, tenants={}), iss=name)
@@ -304,8 +304,8 @@ ROLES = {
         ({"scope": "admin tool-approver"}, set()),
     ],
 )
-def test_a_role_is_held_by_rule_only(claims: dict[str, Any], roles: set[str]) -> None:
-    """Equal to the value, or a list that contains it; nothing else grants a role."""
+def test_roles_are_granted_only_by_role_rules(claims: dict[str, Any], roles: set[str]) -> None:
+    """The claim must equal the value, or be a list that contains it."""
     assert caller(issuer(roles=ROLES), **claims).roles == roles
     assert caller(issuer(), **claims).roles == frozenset()
 
@@ -320,8 +320,10 @@ def test_a_role_is_held_by_rule_only(claims: dict[str, Any], roles: set[str]) ->
         {"hasgroups": "true"},
     ],
 )
-def test_groups_that_did_not_fit_are_unknown_rather_than_none(claims: dict[str, Any]) -> None:
-    """Where a role depends on them the token is refused; where none does, they do not matter."""
+def test_a_token_with_omitted_groups_is_refused_if_a_role_needs_them(
+    claims: dict[str, Any],
+) -> None:
+    """If no role depends on groups, omitted groups do not matter."""
     rule = {"approver": RoleRule(claim="groups", value="approvers")}
     with pytest.raises(InvalidToken, match="groups_unknown"):
         caller(issuer(roles=rule), **claims)
@@ -329,8 +331,8 @@ def test_groups_that_did_not_fit_are_unknown_rather_than_none(claims: dict[str, 
 
 
 @pytest.mark.requirement("C18", "C30")
-def test_the_caller_says_who_acts_and_what_was_granted() -> None:
-    """Scopes arrive with what they imply; display claims are text or left out."""
+def test_the_caller_has_the_actor_and_the_implied_scopes() -> None:
+    """Display claims that are not plain text are left out."""
     policy = Policy(tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]}))
     context = caller(
         issuer(),

@@ -26,7 +26,7 @@ def judge(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Acce
     return check_claims(present, trusted.expects(ISSUER, TARGET), now=NOW)
 
 
-def test_without_settings_a_preset_is_what_it_was() -> None:
+def test_empty_token_rules_leave_a_preset_unchanged() -> None:
     """A setting that is left out keeps the preset's rule."""
     for preset in PRESETS.values():
         assert adjusted(preset, TokenRules()) == preset
@@ -49,8 +49,10 @@ def test_without_settings_a_preset_is_what_it_was() -> None:
         (TokenRules(must_equal={"realm.use": "access"}), {"realm": {"use": "access"}}),
     ],
 )
-def test_each_rule_is_a_setting(rules: TokenRules, changes: dict[str, Any]) -> None:
-    """Refused by the preset or read differently, and accepted with the setting."""
+def test_each_token_rule_can_be_changed_by_a_setting(
+    rules: TokenRules, changes: dict[str, Any]
+) -> None:
+    """The preset refuses the token or reads it differently; the setting changes that."""
     accepted = judge(rules, **changes)
 
     assert (accepted.subject, accepted.subject_kind) == ("alice", "user")
@@ -84,8 +86,10 @@ def test_each_rule_is_a_setting(rules: TokenRules, changes: dict[str, Any]) -> N
         ),
     ],
 )
-def test_a_rule_also_refuses(reason: str, rules: TokenRules, changes: dict[str, Any]) -> None:
-    """Under the reason whose sentence names the setting."""
+def test_token_rules_refuse_tokens_with_their_own_reason(
+    reason: str, rules: TokenRules, changes: dict[str, Any]
+) -> None:
+    """The text for the reason names the setting."""
     with pytest.raises(InvalidToken) as refusal:
         judge(rules, **changes)
 
@@ -101,8 +105,8 @@ def test_a_rule_also_refuses(reason: str, rules: TokenRules, changes: dict[str, 
         TokenRules(machine=(CallerMark(absent="username"),)),
     ],
 )
-def test_a_claim_that_says_nothing_is_no_mark(rules: TokenRules, value: object) -> None:
-    """Some issuers write `"username": null` for machines, which must not make them people."""
+def test_empty_claims_do_not_mark_a_person_or_a_machine(rules: TokenRules, value: object) -> None:
+    """Some issuers write `"username": null` for machines."""
     with pytest.raises(InvalidToken) as refusal:
         judge(rules, username=value)
 
@@ -113,10 +117,10 @@ def test_a_claim_that_says_nothing_is_no_mark(rules: TokenRules, value: object) 
     ("name", "claim", "value"),
     [("keycloak", "typ", "ID"), ("cognito", "token_use", "id"), ("entra-v2", "ver", "1.0")],
 )
-def test_a_setting_cannot_contradict_what_a_preset_demands(
+def test_token_rules_cannot_override_required_values_of_a_preset(
     name: str, claim: str, value: str
 ) -> None:
-    """Another value would let the provider's ID or refresh tokens in."""
+    """Another value would accept the provider's ID or refresh tokens."""
     rules = TokenRules(must_equal={claim: value}, forbidden={}, required_claims=())
 
     merged = adjusted(PRESETS[name], rules)
@@ -126,8 +130,8 @@ def test_a_setting_cannot_contradict_what_a_preset_demands(
 
 
 @each("name", ["authentik", "zitadel", "okta", "entra-v2", "pingone"])
-def test_what_tells_access_tokens_from_id_tokens_stays_required(name: str) -> None:
-    """An empty list of required claims drops everything but that."""
+def test_claims_that_mark_access_tokens_stay_required(name: str) -> None:
+    """An empty list of required claims removes only other claims."""
     merged = adjusted(PRESETS[name], TokenRules(required_claims=()))
 
     assert merged.required == PRESETS[name].access_marks | {"iss", "exp"}
@@ -150,8 +154,8 @@ AUDIENCES = TokenRules(audience_claims=("resource", "azp"), client_as_audience=T
         {"aud": None, "resource": RESOURCE},
     ],
 )
-def test_the_audience_that_a_token_names_decides(changes: dict[str, Any]) -> None:
-    """No other claim, and no client, stands in for an audience that is there."""
+def test_an_existing_audience_claim_always_decides(changes: dict[str, Any]) -> None:
+    """No other claim and no client id replaces an audience that the token has."""
     with pytest.raises((WrongAudience, InvalidToken), match="audience"):
         judge(AUDIENCES, **changes)
 
@@ -164,13 +168,13 @@ def test_the_audience_that_a_token_names_decides(changes: dict[str, Any]) -> Non
         {"aud": ABSENT, "client_id": "api://gate", "sub": "alice"},
     ],
 )
-def test_an_audience_may_stand_elsewhere(changes: dict[str, Any]) -> None:
-    """In the claims that the operator names, or in the list of clients."""
+def test_a_missing_audience_can_be_read_from_another_claim(changes: dict[str, Any]) -> None:
+    """The operator names the claims, or lists the clients."""
     assert judge(AUDIENCES, **changes).subject == "alice"
 
 
-async def test_added_types_are_types_of_access_tokens() -> None:
-    """In any case and with or without `application/`; what names another kind is refused."""
+async def test_additional_token_types_are_accepted() -> None:
+    """Case and `application/` do not matter; types of other kinds of token are refused."""
     gate = VerifierGate(
         issuer(tokens=TokenRules(types=("JWT", "application/my+jwt", "logout+jwt")))
     )
@@ -182,14 +186,14 @@ async def test_added_types_are_types_of_access_tokens() -> None:
 
 
 @each("rules", [TokenRules(subject_claims=()), TokenRules(client_claims=())])
-def test_callers_cannot_be_told_apart_without_claims(rules: TokenRules) -> None:
-    """Such an issuer never comes into force, whatever started the server."""
+def test_rules_without_subject_or_client_claims_are_refused(rules: TokenRules) -> None:
+    """An issuer with such rules is never used."""
     with pytest.raises(ValueError, match="must have a claim"):
         IssuerRegistry([issuer(tokens=rules)])
 
 
-def test_two_issuers_of_one_preset_have_their_own_rules() -> None:
-    """The merge makes a new value; a preset is never changed."""
+def test_token_rules_of_one_issuer_do_not_change_the_preset() -> None:
+    """A second issuer of the same preset keeps the preset's rules."""
     before = PRESETS["generic"]
     changed = issuer(tokens=TokenRules(types=("jwt",), forbidden={"x": ()}))
     plain = issuer("https://b.example", tenant=TenantRule(value="b"), tenants={})
@@ -202,8 +206,8 @@ def test_two_issuers_of_one_preset_have_their_own_rules() -> None:
     assert "x" not in PRESETS["generic"].forbidden
 
 
-def test_a_machine_without_subject_needs_no_subject_claim() -> None:
-    """The mark itself says that the claim may be missing."""
+def test_a_machine_mark_can_make_the_subject_claim_optional() -> None:
+    """The mark says that a missing subject means a machine."""
     rules = TokenRules(machine=(NO_SUBJECT,), person=(SUBJECT,))
 
     accepted = judge(rules, sub=ABSENT)

@@ -197,10 +197,10 @@ def settings_of(name: str, rules: TokenRules) -> Any:
 
 
 @given(presets, rules, values, removals, types)
-def test_no_rule_opens_what_the_issuers_own_words_refuse(
+def test_no_token_rules_accept_a_token_with_a_wrong_basic_claim(
     name: str, rules: TokenRules, changed: dict[str, Any], removed: set[str], kind: str | None
 ) -> None:
-    """Wrong issuer, audience, time, kind of token or person: refused under any settings."""
+    """A wrong issuer, audience, time, kind of token or person is always refused."""
     claims = claims_of(name, changed, removed)
     header = {"typ": kind} if kind else {"typ": None}
     gate = VerifierGate(settings_of(name, rules))
@@ -222,10 +222,10 @@ def signed(claims: dict[str, Any], header: dict[str, Any], key: str = "main") ->
 
 
 @given(presets, rules, values, removals, st.booleans())
-def test_no_rule_opens_it_by_introspection_either(
+def test_no_token_rules_accept_a_response_with_a_wrong_basic_claim(
     name: str, rules: TokenRules, changed: dict[str, Any], removed: set[str], stated: bool
 ) -> None:
-    """An answer without audience counts only where the operator states what binds it."""
+    """A response without audience is accepted only if a setting binds it to a client."""
     claims = claims_of(name, changed, removed)
     introspection = Introspection("gate", "env:S", audience="client" if stated else "token")
     settings = msgspec.structs.replace(settings_of(name, rules), introspection=introspection)
@@ -243,10 +243,10 @@ def test_no_rule_opens_it_by_introspection_either(
 
 
 @given(presets, rules, values, removals)
-def test_what_forbids_and_demands_only_tightens(
+def test_forbidden_and_must_equal_never_accept_more_tokens(
     name: str, rules: TokenRules, changed: dict[str, Any], removed: set[str]
 ) -> None:
-    """Adding to `forbidden` and `must_equal` never accepts a token more."""
+    """Removing both settings accepts every token that was accepted with them."""
     claims = claims_of(name, changed, removed)
     loose = msgspec.structs.replace(rules, forbidden={}, must_equal={})
 

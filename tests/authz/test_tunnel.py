@@ -41,8 +41,8 @@ async def negotiated(proxy: ProxyStub, at_once: int) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 4096])
-async def test_a_tunnel_opens_however_the_answer_is_cut(at_once: int) -> None:
-    """The proxy is asked once, for the address, with the operator's password."""
+async def test_a_tunnel_opens_although_the_answer_arrives_in_parts(at_once: int) -> None:
+    """The proxy gets one CONNECT with the address and the operator's password."""
     proxy = ProxyStub(ESTABLISHED)
     await negotiated(proxy, at_once)
 
@@ -50,8 +50,8 @@ async def test_a_tunnel_opens_however_the_answer_is_cut(at_once: int) -> None:
     assert proxy.got.endswith(b"Proxy-Authorization: Basic YWRhOnB3\r\n\r\n")
 
 
-async def test_what_the_server_says_first_is_left_to_the_tunnel() -> None:
-    """Mail servers greet; a byte that was read too early would be lost."""
+async def test_bytes_after_the_proxys_answer_are_left_for_the_tunnel() -> None:
+    """Mail servers send a greeting first, which must not be lost."""
     proxy = ProxyStub(ESTABLISHED + b"* OK ready\r\n")
     await negotiated(proxy, 1)
 
@@ -64,7 +64,9 @@ async def test_what_the_server_says_first_is_left_to_the_tunnel() -> None:
     [row[1:] for row in REFUSED_ANSWERS],
     ids=[row[0] for row in REFUSED_ANSWERS],
 )
-async def test_anything_else_opens_none(answer: bytes, says: str, at_once: int) -> None:
-    """Nothing was sent to the target yet, so the caller may try another address."""
+async def test_any_other_answer_of_the_proxy_is_an_error(
+    answer: bytes, says: str, at_once: int
+) -> None:
+    """No data was sent to the target, so the caller may try another address."""
     with pytest.raises(httpcore2.ProxyError, match=says):
         await negotiated(ProxyStub(answer), at_once)

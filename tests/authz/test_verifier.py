@@ -34,8 +34,8 @@ def by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
     return FORGE.token(header={"alg": algorithm} | header, sign=signer(key, algorithm))
 
 
-async def test_a_good_token_names_its_caller() -> None:
-    """Tenant, subject, scopes with what they imply, and the resource it was checked for."""
+async def test_a_good_token_gives_its_caller() -> None:
+    """The caller has tenant, subject, implied scopes and the checked resource."""
     caller = await VerifierGate().accepted(FORGE.token(scope="files:write"))
 
     assert caller.principal_key == ("acme", ISSUER, "user", "alice")
@@ -66,10 +66,10 @@ REFUSED_WITHOUT_KEYS: list[tuple[str, str, Callable[[], str]]] = [
         for n, r, m in REFUSED_WITHOUT_KEYS
     ],
 )
-async def test_a_refusal_that_needs_no_key_fetches_none(
+async def test_a_token_refused_without_a_key_causes_no_key_fetch(
     reason: str, make: Callable[[], str]
 ) -> None:
-    """Garbage from an unknown caller never causes an outgoing request."""
+    """An unauthenticated caller cannot cause a request to the issuer with an invalid token."""
     gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
@@ -95,8 +95,8 @@ REFUSED_WITH_KEYS: list[tuple[str, str, Callable[[], str]]] = [
         for n, r, m in REFUSED_WITH_KEYS
     ],
 )
-async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable[[], str]) -> None:
-    """Refusals carry a reason for the log and are not remembered; the next good token passes."""
+async def test_refused_tokens_are_not_cached(reason: str, make: Callable[[], str]) -> None:
+    """The refusal has a reason for the log, and the next good token is accepted."""
     gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
@@ -105,8 +105,8 @@ async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable
 
 
 @pytest.mark.requirement("C11", "N16", "N17")
-async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
-    """Same key id, same algorithm, both trusted: each signs for itself only."""
+async def test_keys_of_one_issuer_do_not_verify_tokens_of_another() -> None:
+    """Both issuers are trusted and use the same key id and algorithm."""
     gate = VerifierGate(
         issuer(),
         issuer(RIVAL, tenants={"x": "rival"}),
@@ -121,8 +121,8 @@ async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
 
 
 @pytest.mark.requirement("A18")
-async def test_every_key_of_one_id_gets_its_chance_and_no_more_than_four() -> None:
-    """Issuers reuse ids across types; each try costs a signature check."""
+async def test_at_most_four_keys_of_the_same_id_and_type_are_tried() -> None:
+    """Issuers reuse ids across types, and each attempt is a signature check."""
     keys = [rsa_key(f"twin-{n}") for n in range(5)]
     gate = VerifierGate(keys={ISSUER: [jwk(key) for key in keys] + [jwk(ec_key()), jwk(ed_key())]})
 
@@ -134,8 +134,8 @@ async def test_every_key_of_one_id_gets_its_chance_and_no_more_than_four() -> No
 
 
 @pytest.mark.requirement("A08")
-async def test_without_a_key_id_there_must_be_nothing_to_choose() -> None:
-    """One compatible key is meant; with two, trying both would be the token's choice."""
+async def test_a_token_without_key_id_needs_a_single_compatible_key() -> None:
+    """With two compatible keys the token is refused."""
     token = by(rsa_key(), kid=ABSENT)
     await VerifierGate().accepted(token)
     gate = VerifierGate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER_KEY, "other")]})
@@ -143,8 +143,8 @@ async def test_without_a_key_id_there_must_be_nothing_to_choose() -> None:
 
 
 @pytest.mark.requirement("N11")
-async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
-    """The first token after a rotation is the one that makes us ask."""
+async def test_a_token_with_an_unknown_key_id_waits_for_a_key_fetch() -> None:
+    """The first token after a rotation causes the fetch."""
     gate = VerifierGate()
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER_KEY, "new")]
@@ -154,8 +154,8 @@ async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
 
 
 @pytest.mark.requirement("N13")
-async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
-    """A bad signature may mean that the issuer has replaced the key; a forgery costs one look."""
+async def test_a_bad_signature_causes_one_key_fetch() -> None:
+    """The issuer may have replaced the key under the same id; a forgery causes one fetch."""
     gate = VerifierGate()
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(OTHER_KEY)]
@@ -167,8 +167,8 @@ async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
 
 
 @pytest.mark.requirement("N12", "N18")
-async def test_a_removed_key_takes_its_verdicts_along() -> None:
-    """A token accepted a moment ago is refused as soon as its key is gone."""
+async def test_removing_a_key_ends_the_cached_verdicts_made_with_it() -> None:
+    """A token that was just accepted is refused once its key is gone."""
     gate = VerifierGate()
     token = FORGE.token()
     await gate.accepted(token)
@@ -188,8 +188,8 @@ class Vanishing(PublishedKeys):
 
 
 @pytest.mark.requirement("N12")
-async def test_a_key_withdrawn_during_the_wait_proves_nothing() -> None:
-    """What the wait answered is looked up again before it is used."""
+async def test_a_key_withdrawn_while_a_request_waits_is_not_used() -> None:
+    """The key is looked up again after the wait."""
     gate = VerifierGate()
     gate.keys.sets[ISSUER] = Vanishing([jwk(OTHER_KEY, "other")], frozenset({"RS256"}))
 
@@ -203,8 +203,8 @@ class Down(PublishedKeys):
         raise IssuerUnavailable("keys_down")
 
 
-async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
-    """503, so that clients keep their tokens; those of known keys are still accepted."""
+async def test_an_unavailable_issuer_leads_to_503_instead_of_a_refusal() -> None:
+    """Clients keep their tokens, and tokens of known keys are still accepted."""
     gate = VerifierGate()
     gate.keys.sets[ISSUER] = Down([jwk(rsa_key())], frozenset({"RS256"}))
 
@@ -215,7 +215,7 @@ async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
 
 @pytest.mark.requirement("N18")
 async def test_a_reload_ends_every_verdict() -> None:
-    """An issuer that left the configuration is refused on the next request."""
+    """A token of a removed issuer is refused on the next request."""
     gate = VerifierGate()
     token = FORGE.token()
     first = await gate.accepted(token)
@@ -227,8 +227,8 @@ async def test_a_reload_ends_every_verdict() -> None:
 
 
 @pytest.mark.requirement("N18", "N22")
-async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -> None:
-    """`cached` knows no other token, no other resource, and nothing after `exp` or a reload."""
+async def test_only_accepted_tokens_are_cached_until_expiry_or_reload() -> None:
+    """`cached` returns no caller for another token or another resource."""
     gate = VerifierGate()
     token, other = FORGE.token(exp=NOW + 40), by(OTHER_KEY)
     assert gate.verifier.cached(token.encode(), TARGET) is None
@@ -248,8 +248,8 @@ async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -
 
 
 @pytest.mark.requirement("N18", "N22")
-async def test_a_remembered_token_expires_like_any_other() -> None:
-    """By wall clock, to the second, and again when the clock is set back."""
+async def test_a_cached_token_expires_like_any_other() -> None:
+    """The wall clock decides to the second, also after it is set back."""
     gate = VerifierGate()
     token = FORGE.token(exp=NOW + 40)
     await gate.accepted(token)
@@ -264,8 +264,8 @@ async def test_a_remembered_token_expires_like_any_other() -> None:
 
 
 @pytest.mark.requirement("N19", "N20")
-async def test_a_changed_copy_of_an_accepted_token_is_judged_on_its_own() -> None:
-    """Same id, same prefix, same key id: a verdict is for the whole token only."""
+async def test_a_changed_copy_of_a_cached_token_is_refused() -> None:
+    """A verdict is cached for the whole token, not for its id or key id."""
     gate = VerifierGate()
     token = FORGE.token(jti="same")
     await gate.accepted(token)
@@ -278,8 +278,8 @@ async def test_a_changed_copy_of_an_accepted_token_is_judged_on_its_own() -> Non
 
 
 @pytest.mark.requirement("N21")
-async def test_a_flood_of_tokens_leaves_bounded_traces() -> None:
-    """Good ones up to the capacity, bad ones not at all."""
+async def test_the_verdict_cache_is_bounded_in_a_flood_of_tokens() -> None:
+    """Good tokens are cached up to the capacity, bad tokens are not."""
     gate = VerifierGate(capacity=5)
     for number in range(20):
         await gate.accepted(FORGE.token(jti=f"id-{number}"))
@@ -288,8 +288,8 @@ async def test_a_flood_of_tokens_leaves_bounded_traces() -> None:
     assert len(gate.decisions) == 5
 
 
-async def test_a_resource_has_its_own_verdicts() -> None:
-    """A token for one tenant's resource, accepted there, is checked anew everywhere else."""
+async def test_a_cached_verdict_is_valid_for_one_resource() -> None:
+    """A token accepted for one tenant's resource is verified again for another resource."""
     gate = VerifierGate()
     urls = [f"https://mcp.example.com/t/{tenant}/mcp" for tenant in ("acme", "globex")]
     acme, globex = (Target(url, url, url.split("/")[4]) for url in urls)
@@ -308,8 +308,8 @@ async def test_a_resource_has_its_own_verdicts() -> None:
         lambda: ("http://localhost:8000/dev-as", ""),
     ],
 )
-async def test_what_the_development_issuer_makes_opens_nothing_in_production(make: Any) -> None:
-    """Any attacker can run one."""
+async def test_tokens_of_development_issuers_are_refused_in_production(make: Any) -> None:
+    """Any attacker can run a development issuer."""
     name, token = make()
     token = token or FrozenForge(name, RESOURCE).token()
     keys = {name: [jwk(rsa_key()), jwk(rsa_key(), "dev-1")]}
@@ -322,8 +322,8 @@ async def test_what_the_development_issuer_makes_opens_nothing_in_production(mak
 
 
 @pytest.mark.requirement("C12", "C29")
-async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> None:
-    """Keys of one tenant's issuer prove nothing for another tenant."""
+async def test_each_issuer_of_a_template_has_its_own_keys_and_tenant() -> None:
+    """Keys of one tenant's issuer do not verify another tenant's tokens."""
     template = issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True), tenants={})
     acme, globex = (FrozenForge(f"https://login.example/{t}", RESOURCE) for t in ("acme", "globex"))
     policy = Policy(tenancy=Tenancy(known=frozenset({"acme", "globex"})))
@@ -337,10 +337,8 @@ async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> 
 
 
 @pytest.mark.requirement("C29", "H05")
-async def test_an_issuer_that_a_template_could_cover_but_the_table_does_not_is_never_asked() -> (
-    None
-):
-    """Invented names cost no fetch and push no real tenant's keys aside."""
+async def test_no_keys_are_fetched_for_template_issuers_outside_of_the_table() -> None:
+    """Made-up issuers cause no fetch and do not evict keys of real tenants."""
     gate = VerifierGate(issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True)))
     invented = FrozenForge("https://login.example/invented", RESOURCE)
 
@@ -366,7 +364,7 @@ class OneAnswerVerifier:
 
 
 async def test_the_first_verifier_that_handles_a_token_decides() -> None:
-    """A refused forgery is not tried elsewhere; a token of no issuer is refused too."""
+    """A forged token is not tried at the next verifier, and an unknown token is refused."""
     caller = await VerifierGate().accepted(FORGE.token())
     last = OneAnswerVerifier(caller)
 
@@ -389,7 +387,7 @@ TOKEN_PARTS = FORGE.token().split(".")
     .map(".".join)
     .filter(lambda token: token != ".".join(TOKEN_PARTS))
 )
-def test_pieces_of_good_tokens_in_any_order_open_nothing(token: str) -> None:
-    """Whatever is cut and pasted, the answer is a refusal or "not mine", never another error."""
+def test_recombined_parts_of_good_tokens_are_refused(token: str) -> None:
+    """No combination raises another error."""
     gate = VerifierGate()
     assert asyncio.run(gate.refused(token)).reason

@@ -3,8 +3,8 @@
 from bench.checkpoints import Costs, Interval, render
 
 
-def test_intervals_are_told_apart_by_what_was_signed_in_them() -> None:
-    """Calls beside checkpoints are compared with calls alone."""
+def test_intervals_with_and_without_signing_are_reported_separately() -> None:
+    """The report compares calls during checkpoints with calls without them."""
     intervals = [Interval(100, 2_000, 0), Interval(80, 5_000, 50), Interval(60, 9_000, 30)]
     report = render(Costs(80, intervals, 4.0, 0.5, 2.5, 40))
 

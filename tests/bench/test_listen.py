@@ -23,8 +23,8 @@ def post(port: int, path: str) -> bytes:
     return request(BenchEndpoint(port, path), "subscriptions/listen", {}, "token")
 
 
-def test_every_open_stream_receives_a_notification(server: AsgiServer) -> None:
-    """As many moments as streams, in order."""
+def test_the_bench_measures_a_notification_on_every_open_stream(server: AsgiServer) -> None:
+    """It returns one arrival time for each stream, in order."""
     with ClientStreams(server.port) as streams, ClientStreams(server.port) as caller:
         streams.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)
         caller.join(1, lambda _: post(server.port, "/announce"), b"announced", limit_s=10)
@@ -36,15 +36,15 @@ def test_every_open_stream_receives_a_notification(server: AsgiServer) -> None:
             streams.hear(b"never", limit_s=0.1)
 
 
-def test_a_system_with_too_few_descriptors_says_so() -> None:
-    """Instead of failing somewhere in the middle."""
+def test_too_few_file_descriptors_are_reported_before_the_run() -> None:
+    """Otherwise the run would fail in the middle."""
     room_for(1)
     with pytest.raises(Stuck, match="open files"):
         room_for(2**62)
 
 
-def test_costs_are_shown_beside_each_other() -> None:
-    """A row for each server, ratios to its own calls without streams."""
+def test_the_report_has_a_row_with_ratios_for_each_server() -> None:
+    """Each ratio compares with the same server's calls without streams."""
     p99 = {"without": 1000.0, "idle": 1500.0, "announced": 2000.0}
     report = render(
         [ListenCost("sse", 10, p99_us=p99), ListenCost("gatepost", 10, 2048.0, 4096.0, p99_us=p99)]

@@ -30,7 +30,7 @@ def wait_for(process: BenchProcess, text: str) -> None:
         os.sched_yield()
 
 
-def test_cpu_of_children_counts(tmp_path: Path) -> None:
+def test_cpu_time_of_child_processes_is_counted(tmp_path: Path) -> None:
     """A server that works in child processes must not look free."""
     process = BenchProcess.start(
         [sys.executable, "-c", BURN_PROGRAM], log=tmp_path / "log", cores=UNPINNED
@@ -45,8 +45,8 @@ def test_cpu_of_children_counts(tmp_path: Path) -> None:
     assert used.resident > 2_000_000
 
 
-def test_stopping_leaves_no_process_behind(tmp_path: Path) -> None:
-    """A server left over from one round would be the noise of the next."""
+def test_stopping_a_server_ends_its_process(tmp_path: Path) -> None:
+    """A server left over from one round would disturb the next round."""
     process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
     assert process.running
 
@@ -56,8 +56,8 @@ def test_stopping_leaves_no_process_behind(tmp_path: Path) -> None:
     assert usage(process.pid).resident == 0
 
 
-def test_a_process_name_may_hold_spaces_and_brackets() -> None:
-    """The second field of /proc/PID/stat is whatever the program calls itself."""
+def test_a_process_name_with_spaces_and_brackets_is_parsed() -> None:
+    """The second field of /proc/PID/stat is any name that the program has chosen."""
     fields = ["S", "7", *["0"] * 9, "100", "50", "25", "25", *["0"] * 6, "10", "0"]
     row = read_stat(f"42 (a) b (c) {' '.join(fields)}")
 
@@ -66,15 +66,15 @@ def test_a_process_name_may_hold_spaces_and_brackets() -> None:
     assert row.resident == 10 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_the_table_of_macos_is_read_too() -> None:
-    """There is no /proc there; ps prints minutes, seconds and hundredths."""
+def test_the_ps_output_of_macos_is_parsed() -> None:
+    """macOS has no /proc; ps prints minutes, seconds and hundredths."""
     row = read_ps("  42     7  20480   1:02.50")
 
     assert (row.pid, row.parent, row.cpu_s, row.resident) == (42, 7, 62.5, 20_971_520)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
-def test_server_and_load_are_kept_apart(tmp_path: Path) -> None:
+def test_server_and_load_generator_run_on_different_cores(tmp_path: Path) -> None:
     """On one core they would measure each other."""
     cores = Cores.choose()
     if cores.server is None:

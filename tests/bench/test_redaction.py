@@ -5,15 +5,15 @@ from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 
 
-def test_the_answers_hold_no_secret() -> None:
-    """What is measured is the search of answers without any, as most are."""
+def test_the_measured_answers_contain_no_secret() -> None:
+    """The bench measures the search of answers without secrets, as most answers are."""
     redactor = Redactor(secrets(20))
 
     assert [name for name, each in answers(20_000).items() if cleaned(each, redactor)] == []
 
 
-def test_each_answer_is_shown_with_each_number_of_secrets() -> None:
-    """One line for each kind of answer, and one for what making the automaton costs."""
+def test_the_report_has_a_line_for_each_kind_of_answer() -> None:
+    """A further line has the cost of building the automaton."""
     costs, makings = run(1, size=5_000)
     lines = render(costs, makings).splitlines()
 

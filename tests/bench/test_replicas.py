@@ -4,7 +4,7 @@ from bench.replicas import ProcessesSample, render
 
 
 def test_the_report_compares_with_one_replica() -> None:
-    """Medians of the rounds; calls that failed are not passed over."""
+    """It uses the medians of the rounds and reports failed calls."""
     samples = [
         ProcessesSample(replicas, rate * replicas, 2_000, 300, failed)
         for replicas in (1, 2, 4)
@@ -17,8 +17,8 @@ def test_the_report_compares_with_one_replica() -> None:
     assert report.endswith("target: 3 times with 4 replicas: met")
 
 
-def test_a_missed_target_is_told() -> None:
-    """By how much."""
+def test_the_report_says_by_how_much_a_target_is_missed() -> None:
+    """Four replicas serve as many calls as one replica."""
     report = render([ProcessesSample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
 
     assert report.endswith("missed by 2.0")

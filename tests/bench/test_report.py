@@ -25,8 +25,8 @@ def results() -> RoundResults:
     return results
 
 
-def test_a_ratio_compares_with_the_floor_of_its_own_round() -> None:
-    """A busy round slows both; the median of ratios hides it, a ratio of medians would not."""
+def test_a_ratio_uses_the_floor_of_the_same_round() -> None:
+    """A busy round slows both, so the median of ratios is more stable than a ratio of medians."""
     measure = report.over_rounds({1: 50.0, 2: 80.0, 3: 40.0}, {1: 20.0, 2: 40.0}, inverse=True)
 
     assert measure is not None
@@ -36,7 +36,7 @@ def test_a_ratio_compares_with_the_floor_of_its_own_round() -> None:
     assert measure.best == 0.5
 
 
-def test_without_a_floor_there_is_a_value_and_no_ratio() -> None:
+def test_a_measure_without_a_floor_has_a_value_but_no_ratio() -> None:
     """A row stays readable when the floor of its rounds is missing."""
     measure = report.over_rounds({1: 50.0}, {})
 
@@ -56,7 +56,7 @@ def test_without_a_floor_there_is_a_value_and_no_ratio() -> None:
         (0.75, 0.70, True, "short by 0.05"),
     ],
 )
-def test_a_verdict_says_met_or_by_how_much_short(
+def test_the_verdict_says_met_or_the_missing_amount(
     value: float, target: float, at_most: bool, outcome: str
 ) -> None:
     """The targets are printed, never enforced."""
@@ -64,7 +64,7 @@ def test_a_verdict_says_met_or_by_how_much_short(
 
 
 def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
-    """Both the usual time and the longest, as only a part of either is ours."""
+    """The report has the usual and the longest time, because the disk causes part of both."""
     results = RoundResults(disk=[Disk(1, 400.0, 1_000.0)])
     results.samples.append(RoundSample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
     lines = [line for line in report.render(results, CONTESTANTS).splitlines() if "fsync" in line]
@@ -76,7 +76,7 @@ def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
 
 
 def test_the_disk_is_measured_where_the_databases_are(tmp_path: Path) -> None:
-    """And leaves nothing there."""
+    """The measurement leaves no file there."""
     measurement = disk(tmp_path, 2)
 
     assert (
@@ -87,8 +87,8 @@ def test_the_disk_is_measured_where_the_databases_are(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_report_names_targets_figures_and_what_is_missing() -> None:
-    """One look tells what was reached, what was not, and what could not be measured."""
+def test_the_report_has_targets_figures_and_unmeasured_servers() -> None:
+    """A reader sees which targets are met or missed, and what could not be measured."""
     measured = results()
     measured.missing["fastmcp"] = "no matching distribution"
 
@@ -104,8 +104,8 @@ def test_the_report_names_targets_figures_and_what_is_missing() -> None:
     assert "fastmcp: not measured: no matching distribution" in text
 
 
-def test_a_sample_with_a_remark_does_not_count() -> None:
-    """A flattering figure (a pool of fresh tokens that ran out) must not enter a median."""
+def test_samples_with_a_remark_are_left_out_of_the_median() -> None:
+    """A run whose fresh tokens ran out has a figure that is too good."""
     measured = results()
     measured.samples.append(sample(4, "gatepost", 1.0, "the pool ran out"))
 
@@ -124,8 +124,8 @@ def test_every_sample_is_saved(tmp_path: Path) -> None:
     assert saved["machine"] == {"cores": 2}
 
 
-def test_stacks_become_microseconds_of_a_request() -> None:
-    """Own time adds up to the request's CPU; neither recursion nor waiting counts."""
+def test_profiler_stacks_are_converted_to_microseconds_of_a_request() -> None:
+    """Own times add up to the request's CPU time, without recursion and waiting."""
     stacks = """\
 main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:5) 30
 main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:9);\

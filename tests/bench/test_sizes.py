@@ -10,7 +10,7 @@ from bench.sizes import KIB, KINDS, SIZES, SizeRow, render
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_documents_have_their_size(kind: str) -> None:
-    """And are what their kind says; sizes are compared with each other."""
+    """Their content matches their kind, and the report compares the sizes."""
     for size in SIZES:
         assert 0.9 * size <= len(KINDS[kind](size)) <= 1.01 * size
     text = KINDS[kind](KIB)

@@ -29,8 +29,8 @@ def test_a_token_is_an_rfc_9068_access_token_of_the_published_key(mint: Mint) ->
     assert "d" not in keys.keys[0].as_dict()
 
 
-def test_a_pool_has_no_token_twice_across_processes() -> None:
-    """A token that comes twice is not a token never seen; each is of the published key."""
+def test_the_tokens_of_a_pool_are_unique_across_processes() -> None:
+    """A repeated token would be cached; the published key verifies each token."""
     mint = Mint.create("http://127.0.0.1:1", "http://127.0.0.1:2/mcp", fast=True)
     pool = mint.pool(BATCH + 20, first=7)
     keys = jwk.KeySet.import_key_set(mint.key_set)
@@ -40,7 +40,7 @@ def test_a_pool_has_no_token_twice_across_processes() -> None:
 
 
 def test_the_probe_takes_the_fresh_token_that_wrk_takes_last(tmp_path: Path) -> None:
-    """The token of the check before an interval must not open the interval."""
+    """The check before an interval must not use up the first token of the interval."""
     path = tmp_path / "fresh"
     path.write_text("first\nlast\n", encoding="ascii")
     purse = Purse({"fresh": path, "one": path})
@@ -48,8 +48,8 @@ def test_the_probe_takes_the_fresh_token_that_wrk_takes_last(tmp_path: Path) -> 
     assert (purse.take("fresh"), purse.take("one"), purse.take("none")) == ("last", "first", None)
 
 
-def test_garbage_never_repeats_and_fits_a_header() -> None:
-    """A repeated string would measure a cache of refusals."""
+def test_garbage_tokens_are_unique_and_fit_a_header() -> None:
+    """A repeated token would measure a cache of refusals."""
     strings = garbage(500)
 
     assert len(set(strings)) == 500
@@ -57,7 +57,7 @@ def test_garbage_never_repeats_and_fits_a_header() -> None:
 
 
 def test_the_issuer_publishes_metadata_and_keys(mint: Mint) -> None:
-    """What a resource server discovers: its own name at both places, and the key set."""
+    """Both metadata locations name the issuer, and the key set has its key."""
     with running() as issuer:
         issuer.key_set = mint.key_set
         connection = HTTPConnection("127.0.0.1", int(issuer.url.rpartition(":")[2]), timeout=5)
@@ -74,15 +74,15 @@ def test_the_issuer_publishes_metadata_and_keys(mint: Mint) -> None:
     assert documents["/elsewhere"][0] == 404
 
 
-def test_a_workload_is_known_by_its_name() -> None:
-    """A typing error in --only ends with the names there are."""
+def test_workloads_are_selected_by_name() -> None:
+    """A typing error in `--only` is answered with the known names."""
     assert by_name(["list", "warm"]) == (WORKLOADS[0], WORKLOADS[-1])
     with pytest.raises(ValueError, match="unknown workload 'wram'; there are warm,"):
         by_name(["wram"])
 
 
-def test_an_answer_is_checked_before_it_is_timed() -> None:
-    """Fast wrong answers are the easiest benchmark to win."""
+def test_a_wrong_answer_is_detected_before_the_measurement() -> None:
+    """A server with fast wrong answers must not win."""
     warm, listing = WORKLOADS[0], WORKLOADS[-1]
 
     assert warm.misread(200, warm.body) is None

@@ -12,11 +12,11 @@ MAX_FILES_AND_FUNCTIONS = {"warm": (32, 104), "approval": (60, 312), "approved":
 WARM_RUNS = 3
 
 
-def test_the_walks_of_a_call_do_not_get_longer() -> None:
+def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None:
     """
-    Files and functions of ours stay within what was reached, in a real server.
+    A real server passes through at most the recorded number of files and functions.
 
-    On a busy machine, background work may run during every call: one run of several is enough.
+    Background work may run during a call, so one run of several is enough.
     """
     longer = {}
     for _ in range(WARM_RUNS):

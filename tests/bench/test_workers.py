@@ -5,7 +5,7 @@ from bench.workers import render
 
 
 def test_two_workers_are_compared_by_their_calls_and_by_their_cpu_time() -> None:
-    """Medians, failures, and the target as met."""
+    """The report has medians, failed calls and the met target."""
     samples = [
         ProcessesSample(workers, rate * workers, 2_000, 100, failed)
         for workers in (1, 2)
@@ -20,8 +20,8 @@ def test_two_workers_are_compared_by_their_calls_and_by_their_cpu_time() -> None
     assert report.endswith("target: 1.8 times by both: met")
 
 
-def test_calls_that_cost_more_with_two_workers_miss_the_target() -> None:
-    """Half busy workers answer as many calls, so their CPU time decides."""
+def test_a_higher_cpu_time_with_two_workers_misses_the_target() -> None:
+    """Workers that are half idle could answer as many calls, so the CPU time decides."""
     report = render(
         [ProcessesSample(1, 100, 2_000, 100, 0), ProcessesSample(2, 200, 2_000, 160, 0)]
     )

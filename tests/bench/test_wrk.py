@@ -36,8 +36,8 @@ refused=0 failed=2 reused=7
 """
 
 
-def test_the_results_are_read_from_what_wrk_prints() -> None:
-    """The script's own line counts, not the rounded figures that wrk prints for people."""
+def test_results_are_parsed_from_the_output_of_wrk() -> None:
+    """The line of the script is used, not the rounded figures of wrk."""
     account = wrk.parse(OUTPUT)
 
     assert (account.requests, account.p50_us, account.p99_us) == (40_000, 780, 1450)
@@ -45,13 +45,13 @@ def test_the_results_are_read_from_what_wrk_prints() -> None:
     assert account.rate == pytest.approx(39_986.4, abs=0.1)
 
 
-def test_output_without_results_is_an_error_that_quotes_it() -> None:
-    """A run whose result cannot be read must not become a row of zeros."""
+def test_output_of_wrk_without_results_is_an_error() -> None:
+    """The error quotes the output; a run without results must not become a row of zeros."""
     with pytest.raises(wrk.LoadError, match="unable to connect"):
         wrk.parse("unable to connect to 127.0.0.1:1 Connection refused")
 
 
-def test_a_missing_load_generator_is_said_with_how_to_install_it(
+def test_a_missing_load_generator_is_an_error_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A first-time user of the benchmark has no wrk."""
@@ -74,7 +74,7 @@ def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 @pytest.mark.parametrize("workload", SELECTED_WORKLOADS)
 def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Path) -> None:
-    """The generated Lua is valid, every answer has the expected status, and CPU was counted."""
+    """The Lua script is valid, every answer has its status, and the CPU time is measured."""
     floor = next(each for each in CONTESTANTS if each.name == "floor")
     with running() as issuer:
         mint = Mint.create(issuer.url, "http://127.0.0.1/mcp")

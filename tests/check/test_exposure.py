@@ -139,8 +139,8 @@ EXPOSURE_CASES = [
 
 
 @pytest.mark.parametrize("case", EXPOSURE_CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
-def test_a_setting_that_opens_too_much_is_found(folder: Path, case: ExposureCase) -> None:
-    """Each by its id and setting; an error keeps the server from starting."""
+def test_a_setting_that_exposes_too_much_is_reported(folder: Path, case: ExposureCase) -> None:
+    """Each problem has its id and setting; an error prevents the server's start."""
     Path("slash").symlink_to("/")
     assert case.old in VALID_CONFIG
 
@@ -150,8 +150,10 @@ def test_a_setting_that_opens_too_much_is_found(folder: Path, case: ExposureCase
 
 
 @pytest.mark.parametrize("case", EXPOSURE_CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
-def test_development_is_not_told(folder: Path, case: ExposureCase) -> None:
-    """It answers this machine alone, and its operator is the developer."""
+def test_exposure_problems_are_not_reported_in_development(
+    folder: Path, case: ExposureCase
+) -> None:
+    """The development server answers this machine only."""
     Path("slash").symlink_to("/")
     text = VALID_CONFIG.replace(case.old, case.new)
 
@@ -170,13 +172,15 @@ def test_development_is_not_told(folder: Path, case: ExposureCase) -> None:
         ("[tools]", "[workspace]\nroot = '/var/lib/gatepost/workspaces'\n[tools]"),
     ],
 )
-def test_what_operators_mean_is_not_found(folder: Path, old: str, new: str) -> None:
-    """A check without false alarms is not ignored."""
+def test_ordinary_production_settings_have_no_exposure_problem(
+    folder: Path, old: str, new: str
+) -> None:
+    """Operators ignore a check that reports false alarms."""
     assert found(VALID_CONFIG.replace(old, new)) == []
 
 
-def test_the_environment_is_judged_like_the_file(folder: Path) -> None:
-    """A variable is how a container says it."""
+def test_environment_variables_are_checked_like_the_file(folder: Path) -> None:
+    """Containers are usually configured by variables."""
     environment = {
         "GATEPOST_LISTEN__TRUSTED_PROXIES": '["0.0.0.0/0"]',
         "GATEPOST_WORKSPACE__ROOT": "/",
@@ -206,7 +210,7 @@ OWN_TOOL_CONFIG = VALID_CONFIG.replace('packs = ["demo"]', 'load = ["tools/mine.
 def test_a_tool_that_every_user_can_change_is_found(
     folder: Path, location: str, mode: int, id_: str | None
 ) -> None:
-    """The file, its bytecode, the folders above it, and what a link leads through."""
+    """The check covers the file, its bytecode, its folders and the target of a link."""
     for name in ("tools", "real"):
         Path(name).mkdir(mode=0o755)
     Path("real/linked.py").write_text(TOOL)
@@ -249,7 +253,7 @@ def test_a_tool_of_another_user_is_a_warning(folder: Path, location: str) -> Non
 def test_a_client_secret_that_others_can_read_is_found(
     folder: Path, mode: int, ids: list[str]
 ) -> None:
-    """`check` finds it for every setting that refers to the file."""
+    """The problem names the setting that refers to the file."""
     Path("secret").write_text("a secret of a client")
     Path("secret").chmod(mode)
     text = VALID_CONFIG.replace(
@@ -267,7 +271,7 @@ def test_a_client_secret_that_others_can_read_is_found(
 def test_a_configuration_that_every_user_can_change_is_refused(
     folder: Path, mode: int, code: int
 ) -> None:
-    """`gatepost check` looks at its own file too."""
+    """`gatepost check` checks the permissions of its own file."""
     Path("gatepost.toml").write_text(VALID_CONFIG)
     Path("gatepost.toml").chmod(mode)
 

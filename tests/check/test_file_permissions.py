@@ -37,8 +37,10 @@ def a_home(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("resolver", ["walk", "auto"])
-async def test_a_folder_that_was_there_is_no_workspace(tmp_path: Path, resolver: Choice) -> None:
-    """Neither reads nor writes touch it, and refusing leaves nothing behind."""
+async def test_an_existing_folder_is_not_used_as_a_workspace(
+    tmp_path: Path, resolver: Choice
+) -> None:
+    """Reads and writes are refused, and the folder stays unchanged."""
     home = a_home(tmp_path)
     spaces = Workspaces(tmp_path, resolver=resolver_of(resolver))
     alice = spaces.of("alice")
@@ -61,8 +63,8 @@ async def test_a_folder_that_was_there_is_no_workspace(tmp_path: Path, resolver:
     assert not (tmp_path / PRIVATE / "alice").exists()
 
 
-async def test_a_folder_that_gatepost_made_is_known_after_a_restart(tmp_path: Path) -> None:
-    """Installations that are there already go on: the count of the files marks their folder."""
+async def test_a_workspace_folder_is_recognised_after_a_restart(tmp_path: Path) -> None:
+    """The usage file marks the folder, also in existing installations."""
     first = Workspaces(tmp_path)
     await first.of("acme").write("a/note.txt", b"kept")
     first.close()
@@ -73,8 +75,8 @@ async def test_a_folder_that_gatepost_made_is_known_after_a_restart(tmp_path: Pa
     second.close()
 
 
-async def test_an_operator_can_hand_a_folder_over(tmp_path: Path) -> None:
-    """An empty folder needs no word, and a record makes a full one the tenant's."""
+async def test_an_operator_can_make_an_existing_folder_a_workspace(tmp_path: Path) -> None:
+    """An empty folder is accepted, and a usage file makes a full folder the tenant's."""
     (tmp_path / "empty").mkdir()
     a_home(tmp_path)
     spaces = Workspaces(tmp_path)
@@ -87,8 +89,8 @@ async def test_an_operator_can_hand_a_folder_over(tmp_path: Path) -> None:
     spaces.close()
 
 
-async def test_folders_of_tenants_are_closed_to_others(tmp_path: Path) -> None:
-    """Gatepost also closes folders that an earlier version or a copy left open."""
+async def test_workspace_folders_are_closed_to_other_users(tmp_path: Path) -> None:
+    """Folders that an earlier version or a copy left open are closed, too."""
     spaces = Workspaces(tmp_path)
     await spaces.of("acme").write("note.txt", b"x")
     spaces.close()
@@ -103,8 +105,8 @@ async def test_folders_of_tenants_are_closed_to_others(tmp_path: Path) -> None:
     assert [mode(path) for path in paths] == [0o700] * 3
 
 
-async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> None:
-    """`tenant erase alice` must not remove the folder of the user alice."""
+async def test_an_erasure_keeps_folders_that_gatepost_did_not_create(tmp_path: Path) -> None:
+    """`tenant erase alice` must not remove the home folder of the user alice."""
     home = a_home(tmp_path)
     memory = tmp_path / PRIVATE / "alice" / "memory"
     memory.mkdir(parents=True)
@@ -123,8 +125,8 @@ async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> N
     await records.aclose()
 
 
-def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
-    """`check` finds them before a tenant's first call does, and says what to do."""
+def test_the_check_reports_folders_that_block_a_workspace(folder: Path) -> None:
+    """`check` finds them before a tenant's first call, and says what to do."""
     a_home(folder / "workspaces")
     tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
@@ -136,8 +138,8 @@ def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
     assert f"touch workspaces/{PRIVATE}/alice/{USAGE_FILE}" in message
 
 
-async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
-    """Gatepost closes the files that SQLite keeps beside it, too, and logs a line."""
+async def test_a_database_that_other_users_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    """The files that SQLite keeps beside it are closed too, and a line is logged."""
     file = tmp_path / "records.db"
     records = await open_records(f"sqlite:///{file}")
     await records.aclose()
@@ -158,8 +160,8 @@ async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> N
     ]
 
 
-def test_the_check_tells_of_an_open_database(folder: Path) -> None:
-    """The server closes it; what was read before stays read."""
+def test_the_check_reports_a_database_that_other_users_can_read(folder: Path) -> None:
+    """The server closes it, but other users may have read it before."""
     for end in ("", "-wal"):
         (folder / f"gatepost.db{end}").touch(mode=0o600)
         (folder / f"gatepost.db{end}").chmod(0o640)
@@ -169,8 +171,8 @@ def test_the_check_tells_of_an_open_database(folder: Path) -> None:
     ] * 2
 
 
-def test_a_state_folder_that_was_open_is_closed(tmp_path: Path) -> None:
-    """`gatepost dev` keeps its issuer's and its dashboard's secrets there."""
+def test_a_state_folder_that_other_users_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    """`gatepost dev` keeps secrets of its issuer and its dashboard there."""
     secret = tmp_path / "dashboard.secret"
     secret.write_text("x")
     for path in (secret, tmp_path):
@@ -189,10 +191,10 @@ class AnotherUser:
 
 
 @ROOT_ONLY
-async def test_what_belongs_to_another_user_is_refused(
+async def test_databases_rings_and_folders_of_another_user_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mode does not keep its owner out: database, key ring, state folder, workspace."""
+    """File modes do not restrict the owner of a file."""
     database, ring, state = folder / "gatepost.db", folder / "keyring.json", folder / "state"
     database.touch(mode=0o600)
     state.mkdir(mode=0o700)
@@ -217,8 +219,8 @@ async def test_what_belongs_to_another_user_is_refused(
         workspaces.close()
 
 
-def test_a_ring_of_ones_own_is_loaded(tmp_path: Path) -> None:
-    """The control of the test above."""
+def test_a_key_ring_of_the_same_user_is_loaded(tmp_path: Path) -> None:
+    """This is the control for the refused key ring of another user."""
     create(tmp_path / "ring.json")
 
     assert KeyRing.load(f"file:{tmp_path / 'ring.json'}").sign("x", b"y")

@@ -129,10 +129,10 @@ PROBLEMS: dict[str, tuple[Change, str, str]] = {
 
 
 @each("case", PROBLEMS)
-async def test_what_the_issuer_does_not_do_is_a_problem_with_its_setting(
+async def test_a_capability_that_the_issuer_lacks_is_reported_with_its_setting(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found before the first client meets it; a warning does not hide what works."""
+    """A warning does not hide the line about what works."""
     monkeypatch.setenv("GATEPOST_TEST_SECRET", "s3cret")
     change, id, says = PROBLEMS[case]
     with Idp() as idp:
@@ -174,8 +174,10 @@ VALID_ISSUERS: dict[str, tuple[Change, str]] = {
 
 
 @each("case", VALID_ISSUERS)
-async def test_an_issuer_that_works_is_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line says what was found."""
+async def test_a_working_issuer_is_reported_in_one_line(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line has what was found."""
     monkeypatch.setenv("GATEPOST_TEST_SECRET", "s3cret")
     change, says = VALID_ISSUERS[case]
     with Idp() as idp:
@@ -187,7 +189,7 @@ async def test_an_issuer_that_works_is_one_line(case: str, monkeypatch: pytest.M
 
 
 async def test_a_certificate_of_a_private_authority_leads_to_the_setting(tmp_path: Path) -> None:
-    """With the CA in `network.ca_bundle` the same issuer is fine."""
+    """With the authority in `network.ca_bundle` the issuer has no problem."""
     authority = CertificateAuthority(tmp_path)
     certificate, key = authority.certify("localhost")
     with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
@@ -202,8 +204,8 @@ async def test_a_certificate_of_a_private_authority_leads_to_the_setting(tmp_pat
     assert trusted.problems == ()
 
 
-def test_the_command_asks_only_when_told(tmp_path: Path) -> None:
-    """Without `--online` nothing leaves the machine; with it a problem is exit code 1."""
+def test_issuers_are_contacted_only_with_the_online_option(tmp_path: Path) -> None:
+    """A problem that the online check finds leads to exit code 1."""
     with Idp() as idp:
         issuer = idp.issuer("main")  # without keys, so that it has no metadata either
         file = tmp_path / "gatepost.toml"

@@ -41,8 +41,8 @@ def problems_of(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
     return [problem for problem in problems(config, toolbox) if problem.id[8:10] in {"14", "15"}]
 
 
-def test_good_tables_have_no_problem() -> None:
-    """Over HTTP and as a program, with a credential and an agent."""
+def test_valid_upstream_tables_have_no_problem() -> None:
+    """The tables are for HTTP and for a program, with a credential and an agent."""
     assert (
         problems_of(
             {
@@ -110,8 +110,8 @@ WRONG_UPSTREAMS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_UPSTREAMS)
-def test_a_wrong_table_is_told_with_its_setting(name: str) -> None:
-    """One problem for one error, and no value that may be a secret."""
+def test_an_invalid_upstream_table_is_reported_with_its_setting(name: str) -> None:
+    """Each error has one problem, which repeats no value that may be a secret."""
     change, code, setting = WRONG_UPSTREAMS[name]
     (problem,) = problems_of({**VALID_UPSTREAM, **change}, credentials={"crm": CLIENT})
 
@@ -129,8 +129,8 @@ PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_wrong_program_is_told(name: str) -> None:
-    """The same for stdio servers."""
+def test_an_invalid_program_table_is_reported(name: str) -> None:
+    """Each error of a stdio server has one problem."""
     change, code = PROGRAMS[name]
 
     assert [problem.id for problem in problems_of({**PROGRAM, **change})] == [code]
@@ -150,7 +150,7 @@ def test_a_wrong_program_is_told(name: str) -> None:
 def test_a_package_without_a_version_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], pinned: bool
 ) -> None:
-    """Each start would run another program."""
+    """Each start could run another version of the program."""
     program = tmp_path / "npx"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -163,7 +163,7 @@ def test_a_package_without_a_version_is_warned_of(
 
 
 def test_names_are_unique_for_each_tenant() -> None:
-    """Two tenants may use one name; `*` is all of them."""
+    """Two tenants may use one name; `*` means every tenant."""
     other = {**VALID_UPSTREAM, "tenants": ["globex"]}
 
     assert problems_of(VALID_UPSTREAM, other) == []
@@ -188,8 +188,8 @@ AGENTS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_wrong_agent_is_told(name: str) -> None:
-    """What it names exists, and a client id has one agent."""
+def test_an_invalid_agent_table_is_reported(name: str) -> None:
+    """Its capabilities must exist, and a client id may have one agent only."""
     assert [problem.id for problem in problems_of(VALID_UPSTREAM, agents=AGENTS[name])] == [
         "config.E149"
     ]
@@ -210,8 +210,8 @@ CREDENTIALS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CREDENTIALS)
-def test_a_wrong_credential_is_told(name: str) -> None:
-    """One problem each, without the value."""
+def test_an_invalid_credential_is_reported(name: str) -> None:
+    """Each error has one problem, which does not repeat the value."""
     (problem,) = problems_of(credentials={"crm": CREDENTIALS[name]})
 
     assert problem.id == "config.E150"
@@ -235,8 +235,8 @@ PACK_CREDENTIALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", PACK_CREDENTIALS)
-def test_the_credential_of_a_packs_table_is_checked(name: str, tmp_path: Path) -> None:
-    """`packs.openapi.apis.NAME.credential` exists, and is for the API's host."""
+def test_the_credential_setting_of_the_openapi_pack_is_checked(name: str, tmp_path: Path) -> None:
+    """`packs.openapi.apis.NAME.credential` must exist and be for the API's host."""
     api, hosts, reason = PACK_CREDENTIALS[name]
     document = tmp_path / "petstore.yaml"
     document.write_text("openapi: 3.1.0", encoding="utf-8")
@@ -261,15 +261,15 @@ def test_the_credential_of_a_packs_table_is_checked(name: str, tmp_path: Path) -
     )
 
 
-def test_an_upstream_that_chooses_the_authorization_server_is_warned_of() -> None:
-    """It could choose its own, and learn the secret."""
+def test_a_credential_without_a_fixed_authorization_server_is_a_warning() -> None:
+    """The upstream could name its own server, which would get the secret."""
     without = {name: value for name, value in CLIENT.items() if name != "issuer"}
 
     assert [problem.id for problem in problems_of(credentials={"crm": without})] == ["config.W144"]
 
 
-def test_each_tenant_gets_servers_of_its_own() -> None:
-    """A table for every tenant makes one server for each, with an id that stays."""
+def test_each_tenant_gets_its_own_server_from_a_shared_table() -> None:
+    """The id of such a server stays the same."""
     upstreams = ConfiguredUpstreams(config_of({**VALID_UPSTREAM, "tenants": ["*"]}, PROGRAM))
     (first, memory), (second,) = upstreams.servers("acme"), upstreams.servers("globex")
 
@@ -281,8 +281,8 @@ def test_each_tenant_gets_servers_of_its_own() -> None:
     )
 
 
-def test_a_changed_table_or_credential_is_another_revision() -> None:
-    """Connections are kept by it, so a reload must not go on with the old address or secret."""
+def test_a_changed_table_or_credential_changes_the_revision() -> None:
+    """Connections belong to a revision, so a reload does not keep an old URL or secret."""
 
     def revision(credential: dict[str, Any], **change: Any) -> int:
         config = config_of(

@@ -48,7 +48,7 @@ def code_of(process: Process) -> int:
     return int(process.process.returncode)
 
 
-def test_the_program_explains_itself(tmp_path: Path) -> None:
+def test_gatepost_help_is_printed(tmp_path: Path) -> None:
     """`gatepost --help` answers in a process of its own."""
     done = finished(run("--help", cwd=tmp_path))
 
@@ -57,7 +57,7 @@ def test_the_program_explains_itself(tmp_path: Path) -> None:
 
 
 @each("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
+def test_help_is_printed_for_every_command(command: str) -> None:
     """`--help` answers for each command of the table."""
     done = CliRunner().invoke(main, [command, "--help"], prog_name="gatepost")
 
@@ -99,10 +99,10 @@ def command_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comman
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), WRONG_USE, ids=lambda value: str(value))
-def test_wrong_use_is_a_sentence(
+def test_wrong_use_is_answered_with_a_sentence(
     command_process: CommandProcess, arguments: list[str], code: int, says: str
 ) -> None:
-    """2 for wrong use, 1 for problems found; never a traceback."""
+    """Exit code 2 means wrong use and 1 means problems found; no traceback is printed."""
     done = command_process.run(*arguments)
 
     assert says in done.out + done.err
@@ -110,8 +110,8 @@ def test_wrong_use_is_a_sentence(
     assert done.code == code
 
 
-def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
-    """It names the address and the option."""
+def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
+    """The message names the address and the option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = finished(run("dev", "--port", str(port), cwd=tmp_path))
@@ -121,8 +121,8 @@ def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.output
 
 
-def test_dev_does_not_start_where_production_runs(tmp_path: Path) -> None:
-    """A marker in the environment is enough; nothing is left behind."""
+def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
+    """One marker in the environment is enough; no file is left behind."""
     done = finished(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
 
     assert code_of(done) == 1
@@ -132,7 +132,7 @@ def test_dev_does_not_start_where_production_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["check", "serve"])
 def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
-    """Each with id and hint; the exit code is 1, and nothing is served."""
+    """Each has an id and a hint; the exit code is 1, and the server does not start."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
     done = finished(run(command, cwd=tmp_path))
     ids = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
@@ -149,8 +149,8 @@ def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     assert "did you mean 'demo'?" in done.stderr
 
 
-def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
-    """Exit code 0 and one line that says what would be served."""
+def test_check_accepts_a_good_file(tmp_path: Path) -> None:
+    """The exit code is 0, and one line says what would be served."""
     finished(run("keyring", "new", cwd=tmp_path))
     (tmp_path / "gatepost.toml").write_text(
         'resource = "https://mcp.example.com/mcp"\n'
@@ -171,7 +171,7 @@ def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
 
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
-    """The file is its owner's alone, and no command prints a secret."""
+    """Only the owner can read the file, and no command prints a secret."""
     output = finished(run("keyring", "new", cwd=tmp_path))
     rotated = finished(run("keyring", "rotate", cwd=tmp_path))
     again = finished(run("keyring", "new", cwd=tmp_path))
@@ -185,7 +185,7 @@ def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
 
 
 def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
-    """The table and the JSON name the same, with scopes and schemas; tools come first."""
+    """Both name the same tools, with scopes and schemas."""
     folder = tmp_path / "greet-visitor"
     folder.mkdir()
     (folder / "SKILL.md").write_text("---\nname: greet-visitor\ndescription: Greet.\n---\n")
@@ -229,8 +229,8 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     assert "files:write" in table.stdout
 
 
-def test_what_serves_cannot_sign(tmp_path: Path) -> None:
-    """`gatepost serve` reaches neither the development issuer nor anything else that signs."""
+def test_the_serve_command_imports_no_signing_code(tmp_path: Path) -> None:
+    """`gatepost serve` imports neither the development issuer nor a signing library."""
     script = (
         "import sys\n"
         "import gatepost.cli.serve, gatepost.cli.main\n"

@@ -72,12 +72,12 @@ def here(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments], env=environment)
 
 
-def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
+def test_a_person_signs_in_and_calls_tools_from_the_command_line(dev: Gatepost) -> None:
     """
-    Discovery, registration, PKCE; a tool that wants a scope leads to a second sign-in.
+    A tool that needs a further scope leads to a second sign-in.
 
-    Further commands use the sign-in that is kept: its user alone can read it, nothing prints it,
-    it is refreshed when it has expired, and signing out revokes it.
+    Further commands use the stored sign-in: only its user can read the file, no command prints
+    it, it is refreshed after its expiry, and signing out revokes it.
     """
     for_url = ("--url", dev.url)
     listed = signing_in("list", *for_url, folder=dev.folder)
@@ -127,8 +127,8 @@ def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
 TOKENS = ("access_token", "refresh_token")
 
 
-def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
-    """From an option or the environment; a refused one is not replaced by a sign-in."""
+def test_a_given_token_is_used_without_a_sign_in(dev: Gatepost) -> None:
+    """The token comes from an option or the environment; a refused token causes no sign-in."""
     token = commands.token(dev.folder, "--tenant", "globex")
     for_url = "--url", dev.url
     result = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
@@ -150,7 +150,7 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
 
 
 def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) -> None:
-    """The one of the folder; elsewhere the command says what to do."""
+    """In another folder the command says what to do."""
     (tmp_path / ".gatepost").symlink_to(dev.folder / "state")
     token = commands.token(dev.folder, "--tenant", "acme")
     here = commands.ended("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
@@ -227,8 +227,10 @@ def servers() -> Iterator[dict[str, str]]:
             server.stop()
 
 
-def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) -> None:
-    """The SDK's and FastMCP's servers; the older era has a session, which is ended."""
+def test_servers_of_both_mcp_revisions_can_be_called(
+    servers: dict[str, str], tmp_path: Path
+) -> None:
+    """They are servers of the SDK and of FastMCP; the session of the older one is ended."""
     for era, url in servers.items():
         listed = commands.ended("list", "--url", url, cwd=tmp_path)
         counted = commands.ended("call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path)
@@ -238,8 +240,10 @@ def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) 
     assert "DELETE" in OLD_SERVER.asked
 
 
-def test_an_image_is_named(servers: dict[str, str], tmp_path: Path) -> None:
-    """Its data are in the JSON form."""
+def test_an_image_in_a_result_is_named_instead_of_printed(
+    servers: dict[str, str], tmp_path: Path
+) -> None:
+    """Its data are in the JSON output."""
     result = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
 
     assert result[1] == "[image image/png; --json prints its data]"
@@ -260,8 +264,10 @@ def test_an_image_is_named(servers: dict[str, str], tmp_path: Path) -> None:
         ("a=", "string", ""),
     ],
 )
-def test_values_follow_the_schema(written: str, kind: Any, value: Any) -> None:
-    """A number that the tool takes as text stays text."""
+def test_command_line_values_are_converted_by_the_schema(
+    written: str, kind: Any, value: Any
+) -> None:
+    """A number stays text if the tool takes text."""
     schema = {"properties": {"a": {"type": kind} if kind else {}}}
 
     assert value_of(written, {"inputSchema": schema}) == ("a", value)
@@ -288,8 +294,8 @@ class Metadata:
         await send({"type": "http.response.body", "body": json.dumps(document or {}).encode()})
 
 
-def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
-    """Metadata of another resource, of another issuer, without PKCE, without registration."""
+def test_a_server_with_invalid_metadata_gets_no_sign_in(tmp_path: Path) -> None:
+    """The metadata are of another resource or issuer, or lack PKCE or registration."""
     app = Metadata()
     server = AsgiServer(app).start()
     own, endpoint = f"{server.url}/mcp", f"{server.url}/sign-in"
@@ -324,7 +330,7 @@ def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
 
 
 def test_a_forged_redirect_is_ignored(dev: Gatepost) -> None:
-    """Any web page can open the port of this machine: only the right state counts."""
+    """Any web page can open the port on this machine, but only the right state is accepted."""
     process = run("call", "whoami", "--url", dev.url, "--no-browser", "--no-keep", cwd=dev.folder)
     page = process.wait_for(PAGE)["page"]
     back = re.search(r"redirect_uri=http%3A%2F%2F127.0.0.1%3A(\d+)%2Fcallback", page)

@@ -72,7 +72,7 @@ url = "https://configured.example.com/mcp"
 
 
 def test_a_server_is_added_tested_fetched_and_removed(upstream: CommandLine, port: int) -> None:
-    """From nothing to its tools."""
+    """The commands lead from an empty registry to the server's tools."""
     url = f"http://127.0.0.1:{port}/mcp"
     assert upstream("add", "crm", *ACME, "--url", url).exit_code == 0
     tested = upstream("test", "crm", *ACME)
@@ -92,7 +92,7 @@ def test_a_server_is_added_tested_fetched_and_removed(upstream: CommandLine, por
 def test_a_key_is_read_from_standard_input_and_never_shown(
     upstream: CommandLine, port: int
 ) -> None:
-    """Not in the list, and not in the database."""
+    """Neither the list nor the database contains it."""
     url = f"http://127.0.0.1:{port}/mcp"
     added = upstream("add", "crm", *ACME, "--url", url, "--api-key", input=f"{KEY}\n")
     assert added.exit_code == 0, added.output
@@ -103,8 +103,8 @@ def test_a_key_is_read_from_standard_input_and_never_shown(
         assert KEY.encode() not in path.read_bytes()
 
 
-def test_what_is_wrong_is_one_sentence(upstream: CommandLine) -> None:
-    """And exit code 1, never a traceback."""
+def test_a_failed_test_of_a_server_is_reported_in_a_sentence(upstream: CommandLine) -> None:
+    """The exit code is 1, and no traceback is printed."""
     upstream("add", "gone", *ACME, "--url", "https://gone.invalid/mcp")
     tested = upstream("test", "gone", *ACME)
 
@@ -135,8 +135,10 @@ WRONG_COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG_COMMANDS)
-def test_wrong_use_is_told(upstream: CommandLine, name: str) -> None:
-    """With the exit codes of the command line."""
+def test_wrong_use_of_the_upstream_command_is_answered_with_a_reason(
+    upstream: CommandLine, name: str
+) -> None:
+    """The exit codes are those of the other commands."""
     arguments, code, reason = WRONG_COMMANDS[name]
     result = upstream(*arguments)
 
@@ -145,7 +147,7 @@ def test_wrong_use_is_told(upstream: CommandLine, name: str) -> None:
 
 
 def test_a_file_of_another_program_is_imported(upstream: CommandLine) -> None:
-    """Servers with a URL are added with their keys; for programs there is a table to paste."""
+    """Servers with a URL are added with their keys; for programs a table is printed."""
     document = {
         "mcpServers": {
             "linear": {
@@ -169,7 +171,7 @@ def test_a_file_of_another_program_is_imported(upstream: CommandLine) -> None:
 
 
 def test_the_public_keys_are_printed(upstream: CommandLine) -> None:
-    """As a JWK set without private members."""
+    """The set has no private members."""
     printed = upstream("jwks")
     (key,) = json.loads(printed.output)["keys"]
 
@@ -177,8 +179,8 @@ def test_the_public_keys_are_printed(upstream: CommandLine) -> None:
     assert "d" not in key
 
 
-def test_the_list_of_tools_says_where_the_tools_of_upstreams_are(upstream: CommandLine) -> None:
-    """On standard error, so that programs that read the table or JSON see nothing of it."""
+def test_the_tools_command_refers_to_gatepost_upstream_list(upstream: CommandLine) -> None:
+    """The hint goes to standard error, so that the table and the JSON stay unchanged."""
     path = upstream.folder / "gatepost.toml"
     issuer = 'issuer = "https://id.example.com"\ntenant = { claim = "org_id" }\n'
     path.write_text(f"{path.read_text()}\n[[issuers]]\n{issuer}")

@@ -5,8 +5,8 @@ from tests.support import commands
 from tests.support.commands import Gatepost
 
 
-async def test_the_doctor_finds_nothing_wrong_with_gatepost_dev(dev: Gatepost) -> None:
-    """No step fails or warns, with a token of the development issuer up to the first call."""
+async def test_the_doctor_finds_no_problem_with_gatepost_dev(dev: Gatepost) -> None:
+    """Every step up to the first call is good, with a token of the development issuer."""
     token = commands.token(dev.folder, "--tenant", "acme")
 
     report = await examine(dev.url, credentials=DoctorCredentials(token=token))
@@ -15,8 +15,8 @@ async def test_the_doctor_finds_nothing_wrong_with_gatepost_dev(dev: Gatepost) -
     assert report.sentence == f"No problems found at {dev.url}."
 
 
-async def test_another_spelling_of_this_machine_is_said(dev: Gatepost) -> None:
-    """`localhost` answers too, but clients compare URLs: the sentence names the one to paste."""
+async def test_the_doctor_reports_localhost_in_place_of_the_configured_url(dev: Gatepost) -> None:
+    """`localhost` answers, but clients compare URLs, so the sentence names the right URL."""
     report = await examine(dev.url.replace("127.0.0.1", "localhost"))
 
     assert not report.healthy

@@ -75,10 +75,10 @@ async def connected(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tools_answer_with_structure_progress_and_errors(
+async def test_tool_calls_return_structured_content_progress_and_errors(
     stage: GatedEndpoint, mode: str
 ) -> None:
-    """FastMCP makes an object of what comes back, after the output schema that was listed."""
+    """FastMCP builds an object from the result by the listed output schema."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
         protocol = client.protocol_version
@@ -100,7 +100,7 @@ async def test_tools_answer_with_structure_progress_and_errors(
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
-    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    """The resources are fixed, templates and binary; prompts have arguments with completion."""
     async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in await client.list_resources()}
         templates = {each.uri_template for each in await client.list_resource_templates()}
@@ -125,8 +125,10 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str) -> None:
-    """One handler for both eras: requests of the server, and rounds of the call."""
+async def test_a_client_answers_elicitations_in_both_revisions(
+    stage: GatedEndpoint, mode: str
+) -> None:
+    """One handler answers requests of the server and rounds of the call."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
         texts = [
@@ -153,8 +155,10 @@ async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: GatedEndpoint) -> None:
-    """Lists by themselves; documents once the session below subscribed."""
+async def test_an_older_session_sets_its_log_level_and_receives_changes(
+    stage: GatedEndpoint,
+) -> None:
+    """Changes of lists arrive without a subscription, changes of documents after one."""
     client_answers = ClientAnswers()
     async with connected(stage, "legacy", client_answers) as client:
         await client.set_logging_level("error")
@@ -175,10 +179,10 @@ async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Gated
 
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
-async def test_the_modern_era_logs_by_the_request_and_listens(
+async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
     stage: GatedEndpoint, mode: str
 ) -> None:
-    """FastMCP asks for every log message; for a stream its host goes to the session below."""
+    """FastMCP requests every log message and opens the stream in its lower-level session."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
         await client.call_tool("test_tool_with_logging", {})
@@ -196,8 +200,8 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
     assert (updated, changed) == (ResourceUpdated(uri=WATCHED_URI), ToolsListChanged())
 
 
-async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint) -> None:
-    """With the extension a call becomes a task by itself, and its requests reach the person."""
+async def test_tasks_are_awaited_and_their_client_requests_answered(stage: GatedEndpoint) -> None:
+    """With the extension a call becomes a task, and its client requests reach the person."""
     client_answers = ClientAnswers()
     async with connected(
         stage, "auto", client_answers, extensions=[client_answers.tasks()]
@@ -210,8 +214,8 @@ async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint) -> No
     assert client_answers.asked == ["Delete a.txt?"]
 
 
-async def test_skills_are_found_once_the_server_was_discovered(stage: GatedEndpoint) -> None:
-    """FastMCP's own extension; pinned to a revision it asks for no capabilities."""
+async def test_skills_are_listed_after_discovery(stage: GatedEndpoint) -> None:
+    """FastMCP pinned to a revision requests no capabilities, so it finds no skills."""
     extensions = [SkillsClientExtension()]
     async with connected(stage, "auto", ClientAnswers(), extensions=extensions) as client:
         (skill,) = await client.list_skills()
@@ -221,8 +225,8 @@ async def test_skills_are_found_once_the_server_was_discovered(stage: GatedEndpo
             await client.list_skills()
 
 
-async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> None:
-    """Extensions rest there: a tool that may be a task answers, one that must refuses."""
+async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpoint) -> None:
+    """A tool with optional tasks answers; a tool that requires a task refuses."""
     client_answers = ClientAnswers()
     async with connected(
         stage, "legacy", client_answers, extensions=[client_answers.tasks()]
@@ -241,7 +245,7 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> N
 async def test_a_client_without_a_token_is_refused(
     stage: GatedEndpoint, mode: str, auth: str | None
 ) -> None:
-    """Without a token, and with one that is none: no other status is ever seen."""
+    """The status is 401 without a token, and with an invalid token."""
     statuses: list[int] = []
 
     async def seen(response: httpx2.Response) -> None:
@@ -260,7 +264,7 @@ async def test_a_client_without_a_token_is_refused(
 @pytest.mark.filterwarnings("ignore:Using in-memory token storage")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Discovery, registration, the browser and the callback server are FastMCP's own."""
+    """FastMCP does discovery and registration and runs the callback server."""
     person, sign_ins = BrowserUser("alice"), list[threading.Thread]()
 
     def sign_in(url: str) -> None:

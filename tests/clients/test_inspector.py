@@ -120,10 +120,10 @@ def connected(stage: GatedEndpoint) -> Iterator[Mcpdo]:
         ("modern", "2026-07-28", True),
     ],
 )
-def test_tools_are_listed_without_complaint_and_called(
+def test_tools_are_listed_in_strict_mode_and_called(
     inspector: Inspector, era: str, protocol: str, extended: bool
 ) -> None:
-    """`--strict` finds no schema that another client could stumble over."""
+    """`--strict` finds no schema that another client could refuse."""
     about, listed, called, mirrored = inspector.results(
         era,
         ("initialize",),
@@ -142,7 +142,7 @@ def test_tools_are_listed_without_complaint_and_called(
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: str) -> None:
-    """Fixed documents, templates, and prompts with arguments."""
+    """The resources are fixed and templates; prompts have arguments."""
     resources, templates, document, prompts, prompt = inspector.results(
         era,
         ("resources/list",),
@@ -166,10 +166,10 @@ def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
-def test_what_goes_wrong_is_told_by_the_exit_code(
+def test_the_exit_code_of_the_inspector_tells_the_kind_of_error(
     inspector: Inspector, stage: GatedEndpoint, tmp_path: Path, era: str
 ) -> None:
-    """5 for a tool that is unknown or fails, 3 without a token; no run hangs on a sign-in."""
+    """It is 5 for a tool that is unknown or fails and 3 without a token."""
     unknown, failed = inspector.each(
         era,
         ("tools/call", "--tool-name", "nothing"),
@@ -184,8 +184,8 @@ def test_what_goes_wrong_is_told_by_the_exit_code(
     assert (stranger.code, stranger.error["code"]) == (3, "auth_required")
 
 
-def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
-    """`logging/setLevel` is of the older revisions alone."""
+def test_the_log_level_of_an_older_session_can_be_set(inspector: Inspector) -> None:
+    """Only older revisions have `logging/setLevel`."""
     level = ("logging/setLevel", "--log-level", "warning")
 
     assert inspector.results("legacy", level) == [{}]
@@ -195,8 +195,8 @@ def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
 
 
 @pytest.mark.slow
-def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
-    """Its digests, its frontmatter and its folders are as the extension wants them."""
+def test_skills_pass_the_inspectors_verification(inspector: Inspector) -> None:
+    """Digests, front matter and folders follow the extension."""
     listed, skill, folder = inspector.each(
         "modern",
         ("skills/list", "--verify", "--require-digests"),
@@ -214,14 +214,14 @@ def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
 
 @pytest.mark.slow
 def test_an_older_session_has_no_skills(inspector: Inspector) -> None:
-    """Extensions are declared by `server/discover`; the Inspector asks for none without it."""
+    """`server/discover` declares extensions, and older sessions do not have it."""
     answer = inspector.ask("skills/list", era="legacy")
 
     assert (answer.code, answer.error["code"]) == (1, "skills_unsupported")
 
 
-def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> None:
-    """The Inspector declares tasks in the modern era; before it, the tool asks for them."""
+def test_a_long_call_becomes_a_task_that_the_inspector_awaits(inspector: Inspector) -> None:
+    """In the modern revision the Inspector declares tasks; before it, the tool requires them."""
     call = ("tools/call", "--tool-name", "failing_job")
     compute = ("tools/call", "--tool-name", "slow_compute", "--tool-args-json", '{"seconds": 0.1}')
 
@@ -237,10 +237,10 @@ def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> 
 @pytest.mark.parametrize(
     ("era", "code"), [pytest.param("legacy", 5, marks=pytest.mark.slow), ("modern", 1)]
 )
-def test_a_client_without_elicitation_and_sampling_is_told_so(
+def test_a_call_that_needs_elicitation_or_sampling_names_the_capability(
     inspector: Inspector, era: str, code: int
 ) -> None:
-    """The Inspector's command line declares neither elicitation nor sampling."""
+    """The Inspector's command line declares neither of them."""
     form, sampling = inspector.each(
         era,
         ("tools/call", "--tool-name", "link_account"),
@@ -252,8 +252,8 @@ def test_a_client_without_elicitation_and_sampling_is_told_so(
     assert "a client that can do: sampling" in sampling.stdout + sampling.stderr
 
 
-def test_an_answer_that_was_let_go_is_fetched(inspector: Inspector) -> None:
-    """An older session comes back with the id of the last event."""
+def test_an_older_session_resumes_a_stream_that_the_server_closed(inspector: Inspector) -> None:
+    """The client sends the id of the last event."""
     (called,) = inspector.results("legacy", ("tools/call", "--tool-name", "test_reconnection"))
 
     assert called["content"][0]["text"] == "Reconnected."
@@ -261,7 +261,7 @@ def test_an_answer_that_was_let_go_is_fetched(inspector: Inspector) -> None:
 
 @pytest.mark.slow
 def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
-    """Fifty calls, four at a time."""
+    """Four of them run at a time."""
     for era in ("legacy", "modern"):
         (load,) = inspector.results(
             era,
@@ -274,8 +274,8 @@ def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
 
 
 @pytest.mark.parametrize("era", [LEGACY_ERA, "modern"])
-def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
-    """A form and a page; in the modern era a task goes on with the answer, too."""
+def test_mcpdo_answers_elicitations(connected: Mcpdo, era: str) -> None:
+    """It answers a form and a URL; in the modern revision a task continues with the answer."""
     form = connected.answered(
         era, ("test_elicitation", 'message:="?"'), "username:=ann", "email:=ann@example.com"
     )
@@ -289,8 +289,10 @@ def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
-def test_mcpdo_completes_and_watches(connected: Mcpdo, era: str) -> None:
-    """Suggestions for an argument, and notifications of a document while it is subscribed to."""
+def test_mcpdo_completes_arguments_and_receives_resource_updates(
+    connected: Mcpdo, era: str
+) -> None:
+    """Updates of a document arrive while it is subscribed to."""
     completed = connected.run(
         *("--connection", era, "prompts/complete", "--complete-ref-type", "ref/prompt"),
         *("--complete-ref", "test_prompt_with_arguments"),

@@ -6,7 +6,7 @@ from tests.support.programs import FOLDER
 
 
 def test_the_npm_lock_carries_hashes_and_no_registry_address() -> None:
-    """A lock that names a registry installs from there on a machine that cannot reach it."""
+    """A lock file with a registry URL breaks on machines that cannot reach that registry."""
     text = (FOLDER / "package-lock.json").read_text(encoding="utf-8")
     packages = {name: each for name, each in json.loads(text)["packages"].items() if name}
 

@@ -14,8 +14,10 @@ WITHIN_S = 30
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_resources_prompts_and_completions_in_each_era(dev: Gatepost, mode: str) -> None:
-    """What a tool wrote is listed, read and completed; a prompt brings it along."""
+async def test_resources_prompts_and_completions_work_in_each_revision(
+    dev: Gatepost, mode: str
+) -> None:
+    """A written resource is listed, read and completed, and a prompt includes it."""
     bearer = token(dev.folder, "--tenant", "acme", "--scopes", "files:read files:write")
     headers = {"Authorization": f"Bearer {bearer}"}
     name = f"offers {mode}"

@@ -32,10 +32,10 @@ def command(language: str, example: str) -> list[str]:
 @pytest.mark.parametrize(
     ("language", "example"), EXAMPLES, ids=[f"{n}-{each[0]}" for n, each in enumerate(EXAMPLES)]
 )
-def test_every_example_gets_in(
+def test_every_example_of_the_page_prints_the_caller(
     stage: GatedEndpoint, tmp_path: Path, language: str, example: str
 ) -> None:
-    """Pasted, with a token in the environment, it prints who called."""
+    """It runs as pasted, with a token in the environment."""
     install()
     done = subprocess.run(
         command(language, example.replace("http://127.0.0.1:8000/mcp", stage.url)),
@@ -61,8 +61,8 @@ INSPECTOR_BUILDS = (FOLDER / INSPECTOR).parents[2]
 CALLBACKS = {f"http://{host}:6274/oauth/callback" for host in ("127.0.0.1", "localhost")}
 
 
-def test_the_inspectors_page_has_what_its_steps_name() -> None:
-    """Labels are literals of the release that is tested; the sign-in comes back to its own page."""
+def test_the_labels_and_urls_of_the_inspector_steps_exist() -> None:
+    """The tested release of the Inspector contains each label and the callback path."""
     install()
     steps = PAGE.partition("### The Inspector\n")[2].partition("\n### ")[0]
     source = "".join(
@@ -86,15 +86,15 @@ def test_the_inspectors_page_has_what_its_steps_name() -> None:
     "page", ["docs/clients.md", "docs/providers.md", "docs/troubleshooting.md"]
 )
 def test_every_page_names_both_redirect_addresses_of_the_inspector(page: str) -> None:
-    """The browser's address decides which one it sends, and a provider compares them exactly."""
+    """The Inspector sends the address of its page, and a provider compares it exactly."""
     text = (ROOT / page).read_text(encoding="utf-8")
 
     assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", text)) == CALLBACKS
     assert "Quick OAuth" not in text
 
 
-def test_the_table_names_the_releases_that_are_tested() -> None:
-    """As they are installed: a new release needs a new look at the table."""
+def test_the_table_names_the_installed_client_releases() -> None:
+    """A new release requires a new look at the table."""
     lock = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     npm = "node_modules/@modelcontextprotocol/"
     tested = {

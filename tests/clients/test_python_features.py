@@ -66,10 +66,10 @@ async def text(client: Client, tool: str, arguments: dict[str, Any] | None = Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tools_answer_with_structure_progress_and_errors(
+async def test_tool_calls_return_structured_content_progress_and_errors(
     stage: GatedEndpoint, mode: str
 ) -> None:
-    """The client checks what comes back against the output schema that was listed."""
+    """The client validates the result by the listed output schema."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
         protocol = client.protocol_version
@@ -91,7 +91,7 @@ async def test_tools_answer_with_structure_progress_and_errors(
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
-    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    """The resources are fixed, templates and binary; prompts have arguments with completion."""
     async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in (await client.list_resources()).resources}
         templates = (await client.list_resource_templates()).resource_templates
@@ -113,8 +113,10 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str) -> None:
-    """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
+async def test_a_client_answers_elicitations_in_both_revisions(
+    stage: GatedEndpoint, mode: str
+) -> None:
+    """One tool elicits by a request of the server, or in rounds of the call."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
         form = await text(client, "test_elicitation", {"message": "Who is there?"})
@@ -136,10 +138,10 @@ async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str
 
 
 @pytest.mark.parametrize(("mode", "code"), [("legacy", None), ("auto", -32021)])
-async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
+async def test_a_client_without_elicitation_gets_an_error_that_names_it(
     stage: GatedEndpoint, mode: str, code: int | None
 ) -> None:
-    """An error of the protocol in the modern era, of the tool before it."""
+    """The modern revision has a protocol error, older revisions a tool error."""
     no_callbacks = {"elicitation_callback": None, "sampling_callback": None}
     async with connected(stage, mode, ClientAnswers(), **no_callbacks) as client:
         if code is None:
@@ -154,7 +156,7 @@ async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoint) -> None:
-    """Log messages from that level on; notifications of a document until it is unsubscribed."""
+    """Log messages begin at that level; updates of a document end with the subscription."""
     client_answers = ClientAnswers()
     async with connected(stage, "legacy", client_answers) as client:
         await client.set_logging_level("error")
@@ -176,10 +178,10 @@ async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoi
 
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
-async def test_the_modern_era_logs_by_the_request_and_listens(
+async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
     stage: GatedEndpoint, mode: str
 ) -> None:
-    """Nothing is logged unasked; a stream brings what was asked for and nothing else."""
+    """Only requested log messages and subscribed changes are sent."""
     quiet, client_answers = ClientAnswers(), ClientAnswers()
     async with connected(stage, mode, quiet) as client:
         await text(client, "test_tool_with_logging")
@@ -202,8 +204,10 @@ async def test_the_modern_era_logs_by_the_request_and_listens(
 
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
-async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint, mode: str) -> None:
-    """With the extension a call becomes a task by itself, and its requests reach the person."""
+async def test_tasks_are_awaited_and_their_client_requests_answered(
+    stage: GatedEndpoint, mode: str
+) -> None:
+    """With the extension a call becomes a task, and its client requests reach the person."""
     client_answers = ClientAnswers()
     tasks = client_answers.tasks()
     async with connected(stage, mode, client_answers, extensions=[tasks]) as client:
@@ -218,7 +222,7 @@ async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint, mode:
     assert failed.is_error
 
 
-async def test_a_task_is_cancelled(stage: GatedEndpoint) -> None:
+async def test_a_running_task_can_be_cancelled(stage: GatedEndpoint) -> None:
     """Long before it would have been done."""
     tasks = ClientAnswers().tasks(patient=False)
     async with connected(stage, "2026-07-28", ClientAnswers(), extensions=[tasks]) as client:
@@ -228,8 +232,8 @@ async def test_a_task_is_cancelled(stage: GatedEndpoint) -> None:
     assert result.is_error
 
 
-async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> None:
-    """Claims of extensions rest there: a tool that may be a task answers, one that must refuses."""
+async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpoint) -> None:
+    """A tool with optional tasks answers; a tool that requires a task refuses."""
     client_answers = ClientAnswers()
     async with connected(
         stage, "legacy", client_answers, extensions=[client_answers.tasks()]
@@ -243,7 +247,9 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> N
     assert "only clients that support tasks" in str(refused.content)
 
 
-async def test_an_answer_that_was_let_go_is_fetched(stage: GatedEndpoint) -> None:
-    """An older session comes back for the rest of a stream that the server closed."""
+async def test_an_older_session_resumes_a_stream_that_the_server_closed(
+    stage: GatedEndpoint,
+) -> None:
+    """The client gets the rest of the stream."""
     async with connected(stage, "legacy", ClientAnswers()) as client:
         assert await text(client, "test_reconnection") == "Reconnected."

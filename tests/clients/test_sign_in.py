@@ -148,7 +148,7 @@ def expect_all(
 def test_the_typescript_clients_sign_in_at_gatepost_dev(
     dev: Gatepost, script: str, mode: str, protocol: str
 ) -> None:
-    """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
+    """Discovery, registration, sign-in, tools, step-up and refresh work in both revisions."""
     person = BrowserUser("bob")
 
     report = walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
@@ -165,7 +165,7 @@ def test_the_typescript_clients_sign_in_at_gatepost_dev(
 async def test_the_python_client_signs_in_at_gatepost_dev(
     dev: Gatepost, mode: str, protocol: str
 ) -> None:
-    """Discovery, registration, sign-in, tools and refresh work in both eras."""
+    """Discovery, registration, sign-in, tools and refresh work in both revisions."""
     person = BrowserUser("alice")
 
     report = await walk_python(dev.url, person, mode=mode, csv=CSV)
@@ -210,8 +210,10 @@ def pair(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_python_client_goes_all_the_way(pair: GatepostAndIssuer, mode: str) -> None:
-    """The same journey as with the development issuer, with another issuer's tokens."""
+async def test_the_python_client_signs_in_at_another_issuer(
+    pair: GatepostAndIssuer, mode: str
+) -> None:
+    """The steps are those with the development issuer, with oidc-provider's tokens."""
     person = BrowserUser("alice")
 
     report = await walk_python(pair.gatepost.url, person, mode=mode, csv=CSV)
@@ -223,10 +225,10 @@ async def test_the_python_client_goes_all_the_way(pair: GatepostAndIssuer, mode:
     ("script", "mode"),
     [("client_v1.mjs", "legacy"), ("client_v2.mjs", "auto")],
 )
-def test_the_typescript_clients_go_all_the_way(
+def test_the_typescript_clients_sign_in_at_another_issuer(
     pair: GatepostAndIssuer, script: str, mode: str
 ) -> None:
-    """The same journey as with the development issuer, with another issuer's tokens."""
+    """The clients take the same steps as at the development issuer, with oidc-provider tokens."""
     person = BrowserUser("alice")
 
     report = walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
@@ -260,7 +262,7 @@ def whoami(pair: GatepostAndIssuer, token: str) -> httpx2.Response:
 
 
 def test_a_machine_calls_with_its_own_token(pair: GatepostAndIssuer) -> None:
-    """A client credentials token works, and the call runs for the machine's tenant."""
+    """A client credentials token is accepted, and the call runs for the machine's tenant."""
     answer = whoami(pair, pair.issuer.machine_token(pair.gatepost.url, BASELINE))
 
     assert answer.status_code == 200, answer.text
@@ -268,8 +270,8 @@ def test_a_machine_calls_with_its_own_token(pair: GatepostAndIssuer) -> None:
 
 
 @pytest.mark.requirement("D08")
-def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: GatepostAndIssuer) -> None:
-    """The thief of a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
+def test_a_dpop_bound_token_is_refused_as_a_bearer_token(pair: GatepostAndIssuer) -> None:
+    """A thief of the token lacks the key, and gets 401 invalid_token."""
     token = pair.issuer.machine_token(pair.gatepost.url, BASELINE, proof_key=ProofKey())
 
     answer = whoami(pair, token)
@@ -279,8 +281,8 @@ def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: GatepostAndIssue
     assert "result" not in answer.text
 
 
-async def test_the_doctor_goes_all_the_way_too(pair: GatepostAndIssuer) -> None:
-    """With a machine's credentials it gets a token here, and the first call works."""
+async def test_the_doctor_gets_a_token_and_makes_the_first_call(pair: GatepostAndIssuer) -> None:
+    """It uses the client credentials of a machine."""
     machine = DoctorCredentials(client_id=MACHINE, client_secret=SECRET, scopes=" ".join(BASELINE))
 
     report = await examine(pair.gatepost.url, credentials=machine)
@@ -305,8 +307,10 @@ def test_a_token_for_another_resource_is_refused(
 @pytest.mark.parametrize(
     "name", [name for name, shape in IMITATIONS.items() if "registration" in shape.endpoints]
 )
-async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> None:
-    """Where the provider registers clients: discovery, registration, sign-in, calls, renewal."""
+async def test_the_python_client_signs_in_where_the_provider_registers_clients(
+    tmp_path: Path, name: str
+) -> None:
+    """The client does discovery, registration, sign-in, calls and refresh by itself."""
     folder = tmp_path / name
     folder.mkdir()
     with commands.dev(folder, "--as", name) as gatepost:

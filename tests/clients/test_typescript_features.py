@@ -41,8 +41,8 @@ def reports(stage: GatedEndpoint) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CLIENT_PROGRAMS)
-def test_tools_answer_with_structure_progress_and_errors(reports: Any, name: str) -> None:
-    """The client checks what comes back against the output schema that was listed."""
+def test_tool_calls_return_structured_content_progress_and_errors(reports: Any, name: str) -> None:
+    """The client validates the result by the listed output schema."""
     report = reports[name]
 
     assert report["protocol"] == ("2025-11-25" if name in OLD_CLIENTS else "2026-07-28")
@@ -55,7 +55,7 @@ def test_tools_answer_with_structure_progress_and_errors(reports: Any, name: str
 
 @pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
-    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    """The resources are fixed, templates and binary; prompts have arguments with completion."""
     report = reports[name]
 
     assert {"test://static-text", "test://watched-resource"} <= set(report["resources"])
@@ -68,8 +68,8 @@ def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENT_PROGRAMS)
-def test_a_client_answers_its_elicitations(reports: Any, name: str) -> None:
-    """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
+def test_a_client_answers_elicitations_in_both_revisions(reports: Any, name: str) -> None:
+    """One tool elicits by a request of the server, or in rounds of the call."""
     report = reports[name]
 
     assert report["form"] == "accept: username='ann' email='ann@example.com'"
@@ -82,8 +82,8 @@ def test_a_client_answers_its_elicitations(reports: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENT_PROGRAMS)
-def test_log_messages_and_changes_are_heard(reports: Any, name: str) -> None:
-    """No message below the level asked for; changes on a GET stream, or on one listened to."""
+def test_clients_receive_log_messages_of_their_level_and_changes(reports: Any, name: str) -> None:
+    """Changes arrive on a GET stream, or on a stream of `subscriptions/listen`."""
     report = reports[name]
 
     assert report["unheard"] == 0
@@ -93,21 +93,21 @@ def test_log_messages_and_changes_are_heard(reports: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OLD_CLIENTS)
-def test_an_answer_that_was_let_go_is_fetched(reports: Any, name: str) -> None:
-    """An older session comes back with the id of the last event, and ends with DELETE."""
+def test_an_older_session_resumes_a_stream_that_the_server_closed(reports: Any, name: str) -> None:
+    """The client sends the id of the last event, and ends its session with DELETE."""
     assert reports[name]["reconnected"] == "Reconnected."
     assert reports[name]["resumption_tokens"] >= 1
 
 
 @pytest.mark.parametrize("name", OLD_CLIENTS)
-def test_before_the_modern_era_a_task_is_a_call(reports: Any, name: str) -> None:
-    """A tool that may be a task answers, one that must refuses."""
+def test_older_revisions_run_a_task_tool_as_a_plain_call(reports: Any, name: str) -> None:
+    """A tool with optional tasks answers; a tool that requires a task refuses."""
     assert reports[name]["computed"] == "Computed something in 0.1 seconds."
     assert "only clients that support tasks" in reports[name]["refused"]
 
 
 @pytest.mark.parametrize("name", MODERN_CLIENTS)
-def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str) -> None:
+def test_tasks_are_awaited_answered_and_cancelled(reports: Any, name: str) -> None:
     """The server alone decides which call becomes one."""
     report = reports[name]
 
@@ -120,5 +120,5 @@ def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str
 
 @pytest.mark.parametrize("name", CLIENT_PROGRAMS)
 def test_a_client_without_a_token_is_refused(reports: Any, name: str) -> None:
-    """Without a token a client does not get as far as a session, or any list of what there is."""
+    """Without a token, a client gets neither a session nor a list."""
     assert reports[name]["stranger"] == 401

@@ -268,8 +268,8 @@ READING_CASES = [
 
 
 @pytest.mark.parametrize("case", READING_CASES, ids=lambda case: f"{case.id} {case.new[:30]!r}")
-def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None:
-    """One error in a good file gives one problem: id, setting, and a hint that helps."""
+def test_each_configuration_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None:
+    """A good file with one error gives one problem with id, setting and hint."""
     (folder / "bad.py").write_text("boom")
     (folder / "none.py").write_text("x = 1")
     (folder / "named.py").write_text("from gatepost import Pack\npack = Pack('Save-It')\n")
@@ -289,12 +289,12 @@ def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None
 
 
 def test_a_good_configuration_has_no_problem(folder: Path) -> None:
-    """The file above, as it stands, is fit for production."""
+    """The file in this module is fit for production."""
     assert found(VALID_CONFIG) == []
 
 
-def test_all_problems_are_told_at_once(folder: Path) -> None:
-    """An operator sees all five errors at the first start."""
+def test_all_configuration_problems_are_reported_at_once(folder: Path) -> None:
+    """An operator sees every error at the first start."""
     text = """
     resource = "http://mcp.example.com/mcp"
     [tools]
@@ -313,8 +313,8 @@ def test_all_problems_are_told_at_once(folder: Path) -> None:
     }
 
 
-def test_no_problem_repeats_a_value_that_may_be_secret(folder: Path) -> None:
-    """A password in the wrong place must not reach the build log."""
+def test_problems_do_not_repeat_values_that_may_be_secret(folder: Path) -> None:
+    """A password in the wrong setting must not reach the build log."""
     text = VALID_CONFIG.replace('"file:keyring.json"', '"hunter2"').replace(
         "[tools]", 'introspection = { client_id = "g", client_secret = "hunter2" }\n[tools]'
     )
@@ -344,7 +344,7 @@ ENVIRONMENT = [
 
 @pytest.mark.parametrize(("variable", "text", "holds"), ENVIRONMENT)
 def test_the_environment_overrides_the_file(folder: Path, variable: str, text: str, holds) -> None:  # type: ignore[no-untyped-def]
-    """Every key can be set there; what orchestrators inject under our prefix is left alone."""
+    """Every setting can be set by a variable; foreign variables with our prefix are ignored."""
     assert holds(config_of(VALID_CONFIG, {variable: text}))
 
 
@@ -361,8 +361,10 @@ BAD_ENVIRONMENT = [
 
 
 @pytest.mark.parametrize(("variable", "text", "says"), BAD_ENVIRONMENT)
-def test_a_bad_variable_is_a_problem(folder: Path, variable: str, text: str, says: str) -> None:
-    """It is named, with what was expected or the nearest known name."""
+def test_an_invalid_environment_variable_is_a_problem(
+    folder: Path, variable: str, text: str, says: str
+) -> None:
+    """The problem names the variable and the expected value or the nearest known name."""
     listed = found(VALID_CONFIG, {variable: text})
 
     assert [problem[0] for problem in listed] == ["config.E004"]
@@ -379,8 +381,10 @@ def test_a_bad_variable_is_a_problem(folder: Path, variable: str, text: str, say
         (lambda path: path.write_text("a = = b"), "not valid TOML"),
     ],
 )
-def test_an_unreadable_file_is_one_problem(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]
-    """Not one for each setting that could not be read."""
+def test_an_unreadable_configuration_file_is_a_single_problem(
+    tmp_path: Path, make, says: str
+) -> None:  # type: ignore[no-untyped-def]
+    """Settings that could not be read cause no further problems."""
     path = tmp_path / "gatepost.toml"
     make(path)
     reading = read(path, {})

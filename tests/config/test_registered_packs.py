@@ -95,7 +95,7 @@ def checked(folder: Path, *lines: str, command: tuple[str, ...] = ("check",)) ->
 
 
 def test_a_registered_pack_is_enabled_and_set_by_its_name(install: Install, tmp_path: Path) -> None:
-    """Its tools are served, and get the table of the configuration by its type."""
+    """Its tools are served, and its settings come as its own type."""
     install(__init__=REGISTRATION, settings=SETTINGS, tools=TOOLS)
     config = CONFIG + 'tools.packs = ["invoices"]\npacks.invoices.token = "secret:ARCHIVE"\n'
     with stdio_process(tmp_path, config) as talk:
@@ -103,10 +103,10 @@ def test_a_registered_pack_is_enabled_and_set_by_its_name(install: Install, tmp_
         assert talk.hang_up() == 0
 
 
-def test_its_settings_are_checked_as_those_of_built_in_packs(
+def test_settings_of_registered_packs_are_checked_like_built_in_ones(
     install: Install, tmp_path: Path
 ) -> None:
-    """Unknown names with the nearest one, and what the pack itself refuses."""
+    """Unknown names get the nearest known name, and the pack may refuse values."""
     install(__init__=REGISTRATION, settings=SETTINGS)
     code, unknown = checked(tmp_path, "packs.invoices.tokn = 1", "packs.invoice.token = 1")
     _, refused = checked(tmp_path, 'packs.invoices.token = "abc"')
@@ -117,8 +117,8 @@ def test_its_settings_are_checked_as_those_of_built_in_packs(
     assert "error config.E060 [packs.invoices.token]: this is no reference" in refused
 
 
-def test_a_pack_that_is_off_is_not_imported(install: Install, tmp_path: Path) -> None:
-    """Its module would raise; what it needs is named by the extra of its own distribution."""
+def test_a_disabled_pack_is_not_imported(install: Install, tmp_path: Path) -> None:
+    """For an enabled pack, the check names the extra that is missing."""
     broken = "raise ModuleNotFoundError('No module named fpdf', name='fpdf')"
     install(__init__=REGISTRATION, settings=SETTINGS, tools=broken)
     _, off = checked(tmp_path, 'tools.packs = ["demo"]')
@@ -141,10 +141,10 @@ def test_a_pack_that_is_off_is_not_imported(install: Install, tmp_path: Path) ->
         (REGISTRATION.replace("InvoiceSettings", "Iterator"), "is not a PackSettings"),
     ],
 )
-def test_a_registration_that_cannot_be_used_is_told(
+def test_an_invalid_pack_registration_is_reported_with_its_distribution(
     install: Install, monkeypatch: pytest.MonkeyPatch, registration: str, why: str
 ) -> None:
-    """With the name of the distribution; the built-in packs stay what they are."""
+    """The built-in packs stay available."""
     install(__init__=registration, settings=SETTINGS)
     for module in ("acme_packs", "acme_packs.settings"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -156,10 +156,10 @@ def test_a_registration_that_cannot_be_used_is_told(
     assert registered.packs == registrations().packs
 
 
-def test_a_server_does_not_start_with_a_registration_that_cannot_be_used(
+def test_a_server_does_not_start_with_an_invalid_pack_registration(
     install: Install, tmp_path: Path
 ) -> None:
-    """A pack that an operator counts on would be missing without a word."""
+    """Otherwise a pack that an operator relies on would be missing without a message."""
     install(__init__="raise SystemExit")
     code, output = checked(tmp_path, 'tools.packs = ["demo"]')
 
@@ -167,10 +167,10 @@ def test_a_server_does_not_start_with_a_registration_that_cannot_be_used(
     assert re.search("error config.E061.*acme-packs.*SystemExit", output)
 
 
-def test_the_development_server_enables_packs_for_development(
+def test_the_development_server_enables_packs_registered_for_development(
     install: Install, tmp_path: Path
 ) -> None:
-    """Without a setting; others, the built-in ones too, only by a setting."""
+    """Other packs, also built-in ones, need a setting."""
     registration = REGISTRATION.replace("extra=", "in_development=True, extra=")
     install(__init__=registration, settings=SETTINGS)
     script = (
@@ -189,8 +189,10 @@ def test_the_development_server_enables_packs_for_development(
     assert process.stdout.strip() == "('demo', 'invoices')"
 
 
-def test_its_scripts_are_listed_and_approved(install: Install, tmp_path: Path) -> None:
-    """`gatepost scripts` finds them through what the pack registers."""
+def test_scripts_of_a_registered_pack_are_listed_and_approved(
+    install: Install, tmp_path: Path
+) -> None:
+    """`gatepost scripts` finds them through the registration."""
     registration = REGISTRATION.replace("extra=", 'scripts="acme_packs.scripts:Recipes", extra=')
     install(__init__=registration, settings=SETTINGS, scripts=SCRIPTS)
     command = ("scripts", "list", "--tenant", "acme")

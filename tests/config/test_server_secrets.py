@@ -56,13 +56,13 @@ SECRET_SETTINGS: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 @pytest.mark.parametrize(("settings", "values"), SECRET_SETTINGS.values(), ids=SECRET_SETTINGS)
-def test_it_is_found_wherever_it_is(
+def test_secrets_of_the_server_are_found_in_every_setting(
     settings: dict[str, Any],
     values: set[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """References of any setting, and passwords in addresses; nothing that is in any text."""
+    """The secrets are values of references and passwords in URLs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OWN_SECRET", SECRET)
     monkeypatch.setenv("OWN_ADDRESS", ADDRESS)
@@ -71,8 +71,8 @@ def test_it_is_found_wherever_it_is(
     assert secrets_of(**settings) == values
 
 
-def test_the_ring_is_no_single_value(tmp_path: Path) -> None:
-    """Its keys are known each by itself, and change with it."""
+def test_the_key_ring_file_is_not_one_secret(tmp_path: Path) -> None:
+    """Each key of the ring is a secret of its own."""
     path = tmp_path / "ring.json"
     create(path)
 

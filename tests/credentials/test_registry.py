@@ -133,10 +133,10 @@ async def works(idp: RunningOidcProvider, token: str) -> bool:
     return bool(answer.json()["active"])
 
 
-async def test_a_token_is_found_by_the_metadata_of_the_upstream(
+async def test_a_token_is_obtained_by_the_metadata_of_the_upstream(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """RFC 9728, then RFC 8414, then the grant; and the token is in the redaction set."""
+    """The steps are RFC 9728, RFC 8414 and the grant; the token is added to the redaction."""
     replica = replicas.one(upstream.base, idp.issuer)
     credential = await credential_of(replica, upstream)
     signed = await credential.headers()
@@ -148,10 +148,10 @@ async def test_a_token_is_found_by_the_metadata_of_the_upstream(
     assert await credential.headers() == signed
 
 
-async def test_a_key_of_the_key_ring_signs_in(
+async def test_a_key_of_the_key_ring_authenticates_by_private_key_jwt(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """By `private_key_jwt`, with the public key that `gatepost upstream jwks` prints."""
+    """`gatepost upstream jwks` prints the public key."""
     replicas.keyring = RING
     replica = replicas.one(upstream.base, idp.issuer)
     credential = await credential_of(
@@ -164,7 +164,7 @@ async def test_a_key_of_the_key_ring_signs_in(
 async def test_one_replica_gets_the_token_and_the_others_use_it(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """Also when all of them need it at the same moment."""
+    """This also holds if all replicas need the token at the same moment."""
     credentials = [
         await credential_of(replicas.one(upstream.base, idp.issuer), upstream) for _ in range(4)
     ]
@@ -179,7 +179,7 @@ async def test_one_replica_gets_the_token_and_the_others_use_it(
 async def test_a_refused_token_is_renewed_once(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """After a 401 there is a new one, and a second 401 soon after changes nothing."""
+    """After a 401 a new token is fetched; a second 401 soon after causes no request."""
     credential = await credential_of(replicas.one(upstream.base, idp.issuer), upstream)
     first = await credential.headers()
 
@@ -192,10 +192,10 @@ async def test_a_refused_token_is_renewed_once(
     assert await credential.headers() == second
 
 
-async def test_tokens_of_two_tenants_never_meet(
+async def test_each_tenant_gets_its_own_token(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """The same table, upstream and client, and yet a token each."""
+    """The tenants share the table, the upstream and the client."""
     replica = replicas.one(upstream.base, idp.issuer)
     tenants = ("*",)
     acme = await credential_of(replica, upstream, tenants=tenants)
@@ -220,13 +220,13 @@ REFUSED_SETTINGS: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED_SETTINGS)
-async def test_a_credential_that_cannot_be_had_says_why(
+async def test_an_unavailable_credential_has_a_reason_without_the_secret(
     replicas: CredentialsReplicas,
     upstream: Idp,
     idp: RunningOidcProvider,
     name: str,
 ) -> None:
-    """In a sentence without the secret."""
+    """The reason is a sentence for the operator."""
     settings, reason = REFUSED_SETTINGS[name]
     if settings.get("issuer") == "UPSTREAM":
         settings = {"issuer": upstream.base}
@@ -239,10 +239,10 @@ async def test_a_credential_that_cannot_be_had_says_why(
     assert SECRET not in str(failure.value)
 
 
-async def test_metadata_about_another_resource_are_not_believed(
+async def test_metadata_about_another_resource_are_refused(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """An upstream cannot have a token for another server (RFC 9728 section 3.3)."""
+    """An upstream must not get a token for another server (RFC 9728 section 3.3)."""
     describe(upstream, idp, "https://neighbour.example.com/mcp")
     try:
         credential = await credential_of(replicas.one(upstream.base, idp.issuer), upstream)
@@ -252,10 +252,10 @@ async def test_metadata_about_another_resource_are_not_believed(
         describe(upstream, idp, f"{upstream.base}/mcp")
 
 
-async def test_a_configured_issuer_is_the_only_one_that_gets_the_secret(
+async def test_only_a_configured_issuer_gets_the_client_secret(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
-    """The metadata of the upstream are not even read."""
+    """The metadata of the upstream are not fetched."""
     credential = await credential_of(
         replicas.one(upstream.base, idp.issuer), upstream, issuer=idp.issuer
     )
@@ -280,7 +280,7 @@ def registry_of(replica: CredentialServices, **settings: object) -> CredentialRe
 async def test_key_and_headers_are_sent_and_redacted(
     replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`secret:` of the tenant and `env:` of the server."""
+    """They come from `secret:` of the tenant and `env:` of the server."""
     monkeypatch.setenv("CRM_VALUE", HEADER_VALUE)
     replica = replicas.one()
     await replica.secrets.put(TENANT, "CRM_KEY", KEY)
@@ -295,8 +295,8 @@ async def test_key_and_headers_are_sent_and_redacted(
     assert KEY not in repr(signed)
 
 
-async def test_a_changed_secret_is_sent_from_then_on(replicas: CredentialsReplicas) -> None:
-    """And a 401 is worth one attempt only if the secret is another one by then."""
+async def test_a_changed_secret_is_used_for_the_next_request(replicas: CredentialsReplicas) -> None:
+    """A 401 causes a retry only if the secret has changed by then."""
     replica = replicas.one()
     await replica.secrets.put(TENANT, "CRM_KEY", KEY)
     credential = registry_of(replica, tenants=("*",), api_key="secret:CRM_KEY").named(
@@ -312,7 +312,9 @@ async def test_a_changed_secret_is_sent_from_then_on(replicas: CredentialsReplic
     assert second.version != first.version
 
 
-async def test_a_secret_goes_to_its_hosts_only(replicas: CredentialsReplicas) -> None:
+async def test_a_secret_is_sent_only_to_the_hosts_it_is_bound_to(
+    replicas: CredentialsReplicas,
+) -> None:
     """A secret that is bound to another host is not sent."""
     replica = replicas.one()
     await replica.secrets.put(TENANT, "CRM_KEY", KEY, ("other.example.com",))
@@ -324,10 +326,10 @@ async def test_a_secret_goes_to_its_hosts_only(replicas: CredentialsReplicas) ->
     assert (await bound.headers()).headers == {"authorization": f"Bearer {KEY}"}
 
 
-async def test_another_tenant_has_neither_the_credential_nor_the_secret(
+async def test_another_tenant_cannot_use_a_credential_or_its_secret(
     replicas: CredentialsReplicas,
 ) -> None:
-    """The table names the tenants, and a reference means the tenant's own secret."""
+    """The table names its tenants, and a reference means the caller's tenant's own secret."""
     replica = replicas.one()
     await replica.secrets.put(TENANT, "CRM_KEY", KEY)
     named = registry_of(replica, tenants=(TENANT,), api_key="secret:CRM_KEY")

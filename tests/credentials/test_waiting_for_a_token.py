@@ -70,10 +70,10 @@ async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) 
         return await asyncio.gather(first, second, return_exceptions=True)
 
 
-async def test_it_is_woken_when_the_token_is_there(
+async def test_a_waiting_process_uses_the_token_of_the_first_process(
     two: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
-    """And does not ask for one of its own."""
+    """It does not request a token of its own."""
     issuer = TokenIssuer(IssuedToken("token-of-the-first-process", 300.0))
     results = await answers(issuer, two(issuer))
 
@@ -81,10 +81,10 @@ async def test_it_is_woken_when_the_token_is_there(
     assert not isinstance(results[0], BaseException)
 
 
-async def test_it_is_woken_when_there_will_be_none(
+async def test_a_waiting_process_requests_a_token_if_the_first_one_fails(
     two: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
-    """It asks for a token itself."""
+    """It does not wait for the end of the lease."""
     issuer = TokenIssuer(REFUSAL, IssuedToken("token-of-the-second-process", 300.0))
     first, second = await answers(issuer, two(issuer))
 

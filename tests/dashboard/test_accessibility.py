@@ -60,7 +60,7 @@ SCREENS = [
 
 
 def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
-    """Names, labels, landmarks, order and contrast (axe), and nothing to scroll to the side for."""
+    """axe checks names, labels, landmarks, order and contrast; no page scrolls sideways."""
     source = AXE.read_text(encoding="utf-8")
     wrong: dict[str, list[str]] = {}
     with open_billing_server(tmp_path) as billing, chromium() as browser:

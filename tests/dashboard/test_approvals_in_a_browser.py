@@ -125,10 +125,10 @@ def arrived(page: Page, title: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
 
 
-def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
+def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     dave: WebUser, erins: ConnectedAgent
 ) -> None:
-    """From nothing to the outcome at the client, without loading a page again."""
+    """The page is not loaded again between the arrival and the result."""
     RAN.clear()
     page = dave.open()
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
@@ -170,8 +170,8 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
 
 
 @pytest.mark.requirement("A8")
-def test_a_rejected_call_tells_its_agent_why(dave: WebUser, erins: ConnectedAgent) -> None:
-    """The reason is what the model reads; the tool does not run."""
+def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: ConnectedAgent) -> None:
+    """The reason is in the result, and the tool does not run."""
     RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
@@ -190,7 +190,7 @@ def test_a_rejected_call_tells_its_agent_why(dave: WebUser, erins: ConnectedAgen
 def test_an_undecided_request_expires_on_the_open_page(
     billing: BillingServer, dave: WebUser, erins: ConnectedAgent
 ) -> None:
-    """The page that is open says so by itself and takes no decision; the agent is told."""
+    """The open page shows the expiry and accepts no decision; the agent gets the result."""
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
     arrived(page, "Pay back")
@@ -202,8 +202,10 @@ def test_an_undecided_request_expires_on_the_open_page(
         expect(page.get_by_text("Expired without a decision")).to_be_visible()
 
 
-def test_the_time_left_is_by_the_servers_clock(dave: WebUser, erins: ConnectedAgent) -> None:
-    """The user's clock may be minutes off, and the request ends all the same."""
+def test_the_time_left_is_computed_by_the_servers_clock(
+    dave: WebUser, erins: ConnectedAgent
+) -> None:
+    """The clock of the user's computer may be minutes off."""
     page = dave.open()
     page.clock.install(time=time.time() - 120)
     outcome = erins.call("refund", {"customer": "C-14", "amount": 30})
@@ -215,10 +217,10 @@ def test_the_time_left_is_by_the_servers_clock(dave: WebUser, erins: ConnectedAg
     assert outcome.result(ANSWER_S).is_error
 
 
-def test_two_people_decide_where_it_takes_two(
+def test_a_call_that_needs_two_approvals_runs_after_the_second(
     billing: BillingServer, browser: Browser, dave: WebUser, erins: ConnectedAgent
 ) -> None:
-    """The first cannot approve twice; the second one's page learns of the first's by itself."""
+    """The first approver cannot approve again; the second one's page updates by itself."""
     RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
@@ -242,7 +244,7 @@ def test_two_people_decide_where_it_takes_two(
 def test_an_approver_cannot_approve_their_own_call(
     billing: BillingServer, browser: Browser, dave: WebUser
 ) -> None:
-    """An approver's own agent waits for another approver, and the page says why."""
+    """The call of an approver's agent waits for another approver, and the page says why."""
     with (
         agent(billing.resource, billing.token("carol")) as carols,
         signed_in(billing, browser, "carol") as carol,
@@ -293,8 +295,10 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
 
 
 @pytest.mark.slow
-def test_it_can_be_done_with_the_keyboard_alone(dave: WebUser, erins: ConnectedAgent) -> None:
-    """Every step has the focus where it is expected, in the order in which it is read."""
+def test_a_request_can_be_approved_with_the_keyboard_alone(
+    dave: WebUser, erins: ConnectedAgent
+) -> None:
+    """The focus follows the reading order in every step."""
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-14", "amount": 50})
     expect(page.locator(".request")).to_have_count(1)
@@ -315,10 +319,10 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: WebUser, erins: ConnectedA
 
 
 @pytest.mark.slow
-def test_it_works_without_javascript(
+def test_a_request_can_be_approved_without_javascript(
     billing: BillingServer, browser: Browser, erins: ConnectedAgent
 ) -> None:
-    """Forms post and lead on; the list loads itself again now and then."""
+    """The forms are posted, and the list reloads itself."""
     with signed_in(billing, browser, "carol", java_script_enabled=False) as carol:
         outcome = erins.call("refund", {"customer": "C-15", "amount": 60})
         billing.until_waiting(1)

@@ -40,8 +40,8 @@ def edited(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]
     return value
 
 
-def test_each_argument_has_the_field_that_fits_it() -> None:
-    """By its schema and its value; what no schema knows is JSON."""
+def test_each_argument_has_a_field_of_its_type() -> None:
+    """Schema and value decide the type; an argument without a schema is edited as JSON."""
     assert {name: field.kind for name, field in fields().items()} == {
         "name": "line",
         "count": "number",
@@ -61,8 +61,8 @@ def unchanged() -> dict[str, str]:
     return {field.key: field.text.replace("\n", "\r\n") for field in fields().values()}
 
 
-def test_what_is_not_touched_stays_byte_for_byte() -> None:
-    """A browser sends every line break as CR LF; that alone is no edit, and no number changes."""
+def test_unedited_arguments_stay_unchanged_byte_for_byte() -> None:
+    """Browsers send line breaks as CR LF, which is no edit, and numbers keep their digits."""
     filled_form = filled(list(fields().values()), unchanged())
 
     assert (dict(filled_form.changed), filled_form.removed) == ({}, frozenset())
@@ -82,8 +82,10 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("what", "name", "text", "value"), EDITS, ids=[case[0] for case in EDITS])
-def test_an_edit_becomes_its_value(what: str, name: str, text: str, value: object) -> None:
-    """What was typed, in the argument's own type; all others stay."""
+def test_an_edit_is_converted_to_the_type_of_the_argument(
+    what: str, name: str, text: str, value: object
+) -> None:
+    """All other arguments stay unchanged."""
     expected = json.loads(ARGUMENTS) | {name: value}
 
     assert edited(unchanged() | {f"argument.{name}": text}) == expected
@@ -103,7 +105,7 @@ INVALID_INPUTS = [
 
 @pytest.mark.parametrize(("name", "text", "sentence"), INVALID_INPUTS)
 def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentence: str) -> None:
-    """The field keeps what was typed, and so do the others."""
+    """Every field keeps the text that was entered."""
     form = unchanged() | {f"argument.{name}": text, "argument.name": "Eve"}
     fields_by_name = {field.name: field for field in filled(list(fields().values()), form).fields}
 
@@ -112,8 +114,8 @@ def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentenc
     assert (fields_by_name["name"].text, fields_by_name["name"].error) == ("Eve", "")
 
 
-def test_what_may_be_missing_can_be_left_out_or_added() -> None:
-    """A required argument stays whatever the form says."""
+def test_optional_arguments_can_be_left_out_or_added() -> None:
+    """A required argument stays, whatever the form contains."""
     form = unchanged() | {"omit.note": "yes", "omit.name": "yes"}
     assert edited(form) == {k: v for k, v in json.loads(ARGUMENTS).items() if k != "note"}
 
@@ -127,8 +129,8 @@ def test_what_may_be_missing_can_be_left_out_or_added() -> None:
     assert edited(added, few) == {"name": "Ada", "count": 4}
 
 
-def test_a_secret_stays_where_it_is() -> None:
-    """An approver must not put the mark of a secret in its place; the field is locked."""
+def test_arguments_with_redacted_secrets_cannot_be_edited() -> None:
+    """The field is locked, so that the redaction mark does not replace the secret."""
     secret = b'{"name": "[REDACTED:TOKEN]", "deep": {"a": "x [REDACTED:KEY]"}}'
     secret_fields = fields(secret)
 
@@ -138,8 +140,8 @@ def test_a_secret_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\rb", "a\0b", "\u202ex", "a\r\nb"])
-def test_a_text_that_no_browser_would_give_back_is_edited_as_json(text: str) -> None:
-    """A text field would change it unnoticed."""
+def test_texts_that_browsers_would_change_are_edited_as_json(text: str) -> None:
+    """A text field would change such a text without notice."""
     arguments = json.dumps({"name": text}).encode()
 
     assert fields(arguments)["name"].kind == "json"
@@ -147,6 +149,6 @@ def test_a_text_that_no_browser_would_give_back_is_edited_as_json(text: str) -> 
 
 
 @pytest.mark.parametrize("schema", [{}, {"properties": 1}, {"properties": {"name": True}}])
-def test_any_schema_gives_a_form(schema: dict[str, Any]) -> None:
-    """Tools bring schemas of all kinds."""
+def test_invalid_schemas_still_give_a_form(schema: dict[str, Any]) -> None:
+    """Tools may have schemas of any kind."""
     assert [field.name for field in fields_of({"name": "x"}, schema)] == ["name"]

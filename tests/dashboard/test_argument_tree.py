@@ -32,22 +32,22 @@ def only(encoded: str) -> Node:
         ("null", "null", "null"),
     ],
 )
-def test_a_value_is_shown_as_it_was_written(written: str, kind: str, text: str) -> None:
-    """No digit gets lost on the way to the person who approves it."""
+def test_values_are_shown_exactly_as_written(written: str, kind: str, text: str) -> None:
+    """The approver sees every digit."""
     node = only(f'{{"a": {written}}}')
 
     assert (node.kind, node.text) == (kind, text)
 
 
 @pytest.mark.parametrize("text", ["1", "-2.5", "true", "null", ""])
-def test_a_text_that_looks_like_something_else_says_so(text: str) -> None:
-    """ "1" is not 1, and a page without quotation marks must not make them alike."""
+def test_texts_that_look_like_other_values_are_marked(text: str) -> None:
+    """The page shows no quotation marks, so the text "1" needs a mark."""
     assert only(json.dumps({"a": text})).is_ambiguous
     assert not only('{"a": 1}').is_ambiguous
 
 
-def test_small_flat_objects_in_a_list_are_a_table() -> None:
-    """Rows of an invoice read as rows; a row may lack a column."""
+def test_lists_of_small_flat_objects_are_shown_as_a_table() -> None:
+    """A row may lack a column."""
     node = only('{"rows": [{"n": 1, "who": "a"}, {"n": 2}]}')
 
     assert (node.kind, node.columns) == ("table", ("n", "who"))
@@ -58,8 +58,8 @@ def test_small_flat_objects_in_a_list_are_a_table() -> None:
 @pytest.mark.parametrize(
     "items", ["[1, 2]", '[{"a": [1]}]', '[{"a": {"b": 1}}]', '[{"a": "x\\ny"}]', "[{}]", "[]"]
 )
-def test_anything_else_in_a_list_is_a_tree(items: str) -> None:
-    """What does not fit a cell is not squeezed into one."""
+def test_other_lists_are_shown_as_a_tree(items: str) -> None:
+    """Nested or multi-line values do not fit a table cell."""
     assert only(f'{{"a": {items}}}').kind == "list"
 
 
@@ -73,14 +73,14 @@ BOUNDED_ARGUMENTS = [
 @pytest.mark.parametrize(
     ("what", "value"), BOUNDED_ARGUMENTS, ids=[case[0] for case in BOUNDED_ARGUMENTS]
 )
-def test_what_is_left_out_is_told(what: str, value: object) -> None:
-    """A page has bounds, and the approver learns that it does not show all of it."""
+def test_arguments_that_are_not_shown_whole_are_marked(what: str, value: object) -> None:
+    """The page has size limits, and the approver learns that values are left out."""
     assert not read(json.dumps(value).encode()).is_whole
     assert read(b'{"a": [1, "two"]}').is_whole
 
 
-def test_what_is_nested_deeply_is_shown_as_json() -> None:
-    """Nesting makes no page without end."""
+def test_deeply_nested_values_are_shown_as_json() -> None:
+    """The depth of the tree is limited."""
     node = read(("[" * 40 + "]" * 40).encode())
     for _ in range(MAX_DEPTH):
         node = node.nodes[0]
@@ -90,8 +90,8 @@ def test_what_is_nested_deeply_is_shown_as_json() -> None:
     assert read(b"[" * 100_000).kind == "raw"
 
 
-def test_a_value_can_be_edited_as_json() -> None:
-    """What stands in a form's field is the same value, number by number."""
+def test_the_json_field_contains_the_same_value() -> None:
+    """Numbers keep every digit."""
     written = '{"a": [1.10, {"b": "ü\\n"}], "c": {}, "d": [], "e": null}'
     value = decoded(written.encode())
 
@@ -99,8 +99,8 @@ def test_a_value_can_be_edited_as_json() -> None:
     assert compact(decoded(laid_out(value).encode())) == written
 
 
-def test_a_list_shows_the_first_arguments() -> None:
-    """Enough to tell one call from another."""
+def test_the_list_of_requests_shows_the_first_three_arguments() -> None:
+    """They are enough to tell one call from another."""
     assert summary(b'{"to": "a@b", "n": [1, 2], "x": true, "y": 1}') == [
         ("to", "a@b"),
         ("n", "[1, 2]"),

@@ -7,7 +7,7 @@ from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
 
 
 def test_columns_are_stacked_to_scale() -> None:
-    """A column is as high as its calls, from the bottom; the axis ends at a round number."""
+    """The height is proportional to the calls, and the axis ends at a round number."""
     intervals = [chart.ChartInterval(0, (30, 10)), chart.ChartInterval(3_600, (0, 0))]
     drawn = chart.columns(intervals, ("answered", "failed"), step_s=3_600)
     first, second = drawn.columns
@@ -26,13 +26,13 @@ def test_columns_are_stacked_to_scale() -> None:
     ("most", "top"), [(0, 4), (3, 4), (5, 6), (9, 10), (11, 20), (41, 60), (850, 1_000)]
 )
 def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
-    """Not below what is drawn."""
+    """The end is not below the highest column."""
     assert chart.ceiling(most) == top
     assert chart.levels(top)[-1] == top
 
 
 def test_a_meter_stays_between_zero_and_one() -> None:
-    """Also when more is used than there is, or nothing is allowed."""
+    """The usage may exceed the limit, and the limit may be zero."""
     shares = [
         chart.UsageMeter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))
     ]
@@ -49,8 +49,10 @@ def test_a_meter_stays_between_zero_and_one() -> None:
         (200_000, "2 days", "2 days ago"),
     ],
 )
-def test_times_are_said_as_people_say_them(seconds: float, remaining_text: str, since: str) -> None:
-    """What is left, and how long ago."""
+def test_remaining_and_past_times_are_formatted_for_people(
+    seconds: float, remaining_text: str, since: str
+) -> None:
+    """One function formats the time left, the other the time since."""
     assert (formats.span(seconds), formats.ago(seconds)) == (remaining_text, since)
 
 
@@ -70,10 +72,10 @@ GRANT_FORMS = [
 
 
 @pytest.mark.parametrize(("form", "granted"), GRANT_FORMS, ids=str)
-def test_a_grant_says_until_when_how_often_and_for_what(
+def test_a_grant_form_is_read_as_expiry_uses_and_condition(
     form: dict[str, str], granted: tuple[object, ...] | None
 ) -> None:
-    """Nothing chosen is nothing granted."""
+    """Without a choice no grant is given."""
     grant_form = grant_form_of(form)
     text = grant_form.granted(1_000)
 
@@ -95,7 +97,7 @@ def test_a_grant_says_until_when_how_often_and_for_what(
     ],
     ids=str,
 )
-def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
-    """A grant covers no more than the approver wrote."""
+def test_an_incomplete_or_invalid_grant_form_is_an_error(form: dict[str, str]) -> None:
+    """A grant never covers more than the approver entered."""
     assert grant_form_of(form).has_errors
     assert grant_form_of(form) != GrantFormPart()

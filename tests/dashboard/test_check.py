@@ -92,13 +92,13 @@ CONFIG_CASES = [
 
 
 @each(("name", "settings", "ids"), CONFIG_CASES, ids=[case[0] for case in CONFIG_CASES])
-def test_each_error_has_its_id(name: str, settings: Config, ids: list[str]) -> None:
-    """And what is right has none."""
+def test_each_dashboard_error_has_its_own_id(name: str, settings: Config, ids: list[str]) -> None:
+    """Valid settings have no problem."""
     assert [problem.id for problem in problems(settings)] == ids
 
 
-def test_a_client_turns_the_dashboard_on() -> None:
-    """Unless the configuration says otherwise; without a client there is none."""
+def test_a_dashboard_client_enables_the_dashboard() -> None:
+    """The configuration can turn it off; without a client there is no dashboard."""
     without = config(issuer(dashboard=None))
 
     assert [is_on(settings) for settings in (config(), without)] == [True, False]
@@ -115,8 +115,8 @@ GATE = [
 
 
 @pytest.mark.parametrize(("wrong", "id_"), GATE, ids=[case[1] for case in GATE])
-def test_a_client_is_judged_like_everything_of_an_issuer(wrong: DashboardClient, id_: str) -> None:
-    """A secret that is written out, endpoints without encryption, scopes that are none."""
+def test_the_dashboard_client_is_checked_with_its_issuer(wrong: DashboardClient, id_: str) -> None:
+    """Literal secrets, plain http endpoints and invalid scopes are problems."""
     reported_problems = [
         problem
         for problem in gate_problems(

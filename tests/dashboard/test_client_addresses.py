@@ -57,10 +57,10 @@ def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.requirement("AU10")
-def test_a_sign_in_and_a_sign_out_say_from_where(
+def test_records_of_sign_in_and_sign_out_have_the_client_address(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
-    """As the edge knows it: what a caller's fields say of it counts for nothing."""
+    """The edge decides the address; headers of the user have no effect."""
     assert whence(server.billing, "signin") == ("signed_in", "dave", server.seen)
     dave.post("/sign-out")
     assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
@@ -71,10 +71,10 @@ STATE_BY_VERB = {"approve": "approved", "reject": "rejected", "edit": "approved"
 
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("verb", STATE_BY_VERB)
-def test_a_decision_says_from_where(
+def test_the_record_of_a_decision_has_the_approvers_address(
     server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
 ) -> None:
-    """The approver's address is on it; that of the caller is not."""
+    """It does not have the address of the caller whose call is decided."""
     request = server.billing.asks("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
@@ -86,10 +86,10 @@ def test_a_decision_says_from_where(
 
 
 @pytest.mark.requirement("AU10")
-def test_a_grant_and_its_end_say_from_where(
+def test_records_of_a_grant_and_its_revocation_have_the_client_address(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
-    """A granted call is not looked at, so who gave the grant and from where matters more."""
+    """A granted call has no approver who looks at it, so the record of the grant matters more."""
     request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
     assert whence(server.billing, "grant") == ("granted", "dave", server.seen)
@@ -100,8 +100,10 @@ def test_a_grant_and_its_end_say_from_where(
 
 
 @pytest.mark.requirement("AU10")
-def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
-    """On the page of its record, and by any part of it in the search."""
+def test_the_audit_pages_show_and_find_the_client_address(
+    server: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
+    """The search finds records by any part of the address."""
     server.billing.call("find_customer", {"name": "somewhere"})
     call = newest(server.billing, "call")
     signed_in = newest(server.billing, "signin")
@@ -116,10 +118,10 @@ def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: Http
     assert "No matching records" in none
 
 
-def test_the_address_is_in_the_audit_log_alone(
+def test_the_client_address_is_only_on_audit_pages(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
-    """It is for the record alone: in no cookie, and not on the page of what was decided."""
+    """It is in no cookie and not on the pages of requests and grants."""
     request = server.billing.asks("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")
 

@@ -16,8 +16,8 @@ from tests.support.programs import BrowserUser
 
 
 @pytest.mark.slow
-def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path) -> None:
-    """The welcome names it; alice and dave may decide, and bob sees his own tenant."""
+def test_the_development_server_has_a_dashboard_for_two_approvers(tmp_path: Path) -> None:
+    """The welcome text names it; alice and dave may decide, and bob sees his own tenant."""
     with dev(tmp_path) as gatepost:
         assert f"{gatepost.origin}/dashboard" in gatepost.output
         for name, tenant, status in (
@@ -44,8 +44,8 @@ def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path)
         checked.kill()
 
 
-def test_the_wheel_has_what_pages_need(tmp_path: Path) -> None:
-    """Templates, styles, scripts and their licences are no Python, and come along."""
+def test_the_wheel_contains_the_files_of_the_dashboard(tmp_path: Path) -> None:
+    """Templates, styles, scripts and their licences are included."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

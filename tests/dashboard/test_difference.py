@@ -12,8 +12,8 @@ def lines_of(before: str, after: str, context: int = 3) -> list[str]:
     return [signs[row.kind] + (row.text or str(row.count or "")) for row in rows]
 
 
-def test_lines_that_change_stand_among_some_that_stay() -> None:
-    """Like a diff; what is far from any change is a gap."""
+def test_changed_lines_are_shown_with_context_lines() -> None:
+    """Lines far from any change are shown as a gap."""
     before = "\n".join(f"line {at}" for at in range(12))
     after = before.replace("line 6", "line six")
 
@@ -23,7 +23,7 @@ def test_lines_that_change_stand_among_some_that_stay() -> None:
 
 
 def test_a_line_ends_only_at_a_newline() -> None:
-    """A comment with another sign for a line's end must not look like a line that runs."""
+    """Another line separator in a comment must not look like a new line of code."""
     assert lines_of("# a\u2028evil()", "# a\u2028good()") == [
         "-# a\u2028evil()",
         "+# a\u2028good()",
@@ -32,21 +32,21 @@ def test_a_line_ends_only_at_a_newline() -> None:
 
 
 def test_equal_texts_have_no_difference() -> None:
-    """And that is said instead of an empty table."""
+    """The page says so instead of showing an empty table."""
     assert difference("a\nb", "a\nb").is_none
     assert not difference("a", "b").is_none
 
 
-def test_too_much_is_not_compared() -> None:
-    """Comparing takes the square of the lines; what both begin and end with is free."""
+def test_texts_with_too_many_lines_are_not_compared() -> None:
+    """The time grows with the square of the lines, without those that both begin or end with."""
     many = "\n".join(map(str, range(MAX_LINES + 2)))
     assert difference(many, many.replace("\n", "x\n")).too_long
     long = "\n".join(map(str, range(50_000)))
     assert (difference(long, long + "\nlast").new, difference(long, "first\n" + long).new) == (1, 1)
 
 
-def test_many_texts_together_are_compared_no_longer_than_one() -> None:
-    """An upstream changes all of its tools so that each takes as long as one may."""
+def test_several_texts_share_one_limit_of_comparison_steps() -> None:
+    """An upstream could change all of its tools so that each comparison takes the maximum."""
     half, limit = MAX_LINES // 2, ComparisonLimit()
     old = "\n".join(map(str, range(half)))
     new = old.replace("\n", "x\n") + "x"
@@ -56,8 +56,10 @@ def test_many_texts_together_are_compared_no_longer_than_one() -> None:
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")), st.integers(0, 3))
-def test_both_texts_can_be_read_out_of_it(old: list[str], new: list[str], context: int) -> None:
-    """Whatever changes: the numbered lines are those of the texts, and none is missing."""
+def test_both_texts_can_be_restored_from_the_difference(
+    old: list[str], new: list[str], context: int
+) -> None:
+    """The numbered lines are those of the texts, and the counts add up."""
     diff = difference("\n".join(old), "\n".join(new), context=context)
     before, after = "\n".join(old).split("\n"), "\n".join(new).split("\n")
     if not before[-1] and not after[-1]:

@@ -30,8 +30,8 @@ ESCAPED_TEXTS = [
 
 
 @each(("what", "written", "seen"), ESCAPED_TEXTS, ids=[case[0] for case in ESCAPED_TEXTS])
-def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
-    """No character is invisible, and none changes the order in which others are read."""
+def test_hidden_characters_are_shown_as_escapes(what: str, written: str, seen: str) -> None:
+    """No character stays invisible or changes the order of others."""
     assert shown(written) == seen
     assert hidden(written) == seen.count("\\")
 
@@ -39,14 +39,14 @@ def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "plain", "two\nlines\tand a tab", "Müller & Söhne", "שלום", "日本語", "🙂", "<b>"]
 )
-def test_what_can_be_read_stays(text: str) -> None:
-    """People write in many scripts; nothing of that is an attack."""
+def test_readable_text_of_any_script_is_not_escaped(text: str) -> None:
+    """Letters of all scripts are ordinary text."""
     assert shown(text) == text
     assert hidden(text) == 0
 
 
-def test_a_secrets_mark_is_told_from_text() -> None:
-    """The place of a secret stands out, also between characters that are escaped."""
+def test_redaction_marks_are_separated_from_text() -> None:
+    """The mark stands out, also between escaped characters."""
     parts = pieces("key=[REDACTED:GITHUB_TOKEN]\x00")
 
     assert [(piece.kind, piece.text) for piece in parts] == [
@@ -56,12 +56,12 @@ def test_a_secrets_mark_is_told_from_text() -> None:
     ]
 
 
-def test_an_escape_says_what_it_stands_for() -> None:
-    """A user who points at one reads its name."""
+def test_an_escape_has_the_name_of_its_character_as_title() -> None:
+    """The title appears when a user points at the escape."""
     assert pieces("\u202e")[0].title == "U+202E RIGHT-TO-LEFT OVERRIDE"
 
 
-def test_a_list_shows_the_beginning_on_one_line() -> None:
-    """Line breaks become signs, and what is cut ends with dots."""
+def test_lists_show_the_beginning_of_a_text_on_one_line() -> None:
+    """Line breaks become signs, and a truncated text ends with an ellipsis."""
     assert oneline("a\nb\tc", 20) == "a ↵ b c"
     assert oneline("x" * 30, 20) == "x" * 20 + "…"

@@ -206,7 +206,7 @@ COOKIE_VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
 
 
 def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
-    """The issuer sends them back over https; cookies are this host's alone, and leave with them."""
+    """The issuer redirects to https; cookies have the `__Host-` prefix and are deleted."""
     with server.user_browser() as user_browser:
         request, opened = user_browser.sign_in()
         assert server.provider.asked[-1]["redirect_uri"] == f"{server.home}/callback"
@@ -231,8 +231,8 @@ def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
         assert user_browser.get().headers["location"] == f"{BASE_PATH}/sign-in"
 
 
-def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
-    """Pages, redirects, files, refusals and what is not there (RFC 6797 section 7.1)."""
+def test_every_answer_has_strict_transport_security(server: ProductionServer) -> None:
+    """This includes redirects, files, refusals and missing pages (RFC 6797 section 7.1)."""
     with server.user_browser() as user_browser:
         answers = [
             *user_browser.sign_in(),
@@ -253,8 +253,8 @@ def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: ProductionServer) -> None:
-    """Not from its name in the clear, another port or another origin; not without the token."""
+def test_forms_are_accepted_only_from_the_https_origin(server: ProductionServer) -> None:
+    """The http origin, another port, another origin and a wrong token are refused."""
     plain = server.origin.replace("https", "http")
     with server.user_browser() as user_browser:
         user_browser.sign_in()
@@ -271,8 +271,8 @@ def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: Product
         assert user_browser.post("/sign-out", server.origin).status_code == 303
 
 
-def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
-    """The stream comes through as it is written; the agent's call runs with the approval, once."""
+def test_an_arriving_call_is_shown_live_and_approved_over_https(server: ProductionServer) -> None:
+    """The stream sends events at once; the agent's call runs once with the approval."""
     assert server.rest("save_csv", "old", rows=[]) == 200
     with server.user_browser() as user_browser:
         user_browser.sign_in()
@@ -322,10 +322,8 @@ def clear(
 
 @each("case", PLAIN_HTTP_FIELDS)
 @each("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
-def test_nothing_of_it_is_answered_in_the_clear(
-    clear: ProductionServer, below: str, case: str
-) -> None:
-    """A page that says so, without any cookie, whatever was asked for."""
+def test_the_dashboard_refuses_plain_http(clear: ProductionServer, below: str, case: str) -> None:
+    """Every path returns a page that says so, without a cookie."""
     answer = in_the_clear(clear, below, PLAIN_HTTP_FIELDS[case])
 
     assert answer.status == 400
@@ -333,8 +331,8 @@ def test_nothing_of_it_is_answered_in_the_clear(
     assert answer.field("set-cookie") is None
 
 
-def test_a_session_is_no_use_in_the_clear(clear: ProductionServer) -> None:
-    """Its cookie, sent by whatever ignores that it is for https, opens nothing."""
+def test_a_session_cookie_is_refused_over_plain_http(clear: ProductionServer) -> None:
+    """Some client may send the cookie although it is for https only."""
     with clear.user_browser() as user_browser:
         user_browser.sign_in()
         cookie = "; ".join(f"{name}={value}" for name, value in user_browser.cookies().items())
@@ -343,13 +341,13 @@ def test_a_session_is_no_use_in_the_clear(clear: ProductionServer) -> None:
         assert in_the_clear(clear, "", vouched).status == 200
 
 
-def test_a_tls_port_never_answers_in_the_clear(
+def test_a_tls_port_never_answers_plain_http(
     authority: CertificateAuthority,
     provider: ProductionProvider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Not even with a page."""
+    """It does not send a page of refusal either."""
     with (
         own_tls(tmp_path_factory.mktemp("own_tls"), authority, provider, out) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain,
@@ -364,8 +362,10 @@ def test_a_tls_port_never_answers_in_the_clear(
 @pytest.mark.slow
 @in_a_browser[0]
 @in_a_browser[1]
-def test_a_browser_signs_in_sees_a_call_arrive_and_approves_it(server: ProductionServer) -> None:
-    """Chromium keeps the cookies, follows the stream and sends the forms; nothing is mixed."""
+def test_a_browser_signs_in_and_approves_an_arriving_call_over_https(
+    server: ProductionServer,
+) -> None:
+    """Chromium keeps the cookies, reads the stream, posts the forms and logs no error."""
     assert server.rest("save_csv", "seen", rows=[]) == 200
     complaints: list[str] = []
     with chromium() as browser:

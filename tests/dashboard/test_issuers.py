@@ -68,8 +68,8 @@ def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[DashboardServer
 
 
 @pytest.mark.parametrize("form", ["jwt", "opaque"])
-def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> None:
-    """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
+def test_people_sign_in_with_oidc_provider(tmp_path: Path, form: TokenForm) -> None:
+    """Access tokens are signed or opaque; the sign-in page offers both issuers."""
     with two_issuers(tmp_path, form) as opened, opened.user_browser() as user_browser:
         offered = user_browser.get("/sign-in").text
         issuers = [issuer.issuer for issuer in opened.config.issuers]
@@ -83,8 +83,8 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
         assert user_browser.get("/test/echo").status_code == 403
 
 
-def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
-    """A code of one issuer is never redeemed at the other, whatever the way back says."""
+def test_a_code_of_one_issuer_is_never_redeemed_at_another(tmp_path: Path) -> None:
+    """The parameters of the callback do not matter."""
     with (
         two_issuers(tmp_path) as opened,
         opened.user_browser() as user_browser,
@@ -110,8 +110,8 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]
         yield opened
 
 
-def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
-    """One browser may be signed in to several, and each shows its own tenant."""
+def test_one_browser_can_use_the_dashboards_of_several_tenants(apart: DashboardServer) -> None:
+    """Each dashboard has its own session and shows its own tenant."""
     with apart.user_browser("alice", fresh=True) as user_browser:
         assert '["acme","alice"' in user_browser.get("/test/open").text
 
@@ -130,7 +130,7 @@ def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
 
 
 def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServer) -> None:
-    """The token names that resource, and its owner is not of that tenant."""
+    """The token names that resource, but the user is not of that tenant."""
     with apart.user_browser() as user_browser:
         back = BrowserUser("bob").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
@@ -139,8 +139,8 @@ def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServ
         assert user_browser.cookie() == ""
 
 
-def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> None:
-    """Also when an attacker gives the cookie the other one's name."""
+def test_a_session_of_one_tenant_is_refused_at_another_tenant(apart: DashboardServer) -> None:
+    """An attacker may rename the cookie."""
     with apart.user_browser("alice", fresh=True) as user_browser, apart.user_browser() as thief:
         name = next(cookie.name for cookie in user_browser.http.cookies.jar)
         thief.http.cookies.set(name.replace("acme", "globex"), user_browser.cookie())
@@ -149,18 +149,16 @@ def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> N
         assert answer.status_code == 303
 
 
-def test_a_path_without_a_tenant_is_nowhere(apart: DashboardServer) -> None:
-    """No tenant, a tenant that is no id, or none at all."""
+def test_a_dashboard_path_without_a_valid_tenant_is_not_found(apart: DashboardServer) -> None:
+    """No cookie is set for such a path."""
     with apart.user_browser() as user_browser:
         for path in ("/t/A!/dashboard", "/t/%2e/dashboard/sign-in", "/t//dashboard"):
             assert user_browser.http.get(path).status_code in {401, 404}
             assert "set-cookie" not in user_browser.http.get(path).headers
 
 
-def test_two_tokens_that_name_different_people_open_nothing(
-    apart: DashboardServer,
-) -> None:
-    """The ID token is held against the access token; the page says nothing, the log why."""
+def test_a_sign_in_whose_tokens_name_different_people_is_refused(apart: DashboardServer) -> None:
+    """The ID token must match the access token; only the log has the reason."""
     provider: Provider = apart.provider
     with apart.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
@@ -185,8 +183,8 @@ def test_two_tokens_that_name_different_people_open_nothing(
 HTTPS = Resource("https://mcp.example.com/t/{tenant}/mcp")
 
 
-def test_under_https_cookies_belong_to_this_host_alone() -> None:
-    """`__Host-`, `Secure`, one per tenant; and browsers never come back over http."""
+def test_https_cookies_are_secure_and_bound_to_host_and_tenant() -> None:
+    """Strict-Transport-Security is sent over https only."""
     cookies = Cookies(HTTPS)
     name, value = cookies.header("session", HTTPS.of_tenant("acme"), "abc")
 

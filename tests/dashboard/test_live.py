@@ -65,8 +65,10 @@ async def next_names(pages: AsyncIterator[ShownPage]) -> list[str] | None:
     return None if waiting is None else [request.tool for request in waiting.requests]
 
 
-async def test_a_change_at_another_replica_arrives(store: SharedApprovals) -> None:
-    """The shared store may lose its message, or not reach us: we look anyway."""
+async def test_a_change_at_another_replica_appears_without_a_message(
+    store: SharedApprovals,
+) -> None:
+    """The shared store may lose the message, so the page also polls."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []
@@ -74,8 +76,8 @@ async def test_a_change_at_another_replica_arrives(store: SharedApprovals) -> No
         assert await next_names(pages) == ["report.star"]
 
 
-async def test_a_message_wakes_the_page_at_once(store: SharedApprovals) -> None:
-    """Without waiting for the next look."""
+async def test_a_message_updates_the_page_before_the_next_poll(store: SharedApprovals) -> None:
+    """The page does not wait for its interval."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []
@@ -84,8 +86,8 @@ async def test_a_message_wakes_the_page_at_once(store: SharedApprovals) -> None:
         assert await next_names(pages) == ["report.star"]
 
 
-async def test_many_pages_are_one_look(store: SharedApprovals) -> None:
-    """However many people have the page open, the store is asked once."""
+async def test_open_pages_of_a_tenant_share_one_query(store: SharedApprovals) -> None:
+    """Fifty open pages cause one read of the store."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
     assert [await next_names(page) for page in pages] == [[]] * 50
@@ -95,7 +97,7 @@ async def test_many_pages_are_one_look(store: SharedApprovals) -> None:
     assert live._tenants == {}
 
 
-async def test_tenants_hear_of_their_own_only(store: SharedApprovals) -> None:
+async def test_a_request_updates_only_pages_of_its_own_tenant(store: SharedApprovals) -> None:
     """A request of one tenant wakes no page of another."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
@@ -105,8 +107,8 @@ async def test_tenants_hear_of_their_own_only(store: SharedApprovals) -> None:
         assert live._tenants["globex"].version == 1
 
 
-async def test_an_outage_is_told_and_its_end_too(store: SharedApprovals) -> None:
-    """A page does not go on showing what may be long over."""
+async def test_open_pages_show_the_begin_and_the_end_of_an_outage(store: SharedApprovals) -> None:
+    """A page does not keep showing requests that may be outdated."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []

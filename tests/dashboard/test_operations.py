@@ -62,9 +62,9 @@ def test_an_operator_sees_all_tenants_and_processes(
     billing: BillingServer, olga: HttpBrowser, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    Callers, refusals by reason, issuers with the age of their keys, tools, and each process.
+    The page has callers, refusals by reason, issuers with key ages, tools and processes.
 
-    The log has who looked, because no tenant's audit log has it.
+    The server log has the operator's visit, because no tenant's audit log has it.
     """
     caplog.set_level("INFO", "gatepost.dashboard")
     current, other = reporter(billing), reporter(billing, ago_s=OUTDATED_S + 1)
@@ -90,8 +90,8 @@ def test_an_operator_sees_all_tenants_and_processes(
 
 
 @pytest.mark.parametrize("who", ["alice", "dave", "erin"])
-def test_no_other_role_sees_another_tenant(billing: BillingServer, who: str) -> None:
-    """An administrator of a tenant neither opens the page nor is led to it."""
+def test_the_operations_page_is_refused_to_other_roles(billing: BillingServer, who: str) -> None:
+    """An administrator of a tenant cannot open it and gets no link to it."""
     with billing.server.user_browser(who) as user_browser:
         refused, first = user_browser.get("/operations"), user_browser.get("")
 
@@ -101,8 +101,10 @@ def test_no_other_role_sees_another_tenant(billing: BillingServer, who: str) -> 
     assert "/operations" not in first.text
 
 
-def test_an_operator_sees_nothing_else(billing: BillingServer, olga: HttpBrowser) -> None:
-    """Requests and audit records belong to the tenants; the way in leads to the only page."""
+def test_an_operator_can_open_only_the_operations_page(
+    billing: BillingServer, olga: HttpBrowser
+) -> None:
+    """Requests and audit records belong to the tenants."""
     first = olga.get("")
 
     assert (first.status_code, first.headers["location"]) == (303, "/dashboard/operations")
@@ -111,7 +113,7 @@ def test_an_operator_sees_nothing_else(billing: BillingServer, olga: HttpBrowser
 
 
 def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> None:
-    """No file is stored that cannot be read."""
+    """No process stores a report that cannot be read."""
 
     def change(config: Config) -> Config:
         (issuer,) = config.issuers
@@ -128,10 +130,10 @@ def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> N
         assert server.run(entries.all()) == []
 
 
-def test_a_report_of_another_version_is_passed_over(
+def test_reports_of_other_versions_are_shown_or_skipped(
     billing: BillingServer, olga: HttpBrowser
 ) -> None:
-    """Versions run side by side while one replaces the other; a dead process is forgotten."""
+    """An unreadable or expired report is skipped, because versions run side by side."""
     entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
     newer = ProcessReport(
         process="p", host="<b>h", pid=1, version="9.9", started_at=now, written_at=now
@@ -152,10 +154,10 @@ def test_a_report_of_another_version_is_passed_over(
     assert "<b>h 1" in page
 
 
-def test_processes_that_ended_hide_none_that_serves(
+def test_reports_of_ended_processes_do_not_hide_running_ones(
     billing: BillingServer, olga: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reports that expired, or that were not written again, lie before it in the store."""
+    """Expired and outdated reports come before the running process in the store."""
     monkeypatch.setattr(process_reports, "MAX_REPORTS", 2)
     entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
     for key, age_s in (("a", KEPT_S + 1), ("b", KEPT_S + 1), ("c", 99.0), ("d", 99.0), ("e", 0.0)):
@@ -197,7 +199,7 @@ SLOW_TOOLS: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None
 
 @pytest.mark.parametrize(("times", "expected"), SLOW_TOOLS)
 def test_tools_of_all_processes_are_added_up(times: list[ToolTimes], expected: Any) -> None:
-    """By the bound below which 95 of 100 calls ended."""
+    """The duration shown is the one below which 95 percent of the calls ended."""
     totals = [(tool.tool, tool.calls, tool.mean_s, tool.most_s) for tool in slow_tools(times)]
 
     assert totals == [
@@ -205,8 +207,8 @@ def test_tools_of_all_processes_are_added_up(times: list[ToolTimes], expected: A
     ]
 
 
-def test_an_issuer_with_a_problem_comes_first() -> None:
-    """If one process lacks its keys, or they are old."""
+def test_issuers_with_missing_or_old_keys_are_listed_first() -> None:
+    """A problem at one process is enough."""
     issuers = issuers_of(
         [
             [ReportedKeys("https://a", "ready", 5.0), ReportedKeys("https://b", "ready", 5.0)],

@@ -63,7 +63,7 @@ PATHS = [
 def test_every_answer_carries_the_security_headers(
     shared: DashboardServer, path: str, inside: int, outside: int
 ) -> None:
-    """Pages, redirects and refusals alike, and no cache may keep one."""
+    """This includes redirects and refusals, and no answer may be cached."""
     with shared.user_browser("alice") as alice, shared.user_browser() as anonymous:
         for user_browser, status in ((alice, inside), (anonymous, outside)):
             answer = user_browser.get(path)
@@ -84,10 +84,10 @@ def test_every_answer_carries_the_security_headers(
     ],
     ids=["host", "origin", "head"],
 )
-def test_refusals_at_the_edge_carry_them_too(
+def test_refusals_at_the_edge_have_the_security_headers(
     shared: DashboardServer, headers: dict[str, str], status: int
 ) -> None:
-    """What never reaches the dashboard is still drawn as its page, with its guards."""
+    """A request that never reaches the dashboard still gets one of its pages."""
     with shared.user_browser() as user_browser:
         answer = user_browser.http.get("/dashboard", headers=headers)
 
@@ -96,8 +96,8 @@ def test_refusals_at_the_edge_carry_them_too(
     assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServer) -> None:
-    """An unexpected error is a page with the request's id, and nothing of what raised it."""
+def test_an_unexpected_error_is_logged_and_not_shown_on_the_page(shared: DashboardServer) -> None:
+    """The page has the id of the request, and no detail of the error."""
     with shared.user_browser("alice") as user_browser:
         answer = user_browser.get("/test/broken")
 
@@ -106,8 +106,8 @@ def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServ
     assert "RuntimeError" in shared.log()
 
 
-def test_files_are_kept_for_good_and_named_by_their_content(shared: DashboardServer) -> None:
-    """Scripts and styles of a page come from the package, are whole, and never change."""
+def test_static_files_can_be_cached_forever(shared: DashboardServer) -> None:
+    """Their URLs contain a digest, so the content of a URL never changes."""
     with shared.user_browser("alice") as user_browser:
         page = user_browser.get().text
         links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
@@ -144,8 +144,8 @@ class Foreign(HTMLParser):
                 self.found.append(f"{tag} {name}={value}")
 
 
-def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> None:
-    """The policy would stop it anyway; that it need not is what keeps the policy strict."""
+def test_no_page_contains_inline_scripts_or_styles(shared: DashboardServer) -> None:
+    """The content security policy can therefore stay strict."""
     with shared.user_browser("alice") as user_browser:
         for path in ("", "/history", "/grants", "/tools", "/sign-in"):
             parser = Foreign()
@@ -153,8 +153,8 @@ def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> No
             assert parser.found == [], path
 
 
-def test_the_files_of_others_are_as_they_came() -> None:
-    """VENDORED.md says which versions these are, by digests; each has its licence beside it."""
+def test_vendored_files_match_their_digests_and_have_licences() -> None:
+    """VENDORED.md lists the files and their digests."""
     folder = resources.files("gatepost.dashboard").joinpath("static")
     text = folder.joinpath("VENDORED.md").read_text(encoding="utf-8")
     digests = dict(re.findall(r"^\| `([\w.]+)` \| `([0-9a-f]{64})` \|$", text, re.MULTILINE))
@@ -166,7 +166,7 @@ def test_the_files_of_others_are_as_they_came() -> None:
 
 
 def test_no_template_turns_escaping_off() -> None:
-    """`safe` and `autoescape false` are how stored scripts get into pages."""
+    """`safe` and `autoescape false` would let stored scripts into pages."""
     folder = resources.files("gatepost.dashboard").joinpath("templates")
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
@@ -192,10 +192,10 @@ FORGED_FORMS = [
 
 
 @each(("case", "form", "headers"), FORGED_FORMS, ids=[case[0] for case in FORGED_FORMS])
-def test_a_form_of_another_page_changes_nothing(
+def test_forged_forms_are_refused(
     shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
-    """CSRF: the token of this very session, and the origin that the browser names."""
+    """A form needs the CSRF token of its session and the dashboard's own origin."""
     with shared.user_browser("alice") as alice, shared.user_browser("dave") as dave:
         stand_ins = {
             "COOKIE": alice.cookie(),
@@ -210,10 +210,10 @@ def test_a_form_of_another_page_changes_nothing(
         assert alice.get("/test/echo").status_code == 200
 
 
-def test_a_form_of_our_own_is_taken_with_the_token_in_field_or_header(
+def test_forms_are_accepted_with_the_csrf_token_in_a_field_or_header(
     shared: DashboardServer,
 ) -> None:
-    """Plain forms carry a field, htmx a header; a handler sees the other fields."""
+    """Plain forms send a field, htmx sends a header; the handler gets the other fields."""
     with shared.user_browser("alice") as user_browser:
         plain = user_browser.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
         token = user_browser.token()
@@ -239,10 +239,10 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("kind", "body", "status"), BODIES, ids=[str(n) for n in range(9)])
-def test_a_body_that_no_form_of_ours_has_is_refused(
+def test_malformed_form_bodies_are_refused(
     shared: DashboardServer, kind: str, body: bytes, status: int
 ) -> None:
-    """Other media types, fields given twice, broken encodings, too many and too much."""
+    """The cases are media types, duplicate fields, broken encodings and large bodies."""
     with shared.user_browser("alice") as user_browser:
         content = body.replace(b"TOKEN", user_browser.token().encode())
         answer = user_browser.http.post(
@@ -269,10 +269,10 @@ EMBEDDING_REQUESTS = [
 
 
 @pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDING_REQUESTS)
-def test_no_other_page_gets_a_page_of_ours_into_itself(
+def test_pages_cannot_be_embedded_or_fetched_by_other_sites(
     shared: DashboardServer, path: str, mode: str, what: str, status: int
 ) -> None:
-    """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
+    """From another site, only a link that a person follows works."""
     with shared.user_browser("alice") as user_browser:
         answer = user_browser.get(
             "/test/echo", sec_fetch_site=path, sec_fetch_mode=mode, sec_fetch_dest=what
@@ -290,8 +290,8 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[case[0] for case in ROLES])
-def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]) -> None:
-    """A user who lacks a page's roles is told so, and can at least sign out."""
+def test_pages_need_their_roles(shared: DashboardServer, who: str, statuses: list[int]) -> None:
+    """A user without the role gets a page that says so and can sign out."""
     with shared.user_browser(who, fresh=who == "eve") as user_browser:
         answers = [user_browser.get(f"/test/{page}") for page in ("echo", "open", "admin")]
         assert [answer.status_code for answer in answers] == statuses
@@ -301,8 +301,8 @@ def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]
             assert user_browser.post("/sign-out").status_code == 303
 
 
-def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
-    """Nothing that a user sends chooses another one."""
+def test_the_tenant_comes_from_the_session(shared: DashboardServer) -> None:
+    """No value that a user sends selects another tenant."""
     with shared.user_browser("bob") as user_browser:
         seen = user_browser.get(
             "/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme"
@@ -311,8 +311,8 @@ def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
     assert '["globex","bob"' in seen
 
 
-def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
-    """HttpOnly and Lax, for the whole host (which `__Host-` asks for), gone with the browser."""
+def test_session_cookies_are_httponly_and_end_with_the_browser(shared: DashboardServer) -> None:
+    """The sign-in cookie lasts ten minutes; both are SameSite=Lax and for the whole host."""
     with shared.user_browser() as user_browser:
         cookie = user_browser.start().headers["set-cookie"]
         opened = user_browser.sign_in("alice").headers.get_list("set-cookie")
@@ -326,8 +326,8 @@ def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
     )
 
 
-def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
-    """A part of a page that asks after the session ended moves the whole page, and back later."""
+def test_htmx_requests_without_a_session_load_the_sign_in_page(shared: DashboardServer) -> None:
+    """The whole page changes to the sign-in, and returns to the same page later."""
     with shared.user_browser() as user_browser:
         url = f"{shared.home}/history?page=2"
         answer = user_browser.get("/live", hx_request="true", hx_current_url=url)
@@ -343,18 +343,16 @@ def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
         assert other.headers["hx-redirect"] == "/dashboard/sign-in"
 
 
-def test_something_to_keep_is_never_shown(shared: DashboardServer) -> None:
-    """A file has a harmless name and is an attachment, whatever it holds."""
+def test_downloads_are_attachments_with_a_harmless_name(shared: DashboardServer) -> None:
+    """The browser never shows the content as a page."""
     with shared.user_browser("alice") as user_browser:
         answer = user_browser.get("/test/download")
 
     assert answer.headers["content-disposition"] == 'attachment; filename="abx.jsonl"'
 
 
-def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
-    shared: DashboardServer,
-) -> None:
-    """In development `localhost` reaches the server too; the dashboard is at its own address."""
+def test_localhost_redirects_to_the_address_of_the_dashboard(shared: DashboardServer) -> None:
+    """The cookies belong to 127.0.0.1, but in development `localhost` works too."""
     with shared.user_browser("alice") as user_browser:
         host = shared.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
         answer = user_browser.get("/history?page=2", host=host)
@@ -363,8 +361,8 @@ def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
     assert answer.headers["location"] == f"{shared.home}/history?page=2"
 
 
-def test_a_live_page_comes_in_parts(shared: DashboardServer) -> None:
-    """Events go out as they happen, each with its own lines."""
+def test_live_pages_send_events_as_they_happen(shared: DashboardServer) -> None:
+    """Each event has its own lines."""
     with shared.user_browser("alice") as user_browser, user_browser.stream("/test/live") as lines:
         assert [next(lines) for _ in range(4)] == [
             "event: first",

@@ -59,10 +59,10 @@ def decide(user_browser: HttpBrowser, request: str, verb: str, **form: str) -> i
     return user_browser.post(f"/approvals/{request}/{verb}", fields | form).status_code
 
 
-def test_another_tenants_requests_do_not_exist(
+def test_requests_of_another_tenant_are_not_found(
     billing: BillingServer, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
-    """Neither to look at nor to decide, whatever the page; the answer is that of a made-up id."""
+    """No page shows them, and no form decides them."""
     request = billing.asks("refund", {"customer": "C-100", "amount": 5})
     fields = fields_of(dave.get(f"/approvals/{request}").text)
     for below in (f"/approvals/{request}", f"/approvals/{request}/arguments"):
@@ -77,8 +77,10 @@ def test_another_tenants_requests_do_not_exist(
     assert decide(dave, request, "reject") == 303
 
 
-def test_what_was_not_seen_is_not_approved(billing: BillingServer, dave: HttpBrowser) -> None:
-    """A form says what its page showed; one that says nothing, or something else, does nothing."""
+def test_a_form_for_a_request_that_the_page_did_not_show_is_refused(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """A form names the version that its page showed; a missing or other version is 409."""
     request = billing.asks("refund", {"customer": "C-101", "amount": 5})
     for seen in ("", "0" * 16):
         answer = dave.post(f"/approvals/{request}/approve", {"seen": seen})
@@ -93,7 +95,7 @@ HOSTILE_TEXT = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
 def test_untrusted_text_does_not_become_markup(billing: BillingServer, dave: HttpBrowser) -> None:
-    """Names and values of arguments, reasons, and what a user searches for."""
+    """The text is in argument names and values, in reasons and in search queries."""
     request = billing.asks(
         "refund", {"customer": HOSTILE_TEXT, "amount": 5, "reason": HOSTILE_TEXT}
     )
@@ -131,10 +133,10 @@ NAMES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("client_name", "label"), NAMES)
-def test_a_clients_own_name_is_told_as_its_own(
+def test_the_self_declared_client_name_is_marked_as_such(
     billing: BillingServer, dave: HttpBrowser, client_name: Any, label: str
 ) -> None:
-    """Short and without secrets, beside the id that the token proves; never in its place."""
+    """It is shortened, redacted and shown beside the id that the token proves."""
     request = billing.asks_as(
         client_name,
         "refund",
@@ -155,8 +157,10 @@ def test_a_clients_own_name_is_told_as_its_own(
     assert (f"calls itself {label}" in page) is (f"calls itself {label}" in inbox) is bool(label)
 
 
-def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: HttpBrowser) -> None:
-    """A secret argument of the agent is never shown, edited or not."""
+def test_secret_arguments_are_on_no_page_and_in_no_file(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """This holds before and after an edit."""
     request = billing.asks("send_invoice", INVOICE)
     pages = [
         dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
@@ -168,8 +172,10 @@ def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: H
     assert json.loads(pages[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
 
 
-def test_what_a_file_would_become_is_shown(billing: BillingServer, dave: HttpBrowser) -> None:
-    """Line by line against what stands there now; a new file is said to be one."""
+def test_the_page_shows_how_a_call_would_change_a_file(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """The comparison is line by line; a new file is marked as new."""
     billing.write("notes/plan.md", NOTES)
     old = billing.asks(
         "workspace_write", {"path": "notes/plan.md", "content": NOTES.replace("less", "more")}
@@ -183,8 +189,10 @@ def test_what_a_file_would_become_is_shown(billing: BillingServer, dave: HttpBro
     assert "The call creates it" in dave.get(f"/approvals/{new}").text
 
 
-def test_what_a_note_would_become_is_shown(billing: BillingServer, dave: HttpBrowser) -> None:
-    """By the rules of the vault: in its folder, with the front matter that stays."""
+def test_the_page_shows_how_a_call_would_change_a_note(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """The rules of the vault apply: the folder, and front matter that stays."""
     billing.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
     arguments = {"path": "plan", "content": "Two bugs more", "front_matter": {"state": "new"}}
     page = dave.get(f"/approvals/{billing.asks('vault_write', arguments)}").text
@@ -194,10 +202,10 @@ def test_what_a_note_would_become_is_shown(billing: BillingServer, dave: HttpBro
     assert "owner: erin" in page
 
 
-def test_the_arguments_of_a_third_party_tool_are_shown(
+def test_the_page_shows_how_a_third_party_tool_would_change_a_file(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """It says itself where the file lies and what becomes of it, and why it does not."""
+    """The tool itself names the file and its new content, or why it cannot."""
     billing.write("letters/first.txt", "Dear Ada,")
     page, refused = (
         dave.get(
@@ -212,7 +220,7 @@ def test_the_arguments_of_a_third_party_tool_are_shown(
 
 
 def test_the_history_is_filtered_and_paged(billing: BillingServer, dave: HttpBrowser) -> None:
-    """By state, tool and person; every request is on exactly one page."""
+    """Filters are state, tool and person; every request is on exactly one page."""
     for at in range(27):
         request = billing.asks("refund", {"customer": f"P-{at}", "amount": 1})
         billing.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
@@ -241,15 +249,17 @@ ACCESS_SENTENCES = [
 def test_the_page_of_tools_says_who_may_call_and_why_not(
     dave: HttpBrowser, scopes: str, tool: str, sentence: str
 ) -> None:
-    """By the rules that calls meet."""
+    """The rules are those of calls."""
     page = dave.get(f"/tools?scopes={scopes}").text
     (row,) = re.findall(rf"<tr>(?:(?!</tr>).)*>{tool}<.*?</tr>", page, re.DOTALL)
 
     assert sentence in row
 
 
-def test_a_caller_seen_lately_can_be_chosen(billing: BillingServer, dave: HttpBrowser) -> None:
-    """It is judged by the scopes of its own token, and named by nothing that tells who it is."""
+def test_a_recent_caller_can_be_selected_on_the_tools_page(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """The scopes of the caller's own token decide; the link does not contain their id."""
     billing.call("find_customer", {"name": "x"})
     page = dave.get("/tools").text
     (key,) = re.findall(r'<option value="([0-9a-f]{16})">Erin Ek', page)
@@ -259,10 +269,10 @@ def test_a_caller_seen_lately_can_be_chosen(billing: BillingServer, dave: HttpBr
     assert "Missing scope billing:close" in judged
 
 
-def test_a_search_for_what_is_rare_goes_back_step_by_step(
+def test_a_search_for_rare_records_continues_page_by_page(
     billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says how far it has looked, and where the rest is; no record is skipped or shown twice."""
+    """The page says how far it has searched; no record is skipped or repeated."""
     for number in range(5):
         for kind in ("rare", "usual"):
             billing.call("find_customer", {"name": f"{kind} {number}"})
@@ -282,10 +292,10 @@ def test_a_search_for_what_is_rare_goes_back_step_by_step(
     assert "have not been searched yet" not in page
 
 
-def test_a_record_says_whether_it_is_as_it_was_written(
+def test_the_page_of_a_record_says_whether_its_hash_is_valid(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """Every record on its page, with its hash and whether it fits; the search finds it."""
+    """The search finds the record, and an unknown number is 404."""
     billing.call("find_customer", {"name": "needle in a haystack"})
     assert "needle" in dave.get(f"/audit/{billing.record('call', 'find_customer')}").text
     page = dave.get("/audit?text=needle+in+a&kind=call").text
@@ -297,8 +307,8 @@ def test_a_record_says_whether_it_is_as_it_was_written(
     assert dave.get("/audit/x").status_code == 404
 
 
-def test_usage_counts_what_came_of_calls(billing: BillingServer, dave: HttpBrowser) -> None:
-    """As a chart and as a table, by tool; without style or script in the page."""
+def test_the_usage_page_counts_calls_by_outcome(billing: BillingServer, dave: HttpBrowser) -> None:
+    """It has a chart and a table, without inline style or script."""
     billing.call("refund", {"customer": "C-1"})
     page = dave.get("/usage?span=week").text
 
@@ -311,8 +321,10 @@ def test_usage_counts_what_came_of_calls(billing: BillingServer, dave: HttpBrows
     assert "<style" not in page
 
 
-def test_usage_says_why_tokens_were_refused(billing: BillingServer, dave: HttpBrowser) -> None:
-    """Of the tenant alone, by reason, with what to do about it."""
+def test_the_usage_page_lists_reasons_of_refused_tokens(
+    billing: BillingServer, dave: HttpBrowser
+) -> None:
+    """It shows the tenant's own refusals by reason, with advice."""
 
     async def refuse(tenant: str, reason: str) -> None:
         error = InvalidToken(reason).about(tenant=tenant)
@@ -327,10 +339,10 @@ def test_usage_says_why_tokens_were_refused(billing: BillingServer, dave: HttpBr
     assert "sender_constrained" not in page
 
 
-def test_a_call_that_has_begun_is_told_of_in_plain_words(
+def test_the_page_of_a_request_describes_a_call_that_has_begun(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """While it runs, and once its server is gone, the page does not offer the call again."""
+    """During the call and after its server is gone, the page does not offer the call again."""
     request = billing.asks("refund", {"customer": "C-begun", "amount": 5})
     billing.decides("dave", request)
     claims, name, now = (
@@ -357,10 +369,10 @@ def test_a_call_that_has_begun_is_told_of_in_plain_words(
     assert "its outcome is unknown" in dave.get(f"/audit/{number}").text
 
 
-def test_requests_that_do_not_fit_are_on_the_next_page(
+def test_further_waiting_requests_are_on_the_next_page(
     billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first page stays live, and each request is on one of them."""
+    """The first page stays live, and each request is on one of the pages."""
     monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
     requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
     seen, below, live = [], "", []

@@ -123,10 +123,10 @@ def bob(pair: TwoReplicas) -> Iterator[HttpBrowser]:
         yield user_browser
 
 
-def test_who_calls_at_one_is_judged_at_the_other(
+def test_every_replica_shows_callers_of_the_other_replicas(
     pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
-    """By the scopes of its last token, also at a replica that starts later; for its tenant only."""
+    """The scopes of the last token decide, also at a later replica, for one tenant only."""
     pair.billing.call("find_customer", {"name": "x"})
     pair.shows(dave, "/tools", "Erin Ek")
     pair.shows(dave, "/usage", "erin</bdi>")
@@ -144,10 +144,10 @@ def test_who_calls_at_one_is_judged_at_the_other(
             assert "erin" not in later.page(bob, below).lower()
 
 
-def test_what_limits_refused_is_counted_everywhere(
+def test_every_replica_counts_calls_refused_by_limits(
     pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
-    """Each call, however many are one record, and by which limit; also after a restart."""
+    """Each call is counted by its limit, although one record covers many, and after a restart."""
     answers = asyncio.run(flood(pair.billing, 40))
     assert answers.count(429) == 38
     text = "38 by the tool limit"
@@ -169,8 +169,10 @@ async def flood(billing: BillingServer, number: int) -> list[int]:
         return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
-def test_who_is_revoked_is_seen_no_more(pair: TwoReplicas, dave: HttpBrowser) -> None:
-    """At no replica, until they come with another token."""
+def test_revoked_callers_are_removed_from_the_tools_page(
+    pair: TwoReplicas, dave: HttpBrowser
+) -> None:
+    """They appear again when they call with another token."""
     billing = pair.billing
     billing.call("find_customer", {"name": "x"}, "alice")
     pair.shows(dave, "/tools", "Alice Archer")
@@ -190,8 +192,10 @@ def test_who_is_revoked_is_seen_no_more(pair: TwoReplicas, dave: HttpBrowser) ->
     pair.shows(dave, "/tools", "Alice Archer")
 
 
-def test_who_is_erased_was_never_seen(pair: TwoReplicas, dave: HttpBrowser) -> None:
-    """Every replica erases a person's sessions with the rest of their data."""
+def test_erased_persons_are_removed_from_the_list_of_callers(
+    pair: TwoReplicas, dave: HttpBrowser
+) -> None:
+    """Every replica removes them from memory and from the store."""
     billing = pair.billing
     billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
@@ -206,10 +210,10 @@ def test_who_is_erased_was_never_seen(pair: TwoReplicas, dave: HttpBrowser) -> N
     assert b"dave" in entry.value
 
 
-def test_what_is_one_process_s_is_said_to_be(
+def test_limits_that_hold_for_one_process_are_marked_as_such(
     tmp_path: Path, postgres_server: Postgres, postgres_template: str
 ) -> None:
-    """Without anything to count by together each process has limits of its own."""
+    """Without a shared store each process has limits of its own."""
     with ExitStack() as stack:
         database = stack.enter_context(postgres_server.database(like=postgres_template))
         pair = stack.enter_context(pair_on(tmp_path, database, ""))
@@ -220,8 +224,8 @@ def test_what_is_one_process_s_is_said_to_be(
         assert PROCESSES in pair.page(user_browser, "/usage")
 
 
-def test_operators_see_every_replica_at_any_of_them(pair: TwoReplicas) -> None:
-    """Each process stores what it knows of itself; a page needs no process but its own."""
+def test_the_operations_page_shows_every_replica_at_any_replica(pair: TwoReplicas) -> None:
+    """Each process stores a report, so a page needs no request to another process."""
     servers = pair.billing.server, pair.other
     reporters = [(server, ProcessReporter(server.services)) for server in servers]
     for server, reporter in reporters:

@@ -23,8 +23,10 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
         yield running
 
 
-def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -> None:
-    """In the history, on its own page, and no longer among what waits."""
+def test_a_rejected_script_is_in_the_history_and_can_be_approved_later(
+    billing: BillingServer,
+) -> None:
+    """It has a page and no longer waits in the list."""
     scripts = ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
     billing.server.run(scripts.request([SCRIPT], caller=a_caller(subject="erin"), max_waiting=10))
     below = f"script-{SCRIPT.digest}"

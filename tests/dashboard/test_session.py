@@ -72,7 +72,7 @@ def cookie(replica: SessionReplica) -> str:
 async def test_a_session_is_good_at_every_replica(
     replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
-    """Nothing is stored for it; it holds roles and name, and no scope of the token."""
+    """The cookie has the roles and the name, and no scope of the token."""
     first, second = replicas
     session = await second.sessions.find(cookie(first), TARGET)
 
@@ -83,23 +83,20 @@ async def test_a_session_is_good_at_every_replica(
     assert session.caller.expires_at == 1_000_000 + 8 * 3600
 
 
-async def test_a_session_is_as_old_as_its_token(
+async def test_a_session_has_the_age_of_its_token_or_sign_in(
     replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
-    """
-    Or as its sign-in, where the token does not say: such tokens are refused for as long as one
-    could live, which may be shorter than the use of a page.
-    """
+    """A revocation ends tokens issued before it, so the session keeps the time of issue."""
     caller = msgspec.structs.replace(CALLER, issued_at=999_000)
 
     assert replicas[0].sessions.start(caller).caller.issued_at == 999_000
     assert replicas[0].sessions.start(CALLER).caller.issued_at == 1_000_000
 
 
-async def test_a_session_that_was_ended_stays_ended_everywhere(
+async def test_an_ended_session_is_refused_at_every_replica(
     replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
-    """Also for a copy of the cookie, and ending it twice is no error."""
+    """A copy of the cookie is refused too, and ending the session twice is no error."""
     first, second = replicas
     copy = cookie(first)
     session = await first.sessions.find(copy, TARGET)
@@ -111,10 +108,10 @@ async def test_a_session_that_was_ended_stays_ended_everywhere(
     assert await second.sessions.find(copy, TARGET) is None
 
 
-async def test_a_session_gets_old_and_idle(
+async def test_a_session_ends_after_its_maximum_age_or_idle_time(
     replicas: tuple[SessionReplica, SessionReplica], clock: ManualClock
 ) -> None:
-    """Page requests keep it for its time and no longer; without requests it ends sooner."""
+    """Page requests extend the idle time but not the maximum age."""
     first, _ = replicas
     session_cookie = cookie(first)
     for _ in range(15):
@@ -135,10 +132,10 @@ async def test_a_session_gets_old_and_idle(
     assert await first.sessions.find(first.sessions.sealed(late, TARGET), TARGET) is None
 
 
-async def test_a_cookie_is_written_anew_only_now_and_then(
+async def test_a_session_cookie_is_renewed_after_an_interval(
     replicas: tuple[SessionReplica, SessionReplica], clock: ManualClock
 ) -> None:
-    """Not with every page."""
+    """It is not renewed with every page."""
     session = replicas[0].sessions.start(CALLER)
     clock.now += RENEWED_S
     assert replicas[0].sessions.renewed(session) is None
@@ -147,10 +144,10 @@ async def test_a_cookie_is_written_anew_only_now_and_then(
 
 
 @pytest.mark.parametrize("meaning", [None, digest("other settings")], ids=["gone", "different"])
-async def test_a_session_ends_when_its_issuer_means_something_else(
+async def test_a_session_ends_when_the_rules_of_its_issuer_change(
     replicas: tuple[SessionReplica, SessionReplica], meaning: bytes | None
 ) -> None:
-    """After an issuer is removed, revoked, or read by other rules, all users sign in anew."""
+    """After an issuer is removed or changed, all its users sign in again."""
     session_cookie = cookie(replicas[0])
     replicas[0].meaning = meaning
 
@@ -171,17 +168,17 @@ FORGERIES: list[tuple[str, Callable[[str], str]]] = [
 
 
 @pytest.mark.parametrize(("name", "forge"), FORGERIES, ids=[case[0] for case in FORGERIES])
-async def test_a_made_up_cookie_gives_no_session(
+async def test_a_forged_session_cookie_is_refused(
     replicas: tuple[SessionReplica, SessionReplica], name: str, forge: Callable[[str], str]
 ) -> None:
-    """What the ring did not seal, as it stands, opens nothing."""
+    """Only the exact value that the key ring sealed is accepted."""
     assert await replicas[0].sessions.find(forge(cookie(replicas[0])), TARGET) is None
 
 
-async def test_a_cookie_counts_only_where_it_was_made(
+async def test_a_session_cookie_is_valid_for_one_dashboard_and_purpose(
     replicas: tuple[SessionReplica, SessionReplica], ring: KeyRing
 ) -> None:
-    """Not at another tenant's dashboard, and nothing else that the ring seals is a session."""
+    """Another tenant's dashboard refuses it, and other sealed values are no session."""
     first, _ = replicas
     assert await first.sessions.find(cookie(first), OTHER_TARGET) is None
 
@@ -191,10 +188,10 @@ async def test_a_cookie_counts_only_where_it_was_made(
         assert await first.sessions.find(sealed, TARGET) is None
 
 
-async def test_a_forms_token_is_of_one_session(
+async def test_a_csrf_token_is_valid_for_one_session(
     replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
-    """Each page has another one, every replica takes it, no other session's does."""
+    """Each page has another token, and every replica accepts all of them."""
     first, second = replicas
     mine, other = (first.sessions.start(CALLER) for _ in range(2))
     tokens = {first.sessions.token(mine) for _ in range(3)}
@@ -206,10 +203,10 @@ async def test_a_forms_token_is_of_one_session(
         assert not first.sessions.minted(mine, made_up)
 
 
-def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(
+def test_sessions_survive_a_key_rotation_until_their_key_is_removed(
     tmp_path, clock: ManualClock
 ) -> None:  # type: ignore[no-untyped-def]
-    """Rotation goes unnoticed; a ring without the key reads no session."""
+    """A ring without the key cannot read the session."""
     path = tmp_path / "ring.json"
     create(path)
     records = MemoryRecords()
@@ -224,10 +221,10 @@ def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(
     assert lost.sessions.read(session_cookie, TARGET) is None
 
 
-def test_what_does_not_fit_a_cookie_is_said(
+def test_a_session_that_is_too_long_for_a_cookie_is_an_error(
     replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
-    """Instead of a cookie that browsers throw away without a word."""
+    """Browsers would drop such a cookie without a message."""
     wordy = msgspec.structs.replace(CALLER, client_id="x" * 4000)
     with pytest.raises(CookieTooLong):
         replicas[0].sessions.sealed(replicas[0].sessions.start(wordy), TARGET)
@@ -249,7 +246,7 @@ def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
 
 
 def test_a_revocation_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:
-    """The next page asks for a sign-in, and a stream says that it is over."""
+    """The next page asks for a sign-in, and an open stream ends with an event."""
     with (
         shared.user_browser("bob", fresh=True) as user_browser,
         user_browser.stream("/test/live") as lines,
@@ -259,8 +256,8 @@ def test_a_revocation_ends_sessions_and_their_live_pages(shared: DashboardServer
         assert "event: over" in list(lines)
 
 
-def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> None:
-    """A user who is revoked before the last byte of the form has decided nothing."""
+def test_a_form_of_a_user_revoked_during_its_upload_is_refused(shared: DashboardServer) -> None:
+    """The user is revoked before the last byte of the form arrives."""
     with shared.user_browser("bob", fresh=True) as user_browser:
         body = urlencode({"csrf": user_browser.token(), "one": "more"}).encode()
         head = [
@@ -291,7 +288,7 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> No
 
 
 def test_signing_out_ends_live_pages_in_other_windows(shared: DashboardServer) -> None:
-    """A signed-out user sees nothing more, in any window."""
+    """The streams in all windows of the session end."""
     with (
         shared.user_browser("dave", fresh=True) as user_browser,
         user_browser.stream("/test/live") as lines,
@@ -303,7 +300,7 @@ def test_signing_out_ends_live_pages_in_other_windows(shared: DashboardServer) -
 
 
 def test_a_live_page_does_not_renew_a_session(shared: DashboardServer) -> None:
-    """What asks by itself is no activity; what a person asks for renews the cookie."""
+    """Automatic requests are no activity; page requests of a person renew the cookie."""
     with shared.user_browser("alice") as user_browser:
         around = shared.around
         paths = around.location.locate("/dashboard")

@@ -117,10 +117,10 @@ def signed_in(user_browser: HttpBrowser) -> str:
     return user_browser.http.get(back).text
 
 
-def test_signing_out_leads_to_the_issuers_own_sign_out(
+def test_signing_out_redirects_to_the_end_session_endpoint(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """With the ID token of this session, so that the issuer need not ask, and the way back."""
+    """The request has the ID token of the session and the address to return to."""
     with server.user_browser() as user_browser:
         signed_in(user_browser)
         assert user_browser.get().status_code == 200
@@ -136,20 +136,20 @@ def test_signing_out_leads_to_the_issuers_own_sign_out(
         assert user_browser.get().headers["location"] == "/dashboard/sign-in"
 
 
-def test_the_form_of_the_sign_out_may_lead_to_the_issuer(
+def test_the_sign_out_form_may_be_redirected_to_the_issuer_only(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """Chromium applies `form-action` to redirects; no other host than the issuer's is allowed."""
+    """Chromium applies `form-action` to redirects, so the policy names the issuer's host."""
     with server.user_browser() as user_browser:
         policy = user_browser.get("/sign-in").headers["content-security-policy"]
 
     assert policy.endswith(f"; form-action 'self' {provider.base}")
 
 
-def test_the_next_sign_in_asks_for_the_account(
+def test_the_sign_in_after_a_sign_out_asks_for_the_account(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """Only after a sign-out or a refusal: otherwise a person stays signed in without a click."""
+    """This also holds after a refusal; otherwise the issuer signs the person in again."""
     with server.user_browser() as user_browser:
         signed_in(user_browser)
         page = user_browser.get("/signed-out").text
@@ -163,8 +163,8 @@ def test_the_next_sign_in_asks_for_the_account(
     assert parameters(location)["prompt"] == "select_account"
 
 
-def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> None:
-    """`sign_out = false`: no ID token is kept, and no other host may be led to."""
+def test_sign_out_false_ends_the_dashboard_session_only(tmp_path: Path) -> None:
+    """No ID token is kept, and the policy allows no other host."""
     with (
         changeable_provider(tmp_path, sign_out=False) as (server, _),
         server.user_browser() as user_browser,
@@ -179,8 +179,8 @@ def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> 
     assert response.headers["content-security-policy"].endswith("; form-action 'self'")
 
 
-def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
-    """Without its metadata, the way leads to our own page."""
+def test_without_issuer_metadata_the_sign_out_ends_the_session_locally(tmp_path: Path) -> None:
+    """The browser is redirected to the dashboard's own page."""
     with changeable_provider(tmp_path) as (server, provider), server.user_browser() as user_browser:
         signed_in(user_browser)
         provider.metadata = {"end_session_endpoint": "https://elsewhere.example/end"}
@@ -208,13 +208,13 @@ OWN_FAULTS = [
 
 
 @each(("refusal", "setting"), OWN_FAULTS, ids=str)
-def test_a_user_is_not_blamed_for_a_refusal_by_the_server(
+def test_a_refusal_of_the_client_by_the_issuer_names_the_setting(
     server: DashboardServer,
     provider: ChangeableProvider,
     refusal: tuple[int, str],
     setting: str,
 ) -> None:
-    """The page and the log name the setting, and nothing that the issuer made up."""
+    """The page tells the user that it is not their fault; text of the issuer is left out."""
     provider.refuses = refusal
     with server.user_browser() as user_browser, overheard("json") as log:
         page = signed_in(user_browser)
@@ -227,10 +227,10 @@ def test_a_user_is_not_blamed_for_a_refusal_by_the_server(
     assert "made_up" not in page + log.getvalue()
 
 
-def test_a_code_that_is_not_good_is_no_misconfiguration(
+def test_invalid_grant_is_a_refused_sign_in_and_no_misconfiguration(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """`invalid_grant` is about the code: made-up codes still slow their sender down."""
+    """The error is about the code, which may be made up."""
     provider.refuses = (400, "invalid_grant")
     with server.user_browser() as user_browser:
         page = signed_in(user_browser)
@@ -239,10 +239,10 @@ def test_a_code_that_is_not_good_is_no_misconfiguration(
     assert "misconfigured" not in page
 
 
-def test_an_error_of_the_sign_in_is_told_although_it_names_no_sender(
+def test_a_sign_in_error_without_iss_is_shown(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """django-oauth-toolkit announces `iss`, and leaves it out of errors."""
+    """django-oauth-toolkit announces `iss` but leaves it out of errors."""
     provider.declines = "invalid_scope"
     with server.user_browser() as user_browser:
         page = signed_in(user_browser)
@@ -251,10 +251,10 @@ def test_an_error_of_the_sign_in_is_told_although_it_names_no_sender(
     assert user_browser.cookie() == ""
 
 
-def test_an_id_token_may_also_name_our_resource(
+def test_an_id_token_may_name_our_resource_as_a_second_audience(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
-    """Canaille writes both, without `azp`; an audience that is not ours needs `azp`."""
+    """Canaille does so without `azp`; a foreign audience needs `azp`."""
     ours = server.config.resource
     provider.audience = [CLIENT, ours]
     with server.user_browser() as user_browser:
@@ -263,10 +263,10 @@ def test_an_id_token_may_also_name_our_resource(
 
 
 @pytest.mark.parametrize("named", [["https://other.example"], [{"a": 1}], [None]], ids=str)
-def test_an_id_token_for_another_server_too_is_refused(
+def test_an_id_token_with_a_foreign_audience_is_refused(
     server: DashboardServer, provider: ChangeableProvider, named: list[str]
 ) -> None:
-    """The page names the rule and the setting."""
+    """The page names the claim and the setting."""
     provider.audience = [CLIENT, *named]
     with server.user_browser() as user_browser:
         page = signed_in(user_browser)

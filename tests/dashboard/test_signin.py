@@ -27,7 +27,7 @@ from tests.support.programs import BrowserUser
 
 
 def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
-    """From a page to the issuer and back to that page, and out again for good."""
+    """The sign-in returns to the requested page, and the sign-out ends the session."""
     with shared.user_browser() as user_browser:
         response = user_browser.get("/test/echo/seven?q=1")
         assert response.status_code == 303
@@ -63,8 +63,8 @@ def session_name(server: DashboardServer) -> str:
     return f"gatepost{urlsplit(server.origin).port}-session"
 
 
-def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardServer) -> None:
-    """PKCE with S256, state, nonce and our resource; each sign-in has secrets of its own."""
+def test_each_sign_in_request_has_its_own_pkce_state_and_nonce(shared: DashboardServer) -> None:
+    """It uses S256 and names our resource."""
     with shared.user_browser() as user_browser:
         first, second = (parameters(user_browser.start().headers["location"]) for _ in range(2))
 
@@ -79,8 +79,8 @@ def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardSer
         assert first[name] != second[name]
 
 
-def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> None:
-    """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
+def test_no_token_or_secret_is_in_cookies_pages_or_logs(shared: DashboardServer) -> None:
+    """This includes the code and the PKCE verifier."""
     with shared.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
@@ -118,10 +118,10 @@ REFUSED_RETURNS = [
 
 
 @each(("changes", "status"), REFUSED_RETURNS, ids=str)
-def test_an_answer_that_is_not_the_issuers_opens_nothing(
+def test_forged_sign_in_callbacks_are_refused(
     shared: DashboardServer, changes: dict[str, str | None], status: int
 ) -> None:
-    """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
+    """The page repeats no parameter, and no session is created."""
     with shared.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = finish(user_browser, altered(back, **changes))
@@ -132,8 +132,8 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
         assert user_browser.get("/test/echo").status_code == 303
 
 
-def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardServer) -> None:
-    """A replayed way back, and one taken to another browser, are over."""
+def test_a_callback_is_accepted_once_and_in_its_own_browser(shared: DashboardServer) -> None:
+    """A replayed callback and one taken to another browser are refused."""
     with shared.user_browser() as user_browser, shared.user_browser() as thief:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         taken = finish(thief, back)
@@ -144,7 +144,7 @@ def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardSer
 
 
 def test_a_code_of_another_persons_sign_in_is_refused(shared: DashboardServer) -> None:
-    """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
+    """A stolen code fails by its PKCE challenge and its nonce."""
     with shared.user_browser() as victim, shared.user_browser() as attacker:
         stolen = parameters(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").follow(attacker.start().headers["location"])
@@ -154,10 +154,10 @@ def test_a_code_of_another_persons_sign_in_is_refused(shared: DashboardServer) -
         assert attacker.cookie() == ""
 
 
-def test_a_refused_sign_in_is_told_like_a_refused_token(
+def test_a_refused_sign_in_is_logged_like_a_refused_token(
     shared: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its reason and the issuer, and nothing of the code."""
+    """The event has the reason and the issuer, but not the code."""
     monkeypatch.setattr(refused_tokens, "MAX_PER_PEER", 10**6)
     with (
         shared.user_browser() as victim,
@@ -176,7 +176,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
 
 
 def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
-    """Login CSRF: the victim's browser has no sign-in under way, or another one."""
+    """The victim's browser has no pending sign-in, or another one (login CSRF)."""
     with shared.user_browser() as victim, shared.user_browser() as attacker:
         back = BrowserUser("eve").follow(attacker.start().headers["location"])
         without = finish(victim, back)
@@ -188,7 +188,7 @@ def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardSe
 
 
 def test_a_new_sign_in_ends_the_session_before(shared: DashboardServer) -> None:
-    """Session fixation: whatever cookie a browser brought along is worth nothing afterwards."""
+    """A cookie that was planted before the sign-in becomes invalid (session fixation)."""
     with shared.user_browser("eve", fresh=True) as user_browser, shared.user_browser() as other:
         before = user_browser.cookie()
         user_browser.sign_in("alice")
@@ -232,28 +232,28 @@ HOSTILE_URLS = [
 
 
 @each("path", HOSTILE_URLS, ids=ascii)
-def test_a_link_does_not_lead_to_another_site(path: str) -> None:
-    """Open redirects: whatever is not plainly a path of ours leads to the first page."""
+def test_return_paths_to_other_sites_lead_to_the_first_page(path: str) -> None:
+    """Only plain paths of the dashboard are accepted (open redirects)."""
     assert below(path) == ""
 
 
 @pytest.mark.parametrize("path", ["", "/requests/7", "/audit?q=a%20b&page=2", "/a/b-c_d.e~f"])
-def test_links_to_our_own_pages_lead_there(path: str) -> None:
-    """The paths that our pages have."""
+def test_return_paths_of_the_dashboard_are_kept(path: str) -> None:
+    """The cases are paths that pages of the dashboard have."""
     assert below(path) == path
 
 
 @pytest.mark.parametrize("path", HOSTILE_URLS[:8], ids=ascii)
-def test_the_whole_way_ends_at_home(shared: DashboardServer, path: str) -> None:
-    """The same through a sign-in: the last redirect is to the dashboard itself."""
+def test_a_sign_in_never_redirects_to_another_site(shared: DashboardServer, path: str) -> None:
+    """The last redirect goes to the dashboard itself."""
     with shared.user_browser() as user_browser:
         page = user_browser.http.get("/dashboard/sign-in", params={"next": path})
         assert "evil" not in page.text
         assert user_browser.sign_in("alice", path).headers["location"] == "/dashboard"
 
 
-def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardServer) -> None:
-    """A redirect of a page goes through the same rule."""
+def test_redirects_of_pages_never_lead_to_another_site(shared: DashboardServer) -> None:
+    """They follow the rule of return paths."""
     with shared.user_browser("alice") as user_browser:
         assert user_browser.post("/test/onward", {"to": "/history"}).headers["location"] == (
             "/dashboard/history"
@@ -263,8 +263,8 @@ def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardS
             assert answer.headers["location"] == "/dashboard"
 
 
-def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
-    """Each causes a request to the issuer: after so many a second the peer has to wait."""
+def test_sign_ins_with_made_up_codes_are_rate_limited(tmp_path: Path) -> None:
+    """Each code causes a request to the issuer, so a peer has to wait after several."""
     few = LimitsSettings(failures_per_second=3)
     changed = open_dashboard_server(tmp_path, change=lambda settings: replace(settings, limits=few))
     with changed as opened, opened.user_browser() as user_browser:
@@ -277,8 +277,8 @@ def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
     assert "text/html" in answers[-1].headers["content-type"]
 
 
-def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
-    """The user is told that it is not their doing, and it is not asked again and again."""
+def test_an_unreachable_issuer_is_answered_with_503(tmp_path: Path) -> None:
+    """The page says that the user is not at fault."""
     client = DashboardClient(client_id="x", client_secret=f"file:{__file__}")
     away = Issuer(
         issuer=f"http://127.0.0.1:{free_port()}/dev-as",
@@ -295,8 +295,8 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
     assert "could not be reached" in answers[0].text
 
 
-def test_only_issuers_that_are_offered_can_be_asked(shared: DashboardServer) -> None:
-    """A made-up name leads nowhere, and no parameter names an address."""
+def test_a_sign_in_can_use_only_listed_issuers(shared: DashboardServer) -> None:
+    """An unknown name is 404, and no parameter names an address."""
     with shared.user_browser() as user_browser:
         for name in ("", "0" * 12, "https://evil.example"):
             answer = user_browser.http.get("/dashboard/sign-in/start", params={"issuer": name})

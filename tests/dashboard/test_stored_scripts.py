@@ -126,10 +126,8 @@ def look(dave: WebUser, below: str) -> Page:
 
 
 @pytest.mark.requirement("A7")
-def test_every_page_shows_it_as_text_and_runs_nothing(
-    billing: BillingServer, dave: WebUser
-) -> None:
-    """Tool titles, argument names and values, ids and names: in each page of the navigation."""
+def test_every_page_shows_stored_markup_as_text(billing: BillingServer, dave: WebUser) -> None:
+    """The markup is in tool titles, argument names and values, ids and user names."""
     identity = ask(billing)
     places = [
         link.get_attribute("href") or ""
@@ -147,8 +145,8 @@ def test_every_page_shows_it_as_text_and_runs_nothing(
     assert NAME in dave.page.locator(".who").inner_text()
 
 
-def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: WebUser) -> None:
-    """The same where htmx swaps it into a page that is open already."""
+def test_live_updates_show_stored_markup_as_text(billing: BillingServer, dave: WebUser) -> None:
+    """htmx inserts the update into a page that is already open."""
     page = look(dave, "")
     before = page.locator(".request").count()
     ask(billing, text=MARKUP + " again")
@@ -158,8 +156,10 @@ def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: 
     harmless(page)
 
 
-def test_decisions_and_their_reasons_are_text(billing: BillingServer, dave: WebUser) -> None:
-    """What an approver writes is shown to other approvers; what was edited comes back."""
+def test_markup_in_decisions_and_reasons_is_shown_as_text(
+    billing: BillingServer, dave: WebUser
+) -> None:
+    """Other approvers see the reason, and edited values are shown again."""
     identity = ask(billing, text=MARKUP + " to be refused")
     page = look(dave, f"/approvals/{identity}")
     page.locator(
@@ -176,8 +176,8 @@ QUERIES = ["q", "page", "before", "tool", "kind", "subject", "next", "from", "un
 
 
 @pytest.mark.parametrize("path", ["/history", "/audit", "/tools", "/usage", "/sign-in", "/nowhere"])
-def test_nothing_of_an_address_becomes_part_of_a_page(dave: WebUser, path: str) -> None:
-    """Reflected scripts: each parameter that a page might repeat."""
+def test_markup_in_query_parameters_is_not_executed(dave: WebUser, path: str) -> None:
+    """The test sends every parameter that a page might repeat."""
     payload = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E%22%27"
     page = dave.open(f"{path}?" + "&".join(f"{name}={payload}" for name in QUERIES))
 
@@ -190,10 +190,10 @@ FRAMES = [("/openapi.json", True), ("/dashboard/sign-in", False), ("/dashboard/n
 
 
 @pytest.mark.parametrize(("path", "framed"), FRAMES)
-def test_no_page_can_be_put_into_another_ones_frame(
+def test_pages_cannot_be_framed_by_other_sites(
     billing: BillingServer, browser: Browser, path: str, framed: bool
 ) -> None:
-    """Clickjacking: a foreign page may frame what is public, and nothing of the dashboard."""
+    """A foreign page may frame public documents only (clickjacking)."""
     body = f'<iframe src="{billing.server.origin}{path}"></iframe>'
     foreign = AsgiServer(HTMLResponse(body)).start()
     context = browser.new_context()
@@ -206,8 +206,8 @@ def test_no_page_can_be_put_into_another_ones_frame(
         foreign.stop()
 
 
-def test_the_policy_stops_what_would_get_through_anyway(dave: WebUser) -> None:
-    """The second lock: markup that is put into a page by hand runs nothing and loads nothing."""
+def test_the_content_security_policy_blocks_inserted_markup(dave: WebUser) -> None:
+    """Markup that the test inserts by hand runs no script and loads no image."""
     page = look(dave, "")
     page.evaluate(
         """() => {

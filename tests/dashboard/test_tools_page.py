@@ -81,8 +81,8 @@ ACCESS_CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", ACCESS_CASES)
-def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
-    """By the runner itself: the page and a call of the same caller never disagree."""
+def test_the_tools_page_judges_a_caller_like_a_call(name: str) -> None:
+    """The runner decides for both, so the page and a call never disagree."""
     tool, claims, level, sentence = ACCESS_CASES[name]
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
@@ -109,10 +109,10 @@ MACHINES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "claims", "level"), MACHINES)
-def test_a_machine_whose_calls_have_no_approver_is_told_so(
+def test_the_tools_page_says_if_calls_of_a_machine_have_no_approver(
     settings: dict[str, Any], claims: dict[str, Any], level: str
 ) -> None:
-    """As the call would be: refused at once, or waiting for a person."""
+    """The call would be refused at once or wait for a person."""
     registry = Registry(pack.offers)
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
     approvals = msgspec.convert({"require": ["peek"], **settings}, ApprovalsSettings)
@@ -122,8 +122,8 @@ def test_a_machine_whose_calls_have_no_approver_is_told_so(
     assert access(registry.tools["peek"], caller, runner, plan).level == level
 
 
-async def test_an_agent_without_the_capability_is_told_so() -> None:
-    """In place of scopes, which it has."""
+async def test_the_tools_page_names_the_capability_that_an_agent_lacks() -> None:
+    """The agent has the scopes of the tool."""
     source, crm = MemorySource(), ToolUpstream()
     tool = crm.tool("find")
     source.put("acme", tool, agents={"agent": Agent(frozenset())})
@@ -138,7 +138,7 @@ async def test_an_agent_without_the_capability_is_told_so() -> None:
 
 
 def test_the_page_shows_the_tools_of_the_users_tenant(tmp_path: Path) -> None:
-    """Beside those of the configuration, with their rules."""
+    """They are listed beside the configured tools, with their rules."""
     source = MemorySource()
     source.put("acme", ToolUpstream().tool("find", "Find a person."))
     source.put("globex", ToolUpstream("wiki").tool("read"))

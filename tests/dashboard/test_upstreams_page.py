@@ -66,10 +66,10 @@ def added(dashboard: DashboardServer, name: str, tenant: str = "acme") -> Upstre
     return server
 
 
-def test_an_administrator_sees_what_fails_what_is_left_out_and_what_waits(
+def test_the_upstreams_page_shows_failures_left_out_tools_and_changes(
     dashboard: DashboardServer,
 ) -> None:
-    """Each with its reason, and the upstream's own text can do nothing."""
+    """Each has its reason, and markup of the upstream is shown as text."""
     added(dashboard, "crm")
     with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams")
@@ -82,8 +82,8 @@ def test_an_administrator_sees_what_fails_what_is_left_out_and_what_waits(
     assert "\u202e" not in page.text
 
 
-def test_an_approver_who_is_no_administrator_sees_nothing(dashboard: DashboardServer) -> None:
-    """Neither the page, nor the link to it, nor the forms."""
+def test_the_upstreams_page_is_refused_to_approvers(dashboard: DashboardServer) -> None:
+    """The page, its link and its forms are for administrators only."""
     server = added(dashboard, "closed")
     with dashboard.user_browser("dave") as dave:
         answers = [
@@ -99,7 +99,7 @@ def test_an_approver_who_is_no_administrator_sees_nothing(dashboard: DashboardSe
 
 
 def test_only_the_changes_that_the_user_saw_are_accepted(dashboard: DashboardServer) -> None:
-    """If others wait by now, nothing is accepted and the page says so."""
+    """A form about other changes is refused with 409."""
     server = added(dashboard, "moving")
     with dashboard.user_browser("alice") as alice:
         stale = alice.post(f"/upstreams/{server.id}/accept", {"seen": "0" * 64})
@@ -110,10 +110,10 @@ def test_only_the_changes_that_the_user_saw_are_accepted(dashboard: DashboardSer
     assert "delete_all" in page
 
 
-def test_what_a_refresh_brings_meanwhile_is_not_accepted(
+def test_changes_of_a_simultaneous_refresh_are_not_accepted(
     dashboard: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by the button for one change, nor by the one for all that the user saw."""
+    """The buttons for one change and for all changes accept only what the page showed."""
     server = added(dashboard, "racing")
     upstreams = dashboard.services.upstreams.services
     store, catalogues = upstreams.store.catalogues, upstreams.administration._catalogues
@@ -143,8 +143,8 @@ def test_what_a_refresh_brings_meanwhile_is_not_accepted(
     assert pins.get("tools", "delete_all") is not None
 
 
-def test_accepting_a_change_is_put_on_record(dashboard: DashboardServer) -> None:
-    """With the server, the definition and its digest."""
+def test_accepting_a_change_is_recorded(dashboard: DashboardServer) -> None:
+    """The audit page shows the record."""
     server = added(dashboard, "accepting")
     with dashboard.user_browser("alice") as alice:
         answer = alice.post(f"/upstreams/{server.id}/accept", {"digest": "d" * 64})
@@ -155,7 +155,7 @@ def test_accepting_a_change_is_put_on_record(dashboard: DashboardServer) -> None
 
 
 def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> None:
-    """Its id changes nothing about that."""
+    """A user who knows its id gets 404."""
     server = added(dashboard, "theirs", "globex")
     with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams")
@@ -166,7 +166,7 @@ def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> 
 
 
 def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServer) -> None:
-    """By a button each, and the change is in the audit log; an unknown server is not found."""
+    """Each change is in the audit log, and an unknown server is 404."""
     server = added(dashboard, "switched")
     with dashboard.user_browser("alice") as alice:
         before = alice.get("/upstreams").text
@@ -186,7 +186,7 @@ def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServ
 
 
 def test_the_page_shows_failing_calls_and_agents(dashboard: DashboardServer) -> None:
-    """Since when calls fail, why they are not made, and what the agents of the tenant see."""
+    """It has the error, the state of the circuit and the capabilities of agents."""
     upstreams = dashboard.services.upstreams.services
     server = added(dashboard, "dead")
     breaker = upstreams.calls.health.of("acme", server.id)
@@ -212,7 +212,7 @@ def test_the_page_shows_failing_calls_and_agents(dashboard: DashboardServer) -> 
 def test_without_upstreams_there_is_no_page_and_no_link(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Neither for administrators."""
+    """An administrator gets no link to it either."""
     with (
         open_dashboard_server(tmp_path_factory.mktemp("none")) as running,
         running.user_browser("alice") as alice,
@@ -223,8 +223,8 @@ def test_without_upstreams_there_is_no_page_and_no_link(
     assert "/upstreams" not in home.text
 
 
-def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_path: Path) -> None:
-    """With its server, its own name, and nothing that its description could do."""
+def test_upstream_tools_are_on_the_pages_of_tools_and_requests(tmp_path: Path) -> None:
+    """They have their server and their own name; markup in the description is text."""
     scripted = ScriptedServer()
     definition = {"name": "pay", "description": HOSTILE_TEXT, "inputSchema": {"type": "object"}}
     scripted.answers["tools/list"] = result({"tools": [definition]})

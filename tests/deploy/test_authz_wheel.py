@@ -65,8 +65,8 @@ def names_it_needs(python: Path) -> str:
     return printed(python, "-c", code, cwd=python.parent)
 
 
-def test_it_imports_with_what_its_metadata_names(names_it_needs: str) -> None:
-    """Nothing of the server comes along."""
+def test_gatepost_authz_imports_with_only_its_declared_dependencies(names_it_needs: str) -> None:
+    """It imports no other package of Gatepost."""
     assert "'gatepost_authz'" in names_it_needs
     assert "'gatepost'" not in names_it_needs
     assert "'gatepost_keys'" not in names_it_needs
@@ -109,16 +109,16 @@ def served(python: Path, example: str, issuer: str, folder: Path) -> Iterator[st
         process.kill()
 
 
-def test_the_readme_has_the_examples() -> None:
-    """Each is tried below."""
+def test_the_readme_contains_every_tested_example() -> None:
+    """Other tests of this file run them."""
     assert {*EXAMPLES} == {*PROTOCOLS}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_an_example_lets_in_a_good_call_and_no_bad_one(
+def test_each_example_accepts_a_good_token_and_refuses_bad_ones(
     name: str, frameworks: Path, issuer: str, tmp_path: Path
 ) -> None:
-    """A token of the tenant answers; no token, another audience or issuer is refused."""
+    """Missing tokens, another audience and another tenant are refused."""
     with served(frameworks, EXAMPLES[name], issuer, tmp_path) as resource:
         factory = TokenFactory(issuer, resource)
         claims = {"scope": "invoices:read", "org_id": "org_8Xa2"}
@@ -149,7 +149,7 @@ def good_call(url: str, token: str, protocol: str) -> str:
 
 
 def test_a_call_without_the_scope_is_refused(frameworks: Path, issuer: str, tmp_path: Path) -> None:
-    """As the example of FastAPI answers it."""
+    """The example with FastAPI answers 403."""
     with served(frameworks, EXAMPLES["FastAPI"], issuer, tmp_path) as resource:
         token = TokenFactory(issuer, resource).token(scope="other", org_id="org_8Xa2")
         answer = httpx2.get(f"{resource}/invoices", headers={"Authorization": f"Bearer {token}"})

@@ -21,8 +21,8 @@ LINTERS = {
 
 
 @each("name", LINTERS)
-def test_a_linter_finds_nothing(tmp_path: Path, name: str) -> None:
-    """Without a finding it ends with exit code 0."""
+def test_linters_report_no_problem(tmp_path: Path, name: str) -> None:
+    """Each linter ends with exit code 0."""
     program = shutil.which(name, path=PROGRAMS) or shutil.which(name)
     if program is None:
         pytest.skip(f"no {name}: run `make .venv/deploy/.installed` or install systemd")

@@ -61,8 +61,8 @@ def documents() -> dict[str, dict[str, Any]]:
     return {document["kind"]: document for document in documents}
 
 
-def test_the_manifests_are_the_chart() -> None:
-    """One of them alone would be forgotten."""
+def test_the_manifests_equal_the_rendered_chart() -> None:
+    """A change of one of them needs the same change of the other."""
     assert MANIFESTS.read_text(encoding="utf-8") == rendered()
 
 
@@ -86,8 +86,8 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_check_finds_no_error(tmp_path: Path, name: str) -> None:
-    """With the files and variables in place, by the command that an operator runs."""
+def test_gatepost_check_finds_no_error_in_the_configurations(tmp_path: Path, name: str) -> None:
+    """Files and variables exist as in a deployment."""
     create(tmp_path / "keyring.json")
     (tmp_path / "keyring.json").chmod(0o440)
     (tmp_path / "database-url").write_text("postgresql://gatepost:pw@db/gatepost")
@@ -136,8 +136,8 @@ def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
     assert f"`{series}`" in (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
 
 
-def test_every_pod_runs_with_the_fewest_rights() -> None:
-    """No root, no writable image, no rights of the kernel, no token of the cluster."""
+def test_every_pod_runs_without_root_and_extra_capabilities() -> None:
+    """The image is read-only, and no cluster token is mounted."""
     for kind in ("Deployment", "Job"):
         pod = documents()[kind]["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
@@ -152,8 +152,8 @@ def test_every_pod_runs_with_the_fewest_rights() -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
-    """Every variable that the configuration refers to, and a key ring that loads."""
+def test_compose_sets_every_variable_that_the_configuration_uses(tmp_path: Path) -> None:
+    """The prepared key ring loads, and the certificates verify."""
     services = yaml.safe_load((DEPLOY_FOLDER / "compose/compose.yaml").read_text())["services"]
     names = set(re.findall(r'"env:(\w+)"', compose_config()))
     for replica in ("gatepost-1", "gatepost-2", "migrate"):
@@ -175,8 +175,8 @@ def test_compose_gives_the_replicas_what_they_name(tmp_path: Path) -> None:
     assert again.returncode == 1
 
 
-def test_the_image_is_built_from_what_it_may_see() -> None:
-    """Every file that the Dockerfile copies is let through by .dockerignore."""
+def test_dockerignore_admits_exactly_the_files_that_the_dockerfile_copies() -> None:
+    """The image does not run as root, and packages are installed by hashes."""
     text = (DEPLOY_FOLDER / "Dockerfile").read_text(encoding="utf-8")
     copied = [
         source

@@ -84,8 +84,8 @@ def posted(client: ResourceClient, token: str, fields: Any, body: bytes) -> byte
     return request("POST", client.path, head, body)
 
 
-def test_a_call_is_answered(proxied: Proxied) -> None:
-    """With a token; without one the challenge names the public address."""
+def test_a_call_through_the_proxy_is_answered(proxied: Proxied) -> None:
+    """Without a token, the challenge has the public URL."""
     served = result(proxied.client.call(proxied.token, "whoami"))
     refused = proxied.client.call(None, "whoami")
 
@@ -97,7 +97,7 @@ def test_a_call_is_answered(proxied: Proxied) -> None:
 
 
 def test_a_stream_arrives_event_by_event(proxied: Proxied) -> None:
-    """The first event is here while the tool still waits; the tool goes on when it was read."""
+    """The first event arrives while the tool is still waiting."""
     go = proxied.deployment.folder / f"go-{proxied.name}"
     params = {"name": "reports", "arguments": {"name": proxied.name}}
     fields, body = modern("tools/call", params, progress=1)
@@ -122,7 +122,7 @@ def until(connection: ssl.SSLSocket, text: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "x-forwarded-for", "X_Forwarded_For"])
 def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, name: str) -> None:
-    """The record names the address that the proxy saw, whatever the client says of itself."""
+    """The record has the address that the proxy saw."""
     text = "x" * (10 + len(proxied.name))
     params = {"name": "wrote", "arguments": {"text": text}}
     fields, body = modern("tools/call", params)
@@ -161,15 +161,15 @@ def addresses(deployment: Deployment) -> list[str]:
     return asyncio.run(read())
 
 
-def test_a_claim_of_plain_http_is_overwritten(proxied: Proxied) -> None:
-    """A client that says `http` is served; its word does not make an encrypted request plain."""
+def test_a_forged_x_forwarded_proto_is_overwritten(proxied: Proxied) -> None:
+    """A client that sends `http` over TLS is served as an https request."""
     fields = [("X-Forwarded-Proto", "http")]
 
     assert proxied.client.call(proxied.token, "whoami", fields=fields).status == 200
 
 
-def test_a_body_within_the_limit_passes_and_a_larger_one_is_refused(proxied: Proxied) -> None:
-    """Gatepost's own limit counts: the proxy lets through what Gatepost accepts."""
+def test_gatepost_and_not_the_proxy_limits_the_size_of_a_body(proxied: Proxied) -> None:
+    """The proxy passes on every body that Gatepost accepts."""
     fits = proxied.client.call(proxied.token, "wrote", {"text": "x" * 3_900_000})
     assert result(fits)["content"][0]["text"] == "3900000"
 
@@ -186,7 +186,7 @@ def test_a_body_within_the_limit_passes_and_a_larger_one_is_refused(proxied: Pro
 def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     deployment: Deployment, tmp_path: Path, proxied: Proxied
 ) -> None:
-    """The lines that each file has switched off."""
+    """The test enables lines that each file has as comments."""
     with deployment.behind(proxied.name, tmp_path, with_client_certificates) as port:
         trusted = deployment.client(port, certificate=deployment.agent)
         assert result(trusted.call(proxied.token, "whoami"))["structuredContent"]["tenant"]

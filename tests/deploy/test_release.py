@@ -19,8 +19,8 @@ VERSION = "47.11.0"
 NAME = re.compile(r"gatepost[:-](\d+\.\d+\.\d+)|^\W*(?:version|appVersion)\W+(\d+\.\d+\.\d+)", re.M)
 
 
-def test_a_release_has_one_version(tmp_path: Path) -> None:
-    """In both distributions, the chart, the manifests, the README and the changelog; and a tag."""
+def test_the_bump_command_sets_the_version_in_every_file(tmp_path: Path) -> None:
+    """It also dates the changelog and creates a tag."""
     files = tomllib.loads((ROOT / SETTINGS).read_text(encoding="utf-8"))["tool"]["bumpversion"]
     names = [file.get("filename") or file["glob"] for file in files["files"]]
     for name in (SETTINGS, *names):

@@ -297,7 +297,7 @@ class RestartTraffic(threading.Thread):
 def test_rolling_restarts_lose_no_request(
     two_replicas: Callable[[], AbstractContextManager[Deployment]], name: str
 ) -> None:
-    """Each replica says first that it leaves, and the proxy sends requests to the other one."""
+    """Each replica first announces its stop, and the proxy sends requests to the other one."""
 
     def lost_of(deployment: Deployment, restarts: int) -> list[str]:
         with deployment.behind(name, deployment.folder) as port:

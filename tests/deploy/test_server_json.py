@@ -13,8 +13,8 @@ SERVER = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_it_follows_the_schema() -> None:
-    """Names, lengths and kinds of members; the registry refuses what is unknown or too long."""
+def test_server_json_follows_the_schema_of_the_registry() -> None:
+    """The registry refuses unknown members and long values."""
     (package,) = SERVER["packages"]
 
     assert SERVER["$schema"] == SCHEMA
@@ -31,8 +31,8 @@ def test_it_follows_the_schema() -> None:
         assert argument.get("format", "string") in {"string", "number", "boolean", "filepath"}
 
 
-def test_it_names_this_release_and_a_command_that_exists() -> None:
-    """One version; the README, which is the package's description, proves whose the package is."""
+def test_server_json_names_this_release_and_an_existing_command() -> None:
+    """The README, the package's description, proves the owner by `mcp-name`."""
     (package,) = SERVER["packages"]
     readme = (ROOT / PROJECT["readme"]).read_text(encoding="utf-8")
     command, option = package["packageArguments"]

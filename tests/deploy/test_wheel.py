@@ -172,12 +172,13 @@ def install_extras(programs: Path, wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_serves_a_tool_in_an_empty_environment(
+    version: str, wheel: Path, tmp_path: Path
+) -> None:
     """
-    A server with an author's tools, its challenge, a call, `check` of what it runs with, and the
-    doctor, which finds nothing wrong.
+    The challenge, a call, `check` and the doctor work as from the source.
 
-    Then every module can be imported where the extras are installed as well.
+    Then every module is imported, with the extras installed as well.
     """
     programs = installed(interpreter(version), wheel, tmp_path / "environment")
     gatepost, folder = programs / "gatepost", tmp_path / "work"
@@ -213,15 +214,15 @@ def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
     assert int(counted) > 400
 
 
-def test_it_runs_by_uvx(wheel: Path, tmp_path: Path) -> None:
-    """`uvx gatepost dev`, with the wheel in the place of the name."""
+def test_the_wheel_runs_by_uvx(wheel: Path, tmp_path: Path) -> None:
+    """The command is `uvx gatepost dev`, with the wheel in place of the name."""
     by_uv = [UV, "tool", "run", "--constraints", pinned(tmp_path), "--from", wheel, "gatepost"]
     with dev(*by_uv, cwd=tmp_path) as process:
         assert "Traceback" not in process.output
 
 
-def test_it_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
-    """`pipx run gatepost dev`, with the wheel in the place of the name."""
+def test_the_wheel_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
+    """The command is `pipx run gatepost dev`, with the wheel in place of the name."""
     pipx = shutil.which("pipx", path=PROGRAMS)
     if pipx is None:
         pytest.skip("make .venv/deploy/.installed installs pipx")
@@ -243,8 +244,8 @@ def pinned(folder: Path) -> Path:
     return constraints
 
 
-def test_the_wheel_holds_what_it_should(wheel: Path, tmp_path: Path) -> None:
-    """The packages with their pages and styles, the licence, and no tests or keys."""
+def test_the_wheel_contains_the_packages_and_the_licence_only(wheel: Path, tmp_path: Path) -> None:
+    """It has no tests, no private keys and no bytecode."""
     names = printed(sys.executable, "-m", "zipfile", "--list", wheel, cwd=tmp_path)
     tops = {line.split("/")[0] for line in names.splitlines()[1:]}
 

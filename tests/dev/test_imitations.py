@@ -59,7 +59,7 @@ def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
 async def test_a_person_is_accepted_by_the_printed_table(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """Code flow with PKCE, then the gate: the tenant, a person, and the client that signed in."""
+    """After the code flow with PKCE, the gate has the tenant, the person and the client."""
     provider = imitated(name)
     answer = await provider.sign_in()
     assert answer.status_code == 200, answer.text
@@ -75,8 +75,10 @@ async def test_a_person_is_accepted_by_the_printed_table(
 
 
 @each("name", SIGNED_PROVIDERS)
-async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], name: str) -> None:
-    """Ids differ from person to person, and stay the same from one sign-in to the next."""
+async def test_the_id_of_a_person_is_stable_and_unique(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """It stays the same between two sign-ins and differs between two people."""
     provider = imitated(name)
     first = (await provider.sign_in("alice")).json()["access_token"]
     again = (await provider.sign_in("alice")).json()["access_token"]
@@ -91,7 +93,7 @@ async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], n
 async def test_a_person_of_another_tenant_has_that_tenant(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """Tenants are spelled as the provider does, and the printed table maps them."""
+    """The token spells the tenant like the provider, and the printed table maps it."""
     provider = imitated(name)
     caller = await provider.verify((await provider.sign_in("bob")).json()["access_token"])
 
@@ -99,10 +101,10 @@ async def test_a_person_of_another_tenant_has_that_tenant(
 
 
 @each("name", [name for name in NAMES if not IMITATIONS[name].has_tenants])
-async def test_a_provider_without_tenants_knows_one(
+async def test_a_provider_without_tenants_offers_people_of_one_tenant(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """A person of another tenant cannot sign in, because the token could not say so."""
+    """A person of another tenant cannot sign in, because the token cannot name the tenant."""
     provider = imitated(name)
     page = await provider.walk.authorize(scope=provider.scope, redirect_uri=APP_CALLBACK)
 
@@ -112,8 +114,10 @@ async def test_a_provider_without_tenants_knows_one(
 
 
 @each("name", WITH_MACHINES)
-async def test_a_machine_is_accepted_as_one(imitated: Callable[[str], Imitated], name: str) -> None:
-    """Client credentials: the printed table accepts the token, and says that it is a client's."""
+async def test_a_machine_is_accepted_by_the_printed_table(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """The caller is a client, except for providers that describe machines like people."""
     provider = imitated(name)
     answer = await provider.machine()
     assert answer.status_code == 200, answer.text
@@ -125,10 +129,10 @@ async def test_a_machine_is_accepted_as_one(imitated: Callable[[str], Imitated],
     assert "refresh_token" not in answer.json()
 
 
-async def test_a_machine_that_the_table_names_is_one(
+async def test_a_token_rule_can_mark_a_zitadel_service_user_as_a_machine(
     imitated: Callable[[str], Imitated],
 ) -> None:
-    """Zitadel: the login name of a service user is its client id, which no application has."""
+    """Zitadel's client id of a service user is its login name."""
     provider = imitated("zitadel")
     named = CallerMark(claim="client_id", value=client_id(provider.shape, MACHINE_CLIENT))
     rules = TokenRules(machine=(CallerMark(subject_is_client=True), named))
@@ -140,7 +144,7 @@ async def test_a_machine_that_the_table_names_is_one(
 
 
 @each("name", [name for name in NAMES if not IMITATIONS[name].machine])
-async def test_a_provider_without_machines_refuses_them(
+async def test_google_refuses_client_credentials(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """Google has no client credentials for a client of its sign-in."""
@@ -151,8 +155,10 @@ async def test_a_provider_without_machines_refuses_them(
 
 @pytest.mark.requirement("C24")
 @each("name", NAMES)
-async def test_an_id_token_opens_nothing(imitated: Callable[[str], Imitated], name: str) -> None:
-    """It comes from the same keys, with the claims and the header that the provider gives it."""
+async def test_an_id_token_of_each_imitation_is_refused(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """It has the provider's claims and header, and is signed by the same keys."""
     provider = imitated(name)
     token = (await provider.sign_in()).json()["id_token"]
 
@@ -164,7 +170,7 @@ async def test_an_id_token_opens_nothing(imitated: Callable[[str], Imitated], na
 async def test_a_token_for_another_audience_is_refused(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """The same token at a server that the printed audiences do not name."""
+    """The printed audiences of that server do not name the token's audience."""
     provider = imitated(name)
     token = (await provider.sign_in()).json()["access_token"]
     elsewhere = msgspec.structs.replace(provider.config.issuers[0], audiences=("another",))
@@ -174,10 +180,10 @@ async def test_a_token_for_another_audience_is_refused(
 
 
 @each("name", SIGNED_PROVIDERS)
-async def test_generic_refuses_where_the_provider_differs(
+async def test_the_generic_preset_refuses_tokens_that_differ_from_rfc_9068(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """The preset is needed: with RFC 9068 alone the token is refused, but where it follows it."""
+    """Other providers need their own preset."""
     provider = imitated(name)
     token = (await provider.sign_in()).json()["access_token"]
     table = msgspec.structs.replace(provider.config.issuers[0], preset="generic")
@@ -193,7 +199,9 @@ async def test_generic_refuses_where_the_provider_differs(
 
 
 @each("name", SIGNED_PROVIDERS)
-async def test_keys_rotate_and_retire(imitated: Callable[[str], Imitated], name: str) -> None:
+async def test_tokens_of_the_next_key_are_accepted_and_of_a_removed_key_refused(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
     """A token of the next key is accepted; one of a removed key is refused."""
     provider = imitated(name)
     cli = (CLI_CLIENT, provider.walk.issuer.settings.cli_secret)
@@ -211,7 +219,7 @@ async def test_keys_rotate_and_retire(imitated: Callable[[str], Imitated], name:
 
 
 async def test_keys_rotate_by_the_clock(tmp_path: Path) -> None:
-    """After so many seconds, and not before; Logto's keys are made quickly."""
+    """No rotation comes before that time."""
     provider = Imitated("logto", tmp_path, rotate_keys_every_s=100)
     key_ids = []
     for wait in (0, 99, 1, 100):
@@ -226,7 +234,7 @@ async def test_keys_rotate_by_the_clock(tmp_path: Path) -> None:
 async def test_the_next_key_is_published_ahead(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """A gate that fetched the keys before the rotation knows the key that signs after it."""
+    """A gate that fetched the keys before the rotation knows the next key."""
     provider = imitated(name)
     path = provider.walk.path("jwks")
     before = {key["kid"] for key in (await provider.walk.http.get(path)).json()["keys"]}
@@ -235,20 +243,20 @@ async def test_the_next_key_is_published_ahead(
     assert key_of((await provider.sign_in()).json()["access_token"]) in before
 
 
-async def test_cognito_signs_its_two_tokens_with_two_keys(
+async def test_cognito_signs_access_and_id_tokens_with_different_keys(
     imitated: Callable[[str], Imitated],
 ) -> None:
-    """The `kid` of an access token is not the ID token's."""
+    """Each token has its own `kid`."""
     answer = (await imitated("cognito").sign_in()).json()
 
     assert key_of(answer["access_token"]) != key_of(answer["id_token"])
 
 
 @each("name", NAMES)
-async def test_a_refresh_gives_what_the_provider_gives(
+async def test_a_refresh_returns_a_new_refresh_token_only_if_the_provider_rotates(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """A new access token; a new refresh token only where the provider rotates them."""
+    """The refreshed access token is accepted."""
     provider = imitated(name)
     first = (await provider.sign_in()).json()
     answer = await provider.walk.refresh(
@@ -262,10 +270,10 @@ async def test_a_refresh_gives_what_the_provider_gives(
 
 
 @each("name", [name for name in NAMES if IMITATIONS[name].refresh == "offline_access"])
-async def test_a_client_gets_no_unrequested_refresh_token(
+async def test_no_refresh_token_is_issued_without_offline_access(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """Without `offline_access` there is none."""
+    """Only providers that require the scope are tested."""
     provider = imitated(name)
     scope = provider.scope.replace("offline_access ", "")
 
@@ -273,8 +281,10 @@ async def test_a_client_gets_no_unrequested_refresh_token(
 
 
 @each("name", NAMES)
-def test_what_is_printed_is_what_is_used(imitated: Callable[[str], Imitated], name: str) -> None:
-    """The printed lines are TOML, and read back they are the tables of the running server."""
+def test_the_printed_tables_equal_the_running_configuration(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """The printed lines are TOML and give the tables of the running server."""
     provider = imitated(name)
     written = tomllib.loads("\n".join(tables(provider.config)))
 
@@ -287,15 +297,15 @@ def test_what_is_printed_is_what_is_used(imitated: Callable[[str], Imitated], na
     assert provider.config.issuers[0].preset in PRESETS
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    """An operator who writes `entra` or `keycloack` reads what to write."""
+def test_an_unknown_imitation_is_answered_with_the_nearest_name() -> None:
+    """An operator who writes `entra` or `keycloack` reads the right name."""
     for name, like in (("entra", "entra-v2"), ("keycloack", "keycloak"), ("Okta", "okta")):
         with pytest.raises(click.BadParameter, match=f"Did you mean {like}"):
             imitation_of(name, opaque=False)
 
 
-def test_opaque_tokens_need_a_provider_that_has_them() -> None:
-    """Entra has none that a resource server could ask about, and the issuer itself issues JWTs."""
+def test_opaque_tokens_are_refused_for_providers_without_them() -> None:
+    """Entra has no introspection for resource servers."""
     assert imitation_of("hydra", opaque=True) == IMITATIONS["hydra"]
     for name in ("entra-v2", ""):
         with pytest.raises(click.BadParameter, match="zitadel, hydra, logto, oidc-provider"):
@@ -303,8 +313,8 @@ def test_opaque_tokens_need_a_provider_that_has_them() -> None:
 
 
 @each("name", NAMES)
-def test_every_departure_names_its_source(name: str) -> None:
-    """A field that differs from the development issuer's has the page that documents it."""
+def test_every_field_that_differs_names_its_documentation(name: str) -> None:
+    """It differs from the development issuer's field."""
     shape = IMITATIONS[name]
     derived = {
         "name",
@@ -327,10 +337,10 @@ def test_every_departure_names_its_source(name: str) -> None:
     assert all(url.startswith("https://") for url in shape.sources.values())
 
 
-async def test_a_token_without_audience_is_the_clients_at_cognito(
+async def test_cognito_tokens_without_audience_are_accepted_by_client_id(
     imitated: Callable[[str], Imitated],
 ) -> None:
-    """Without `resource` there is no `aud`, and the client id among `audiences` decides."""
+    """Without `resource` there is no `aud`, so the client id in `audiences` decides."""
     provider = imitated("cognito")
     token = (await provider.sign_in(resource=None)).json()["access_token"]
     assert (await provider.verify(token)).client_id == provider.walk.client_id
@@ -341,17 +351,19 @@ async def test_a_token_without_audience_is_the_clients_at_cognito(
 
 
 @each("name", ["auth0", "logto"])
-async def test_a_token_for_no_api_is_opaque(imitated: Callable[[str], Imitated], name: str) -> None:
-    """Without `audience` or `resource`, the token is of use to the provider alone."""
+async def test_auth0_and_logto_issue_opaque_tokens_without_an_audience(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Only the provider itself can use such a token."""
     answer = await imitated(name).sign_in(resource=None, audience=None)
 
     assert "." not in answer.json()["access_token"]
 
 
-async def test_entra_wants_the_resource_and_the_scopes_to_match(
+async def test_entra_refuses_scopes_that_do_not_match_the_resource(
     imitated: Callable[[str], Imitated],
 ) -> None:
-    """AADSTS9010010 goes back to the client in the redirect, without a sign-in."""
+    """The redirect has AADSTS9010010, and no sign-in takes place."""
     provider = imitated("entra-v2")
     answer = await provider.walk.authorize(
         scope=provider.scope, redirect_uri=APP_CALLBACK, resource=f"{RESOURCE}/"
@@ -363,10 +375,10 @@ async def test_entra_wants_the_resource_and_the_scopes_to_match(
     assert "iss" not in query
 
 
-async def test_a_token_without_scope_of_ours_is_for_graph(
+async def test_entra_issues_a_graph_token_without_a_scope_of_the_api(
     imitated: Callable[[str], Imitated],
 ) -> None:
-    """Entra then issues a token for Microsoft Graph, which the gate refuses."""
+    """The gate refuses the token for its audience."""
     provider = imitated("entra-v2")
     token = (await provider.sign_in(scope="openid offline_access", resource=None)).json()
 

@@ -154,8 +154,8 @@ class Journey(NamedTuple):
 
 
 @each("name", list(IMITATIONS))
-def test_a_person_and_a_program_travel_from_challenge_to_call(tmp_path: Path, name: str) -> None:
-    """Challenge, metadata, sign-in, consent, tokens, call; and an ID token opens nothing."""
+def test_a_person_and_a_machine_get_from_the_challenge_to_a_call(tmp_path: Path, name: str) -> None:
+    """The steps are metadata, sign-in, consent, tokens and call; an ID token is refused."""
     folder = tmp_path / name
     folder.mkdir()
     with dev(folder, "--as", name) as gatepost:
@@ -174,8 +174,8 @@ def test_a_person_and_a_program_travel_from_challenge_to_call(tmp_path: Path, na
 
 
 @each("name", WITH_OPAQUE)
-def test_opaque_tokens_travel_too(tmp_path: Path, name: str) -> None:
-    """The gate asks the issuer about each, and a revoked one opens nothing any more."""
+def test_opaque_tokens_are_accepted_until_they_are_revoked(tmp_path: Path, name: str) -> None:
+    """The gate introspects each token."""
     folder = tmp_path / name
     folder.mkdir()
     with dev(folder, "--as", name, "--opaque") as gatepost:
@@ -199,7 +199,7 @@ def test_opaque_tokens_travel_too(tmp_path: Path, name: str) -> None:
 
 @each("name", [name for name, shape in IMITATIONS.items() if shape.roles_claim])
 def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
-    """alice may approve, by the claim in which this provider puts roles."""
+    """alice may approve, by the claim in which the provider has roles."""
     folder = tmp_path / name
     folder.mkdir()
     with dev(folder, "--as", name) as gatepost, httpx2.Client(timeout=60) as http:
@@ -216,8 +216,8 @@ def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
 
 
 @each("name", ["okta", "entra-v2"])
-def test_keys_rotate_while_it_runs(tmp_path: Path, name: str) -> None:
-    """After every second the next key signs, and the gate fetches what it does not know."""
+def test_tokens_stay_valid_while_keys_rotate(tmp_path: Path, name: str) -> None:
+    """The next key signs after each second, and the gate fetches unknown keys."""
     folder = tmp_path / name
     folder.mkdir()
     with dev(folder, "--as", name, "--rotate-keys-every", "1") as gatepost:
@@ -236,8 +236,8 @@ def key_of(access_token: str) -> str:
     return str(json.loads(unb64(access_token.partition(".")[0]))["kid"])
 
 
-def test_a_wrong_name_ends_with_the_right_one(tmp_path: Path) -> None:
-    """Exit code 2, and the nearest name."""
+def test_dev_answers_an_unknown_imitation_with_the_nearest_name(tmp_path: Path) -> None:
+    """The exit code is 2."""
     code, _, complaints = ended("dev", "--port", "0", "--as", "keycloack", cwd=tmp_path)
 
     assert code == 2

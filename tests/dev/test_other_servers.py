@@ -192,11 +192,8 @@ async def claims_of(name: str, folder: Path, resource: str) -> dict[str, Any]:
     }
 
 
-async def test_the_printed_table_fits_tokens_that_another_server_signs(tmp_path: Path) -> None:
-    """
-    oauth2-mock-server signs the claims of every imitation; a gate with the printed table, and that
-    server as its issuer, accepts each at its own table only.
-    """
+async def test_the_printed_table_accepts_tokens_of_oauth2_mock_server(tmp_path: Path) -> None:
+    """That server signs the claims of every imitation, each accepted by its own table."""
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     payloads = {}
@@ -252,8 +249,8 @@ def oidc_provider() -> Iterator[RunningOidcProvider]:
         yield running
 
 
-async def test_tokens_have_the_members_that_oidc_provider_gives_them(tmp_path: Path) -> None:
-    """The header, the claims, and a program's `sub`; ours add the mark of development."""
+async def test_tokens_have_the_members_of_oidc_provider(tmp_path: Path) -> None:
+    """Header, claims and a machine's `sub` match; ours add the development mark."""
     ours = Imitated("oidc-provider", tmp_path)
     with oidc_provider() as theirs:
         head, claims = parts_of(theirs.machine_token(RESOURCE, ["files:read"]))
@@ -267,8 +264,8 @@ async def test_tokens_have_the_members_that_oidc_provider_gives_them(tmp_path: P
     assert own_claims["sub"] == own_claims["client_id"]
 
 
-async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_path: Path) -> None:
-    """Of a program's token: no `sub` and no `jti`."""
+async def test_introspection_responses_have_the_members_of_oidc_provider(tmp_path: Path) -> None:
+    """The response about a machine's token has no `sub` and no `jti`."""
     ours = Imitated("oidc-provider", tmp_path, opaque=True)
     with oidc_provider() as theirs:
         answer = httpx2.post(
@@ -288,7 +285,7 @@ async def test_introspection_has_the_members_that_oidc_provider_gives_it(tmp_pat
 
 
 async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
-    """Status, code and description: a wrong secret, a bad code, an unknown resource or grant."""
+    """The cases are a wrong secret, a bad code, and an unknown resource or grant."""
     ours = Imitated("oidc-provider", tmp_path)
     machine = {"grant_type": "client_credentials"}
     stray = machine | {"resource": "https://other.example"}
@@ -317,10 +314,10 @@ async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
     "endpoint_path",
     ["/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"],
 )
-async def test_oidc_provider_has_its_metadata_where_the_imitation_has_them(
+async def test_the_metadata_locations_and_members_match_oidc_provider(
     tmp_path: Path, endpoint_path: str
 ) -> None:
-    """Both addresses, and no member of the imitation's that the real one lacks but ours alone."""
+    """Only members of the development issuer itself are additional."""
     ours = Imitated("oidc-provider", tmp_path)
     own = (await ours.walk.http.get(f"/dev-as{endpoint_path}")).json()
     with authorization_server({RESOURCE: "jwt"}, scopes=["files:read"], tenants={}) as theirs:

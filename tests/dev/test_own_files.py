@@ -68,7 +68,7 @@ def tool_text(running: Gatepost, folder: Path, *scopes: str) -> str:
 def test_a_change_of_a_file_is_served_without_a_restart(
     reloading: Gatepost, tmp_path: Path
 ) -> None:
-    """An imported module, the tool itself with a new scope; what is broken changes nothing."""
+    """Imported modules and scopes are reloaded; a broken file changes nothing."""
     assert tool_text(reloading, tmp_path) == "five"
 
     (tmp_path / "prices.py").write_text("OF_ALL = 'six hundred'\n")
@@ -84,8 +84,8 @@ def test_a_change_of_a_file_is_served_without_a_restart(
     assert tool_text(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
 
 
-def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path) -> None:
-    """Its packs, rules and limits apply; what development has itself is named."""
+def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path: Path) -> None:
+    """Its packs, rules and limits apply; replaced settings are listed in the output."""
     shop(tmp_path)
     (tmp_path / "gatepost.toml").write_text(CONFIG)
     env = {"GATEPOST_LIMITS__MAX_BODY_BYTES": "2000"}
@@ -110,8 +110,8 @@ def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path)
     )
 
 
-def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
-    """A variable that does nothing would make its owner look for the error elsewhere."""
+def test_each_environment_variable_is_used_or_refused_by_name(tmp_path: Path) -> None:
+    """An ignored variable would make its owner look for the error elsewhere."""
     refused = {
         "GATEPOST_RESOURCE": "https://mcp.example.com/mcp",
         "GATEPOST_MODE": "production",
@@ -148,8 +148,8 @@ def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
     assert [problem.id for problem in misspelt.problems] == ["config.E004"]
 
 
-def test_a_refused_variable_keeps_dev_from_starting(tmp_path: Path) -> None:
-    """With the name, the reason, and what to do."""
+def test_dev_does_not_start_with_a_refused_variable(tmp_path: Path) -> None:
+    """The message has the name, the reason and what to do."""
     env = {"GATEPOST_LISTEN__PORT": "9"}
     code, _, complaints = commands.ended("dev", "--port", "0", cwd=tmp_path, env=env)
 

@@ -24,16 +24,16 @@ CONFIG = Config(
 )
 
 
-def test_the_drawn_checks_are_the_running_checks() -> None:
-    """The page names the checks in the order in which a request meets them."""
+def test_the_page_lists_the_checks_of_a_request_in_order() -> None:
+    """The order is that of the running server."""
     running = re.findall(r"^ +\d\. (\w+):", HeadChecks.__doc__ or "", re.MULTILINE)
 
     assert re.findall(r"^\d\. (\w+)$", PAGE, re.MULTILINE) == running
     assert " · ".join(running) in PAGE
 
 
-async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
-    """Nothing slips by: what the page does not call public carries Bearer, unknown paths too."""
+async def test_every_route_is_public_by_the_page_or_needs_a_token() -> None:
+    """Unknown paths need a token too."""
     public = {"/", "/favicon.ico", "/openapi.json", "/mcp/.well-known/oauth-protected-resource"}
     public |= {f"/.well-known/oauth-protected-resource{path}" for path in ("", "/mcp")}
     async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
@@ -46,8 +46,8 @@ async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
         assert set(edge._probes) == {"/health", "/readyz"}
 
 
-async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
-    """All of it answers with the guards, and all but the way in asks for a session."""
+async def test_every_dashboard_route_has_security_headers_and_needs_a_session() -> None:
+    """Only the routes of sign-in, sign-out and static files need no session."""
     public = {"/sign-in", "/sign-in/start", "/callback", "/signed-out", "/{rest:path}"}
     public |= {"/static/{digest}/{name}"}
     client = DashboardClient(client_id="gatepost", client_secret="file:/dev/null")
@@ -66,8 +66,8 @@ async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
         } == public
 
 
-def test_the_map_names_every_package_and_every_module_beside_them() -> None:
-    """Who looks for something begins there, so nothing may be missing."""
+def test_the_page_names_every_package_and_top_level_module() -> None:
+    """A reader who looks for a module begins there."""
     words = set(re.findall(r"\w+", PAGE.split("```")[1]))
     folder = ROOT / "server/gatepost"
     packages = {path.parent.name for path in folder.glob("*/**/__init__.py")} - {"versions"}
@@ -77,7 +77,7 @@ def test_the_map_names_every_package_and_every_module_beside_them() -> None:
 
 
 def test_every_folder_of_tests_that_the_page_names_exists() -> None:
-    """Who changes a package finds its tests there."""
+    """A reader who changes a package finds its tests there."""
     paragraph = PAGE.partition("The folders of `tests/`")[2].partition("\n")[0]
     named = set(re.findall(r"`([\w/]+)`", paragraph))
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"__pycache__"}
@@ -92,7 +92,7 @@ def test_every_folder_of_tests_that_the_page_names_exists() -> None:
 
 
 def test_every_module_that_a_decision_names_exists() -> None:
-    """Their paths leave out the first folders, as prose does."""
+    """Decisions leave out the first folders of a path."""
     folders = (*SOURCE_ROOTS.values(), ROOT / "tests", ROOT / "bench")
     files = [file.as_posix() for folder in set(folders) for file in folder.rglob("*.py")]
     named = [
@@ -110,7 +110,7 @@ def test_every_module_that_a_decision_names_exists() -> None:
 
 
 def test_every_module_the_page_names_exists() -> None:
-    """A drawing that names a file which is gone misleads its readers."""
+    """A removed file on the page would mislead readers."""
     named = re.findall(r"\bgatepost(?:_authz|_keys|_packs)?/[\w/]+\.py", PAGE)
     missing = [n for n in named if not (SOURCE_ROOTS[n.split("/")[0]] / n).is_file()]
 

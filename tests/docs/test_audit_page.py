@@ -9,8 +9,8 @@ from tests.audit.conftest import audit_log
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 
 
-async def test_its_query_finds_what_it_says(tmp_path: Path) -> None:
-    """With nothing but SQLite: which calls did not succeed, and whose they were."""
+async def test_the_sql_query_of_the_page_finds_calls_and_callers(tmp_path: Path) -> None:
+    """It runs with SQLite alone."""
     match = re.search(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert match is not None
     async with audit_log(f"sqlite:///{tmp_path}/records.db") as log:

@@ -28,8 +28,8 @@ def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
     return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
-def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
-    """A reader who searches for an error message finds it here."""
+def test_the_headings_equal_the_problem_ids_and_error_codes() -> None:
+    """A reader who searches for an error message finds it on the page."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in source_files())
     gate = {error.code for error in vars(errors).values() if getattr(error, "code", None)}
     tools = {word for _, word in TABLE.values()}
@@ -44,8 +44,8 @@ def test_the_problems_stand_in_the_order_of_their_numbers() -> None:
     assert ids == sorted(ids, key=lambda parts: (parts[0] == "authz", *parts[1:]))
 
 
-def test_every_code_of_json_rpc_has_a_row_and_every_row_a_code() -> None:
-    """The same for the endpoint, whose errors are numbers."""
+def test_the_rows_equal_the_json_rpc_error_codes() -> None:
+    """The codes of the MCP endpoint are numbers."""
     section = PAGE.read_text(encoding="utf-8").split("\n## Answers of the MCP endpoint\n")[1]
     rows = re.findall(r"^\| (-\d+) \|", section, re.MULTILINE)
     codes = [value for value in vars(jsonrpc).values() if isinstance(value, int) and value < 0]

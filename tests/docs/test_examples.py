@@ -26,7 +26,7 @@ PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_every_example() -> None:
-    """Each file and folder beside it, and nothing that is gone."""
+    """It names each file and folder, and no removed one."""
     existing = {
         path.name + "/" * path.is_dir()
         for path in (ROOT / "examples").iterdir()
@@ -36,8 +36,8 @@ def test_the_page_names_every_example() -> None:
     assert set(re.findall(r"^\| \[(\S+?)\]", PAGE, re.MULTILINE)) == existing
 
 
-async def test_a_function_is_a_tool() -> None:
-    """Its answer, and the allowed values where an argument is wrong."""
+async def test_the_example_of_a_function_is_a_tool() -> None:
+    """A wrong argument is answered with the allowed values."""
     client = EndpointClient(function.pack.offers)
     arguments = {"amount": 100, "source": "EUR", "target": "CHF"}
     right = (await client.call("convert", arguments)).json["result"]
@@ -59,8 +59,8 @@ def client(tmp_path: Path) -> EndpointClient:
     return client
 
 
-async def test_a_pack_keeps_and_finds(client: EndpointClient) -> None:
-    """Nothing first, with what would help; then what was kept, also as a resource."""
+async def test_the_example_pack_stores_and_finds_entries(client: EndpointClient) -> None:
+    """An empty store is answered with a hint; stored entries are also a resource."""
     before = (await client.call("largest_expense")).json["result"]
     for vendor, amount in (("Acme", 12.5), ("Globex", 99.0)):
         expense = {"vendor": vendor, "amount": amount, "category": "meals"}
@@ -80,8 +80,8 @@ async def test_a_pack_keeps_and_finds(client: EndpointClient) -> None:
     assert "May" in messages[0]["content"]["text"]
 
 
-async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
-    """A no leaves everything; a yes to so many deletes them."""
+async def test_the_example_pack_elicits_before_it_deletes(client: EndpointClient) -> None:
+    """Declining keeps all entries; accepting deletes them."""
     await client.call("add_expense", {"vendor": "Acme", "amount": 1, "category": "travel"})
     request = await ask_again(client, "clear_expenses")
     declined = await go_on(client, "clear_expenses", request, {"question-1": {"action": "decline"}})
@@ -94,7 +94,7 @@ async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("E12")
 def test_the_configuration_of_microsoft_learn_has_its_server_and_its_agent() -> None:
-    """As the seed document describes them; nothing but the key ring is missing."""
+    """The seed document describes both; only the key ring is missing."""
     reading = read(ROOT / "examples/microsoft_learn.toml", {})
     config = reading.config
     assert config is not None
@@ -115,7 +115,7 @@ CRM = ROOT / "examples/crm"
 
 
 def test_the_customer_register_is_short_and_its_tests_pass() -> None:
-    """Eight tools in less than 120 lines; its tests run as its page says."""
+    """It has eight tools in less than 120 lines."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     ran = subprocess.run(command, cwd=CRM, capture_output=True, text=True, timeout=110)
     (crm,) = load(ToolsSettings(load=(str(CRM / "crm.py"),))).packs
@@ -129,7 +129,7 @@ def test_the_customer_register_is_short_and_its_tests_pass() -> None:
 def test_the_customer_register_starts_with_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `gatepost dev --config` reads it: the rule for refunds holds."""
+    """`gatepost dev --config` reads it, and the rule for refunds applies."""
     monkeypatch.chdir(ROOT)
     settings = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
     config = dev_config(8000, tools=(), state=tmp_path, user_config=settings.config)

@@ -37,10 +37,10 @@ def paste(lines: str, process: Gatepost, folder: Path) -> str:
     return pasted(lines.replace("gatepost token", "gatepost token --state state"), folder, code=0)
 
 
-def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
+def test_the_first_example_prints_a_tool_result_and_a_challenge(
     running: tuple[Gatepost, Path],
 ) -> None:
-    """The pasted lines print the tool's answer and the challenge."""
+    """The lines run as pasted."""
     printed = paste(block("sh", "Mcp-Name: echo"), *running)
     answer, challenge = printed.strip().splitlines()
 
@@ -48,8 +48,8 @@ def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
     assert challenge.startswith("www-authenticate: Bearer resource_metadata=")
 
 
-def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) -> None:
-    """It waits, an approver approves what they saw, and the same lines delete the file."""
+def test_the_sample_call_waits_for_approval_and_then_runs(running: tuple[Gatepost, Path]) -> None:
+    """After the approval, the same lines delete the file."""
     lines = block("sh", "delete_csv")
     saved, pending = map(json.loads, paste(lines, *running).strip().splitlines())
     command = "gatepost approvals %s --tenant acme --config state/dev.toml"
@@ -66,8 +66,10 @@ def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) 
     assert deleted == {"result": "CSV deleted: old.csv"}
 
 
-def test_the_readmes_own_function_runs_behind_the_gate(running: tuple[Gatepost, Path]) -> None:
-    """The five lines are a tool."""
+def test_the_function_of_the_readme_is_a_tool_behind_the_gate(
+    running: tuple[Gatepost, Path],
+) -> None:
+    """It has five lines."""
     lines = block("sh", "Mcp-Name: echo").splitlines()
     call = "\n".join(lines[:2]).replace("Mcp-Name: echo", "Mcp-Name: greet")
     call = call.replace(
@@ -79,16 +81,16 @@ def test_the_readmes_own_function_runs_behind_the_gate(running: tuple[Gatepost, 
     assert answer["result"]["content"][0]["text"] == "Hello Ada, from acme."
 
 
-def test_the_doctor_finds_nothing_wrong(running: tuple[Gatepost, Path]) -> None:
-    """The command that the README recommends says so in its last line."""
+def test_the_doctor_command_of_the_readme_finds_no_problem(running: tuple[Gatepost, Path]) -> None:
+    """Its last line says so."""
     process, folder = running
     output = paste(".venv/bin/gatepost doctor http://127.0.0.1:8000/mcp", process, folder)
 
     assert output.strip().splitlines()[-1] == (f"No problems found at {process.url}.")
 
 
-def test_the_readmes_configuration_has_no_problem(tmp_path: Path) -> None:
-    """Pasted as it stands, with the key ring made as it says, `check` is content."""
+def test_the_configuration_of_the_readme_passes_the_check(tmp_path: Path) -> None:
+    """The key ring is made by the command of the README."""
     (tmp_path / "gatepost.toml").write_text(block("toml", "resource ="), encoding="utf-8")
     (tmp_path / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
     steps = block("sh", "keyring new").splitlines()[:2]
@@ -104,6 +106,6 @@ def test_every_page_the_readme_links_exists() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_the_readme_fits_on_two_screens() -> None:
-    """What does not fit belongs to the documentation site."""
+def test_the_readme_stays_within_its_line_limit() -> None:
+    """Further text belongs to the documentation site."""
     assert len(README.splitlines()) <= 120

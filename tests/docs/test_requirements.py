@@ -15,7 +15,7 @@ UNTESTED_MARK = "*Not tested:*"
 def test_every_requirement_has_a_test_and_every_mark_a_requirement(
     pytestconfig: pytest.Config,
 ) -> None:
-    """A review does not see an absence; a table with an empty cell does."""
+    """A requirement without a test is not visible in a review."""
     if pytestconfig.args != pytestconfig.getini("testpaths"):
         pytest.skip("only a run over all tests knows which requirements have one")
     page = (ROOT / "docs/requirements.md").read_text(encoding="utf-8")

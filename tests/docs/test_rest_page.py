@@ -18,8 +18,8 @@ ROWS = re.findall(r"^\| [^|]+ \| (\d{3}) `(\w+)` \| ([^|]*)\|$", PAGE, re.MULTIL
 
 
 @pytest.mark.parametrize(("resource", "tools"), ROUTE_ROWS)
-def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
-    """For each kind of resource that it lists."""
+def test_the_rest_routes_have_the_paths_of_the_page(resource: str, tools: str) -> None:
+    """The page lists a path for each kind of resource."""
     location = Resource(resource)
 
     assert (
@@ -28,8 +28,8 @@ def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
     )
 
 
-def test_the_failures_are_those_of_the_table() -> None:
-    """Each kind has its row, and says so where it tells when to come back."""
+def test_the_table_has_every_failure_with_its_retry_after() -> None:
+    """A failure with `retry_after` says so in its row."""
     documented = {(int(status), word): third for status, word, third in ROWS}
 
     assert ROUTE_ROWS
@@ -37,7 +37,7 @@ def test_the_failures_are_those_of_the_table() -> None:
         assert ("`retry_after`" in documented[row]) == (kind in RETRY_AFTER_S)
 
 
-def test_the_pasted_lines_work(tmp_path: Path) -> None:
+def test_the_pasted_lines_print_the_promised_answer(tmp_path: Path) -> None:
     """They end in the answer that the page promises."""
     block = re.search(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     promised = re.search(r"^The last line prints `(.*)`\.$", PAGE, re.MULTILINE)

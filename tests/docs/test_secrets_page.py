@@ -12,8 +12,8 @@ from gatepost.secrets.names import MAX_BYTES, MAX_SECRETS, MIN_CHARACTERS
 PAGE = (Path(__file__).parents[2] / "docs/secrets.md").read_text(encoding="utf-8")
 
 
-def test_the_example_is_a_tool_that_takes_a_secret() -> None:
-    """As it is printed."""
+def test_the_example_of_the_page_is_a_tool_with_a_secret_argument() -> None:
+    """The code runs as printed."""
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}
     exec(code, names)  # noqa: S102  # our own page
@@ -22,7 +22,7 @@ def test_the_example_is_a_tool_that_takes_a_secret() -> None:
 
 
 def test_every_command_and_limit_is_on_the_page() -> None:
-    """And none that does not exist."""
+    """The page names no command that does not exist."""
     assert isinstance(secrets, Group)
     documented = set(re.findall(r"gatepost secrets (\w+)", PAGE))
 

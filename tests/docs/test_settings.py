@@ -140,23 +140,23 @@ def headings() -> list[str]:
     return [line.removeprefix("### ") for line in lines if line.startswith("### ")]
 
 
-def test_every_setting_has_a_heading_and_every_heading_a_setting() -> None:
-    """The page describes every setting, and none that is gone."""
+def test_the_headings_equal_the_settings() -> None:
+    """The page describes every setting and no removed one."""
     assert sorted(headings()) == sorted(names())
 
 
-def test_the_page_is_what_the_docstrings_say() -> None:
-    """After a change: `python -m tests.docs.test_settings`."""
+def test_the_settings_page_is_generated_from_the_docstrings() -> None:
+    """Run `python -m tests.docs.test_settings` after a change."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_every_setting_says_what_it_means() -> None:
-    """A docstring under each field, with something in it."""
+def test_every_setting_has_a_docstring() -> None:
+    """The docstring has at least ten characters."""
     assert [name for name, meaning, _ in settings() if len(meaning) < 10] == []
 
 
 def test_every_plain_setting_has_a_variable() -> None:
-    """`listen.port` is GATEPOST_LISTEN__PORT, for each that is no member of a list or a table."""
+    """Members of lists and tables have none; `listen.port` is GATEPOST_LISTEN__PORT."""
     every = names()
     plain = {name for name in every if not any(name.startswith(f"{setting}.") for setting in every)}
 

@@ -20,7 +20,7 @@ PAGE_OVERFLOWS = "document.documentElement.scrollWidth > document.documentElemen
 
 @pytest.mark.parametrize("module", ["gatepost", "gatepost.sandbox", "gatepost.workspace"])
 def test_the_api_page_has_every_public_name(module: str) -> None:
-    """Each once, so that a new name is not missing from the reference."""
+    """Each name is there once."""
     page = (DOCS / "reference/api.md").read_text(encoding="utf-8")
     named = re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", page, re.MULTILINE)
 
@@ -47,8 +47,8 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.slow
 @pytest.mark.browser
 @NEEDS_BROWSER
-def test_a_search_in_the_files_finds_a_page(site: Path, browser: Browser) -> None:
-    """Without a server, and without a request to any other host."""
+def test_the_search_of_the_site_works_without_a_server(site: Path, browser: Browser) -> None:
+    """It makes no request to another host."""
     page = browser.new_page()
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
@@ -65,7 +65,7 @@ def test_a_search_in_the_files_finds_a_page(site: Path, browser: Browser) -> Non
 @pytest.mark.browser
 @NEEDS_BROWSER
 def test_every_page_fits_on_a_phone(site: Path, browser: Browser) -> None:
-    """Nothing is wider than the screen; long tables and lines scroll in themselves."""
+    """Only tables and code blocks scroll sideways."""
     page = browser.new_page(viewport={"width": 390, "height": 844})
     wide = []
     for file in sorted(site.rglob("*.html")):

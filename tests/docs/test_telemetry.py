@@ -49,13 +49,13 @@ def page() -> str:
 FAMILY_NAMES = {family.name for family in (*FAMILIES, BUILD)}
 
 
-def test_the_table_is_what_is_told() -> None:
-    """After a change: `python -m tests.docs.test_telemetry`."""
+def test_the_telemetry_page_is_generated_from_the_metrics() -> None:
+    """Run `python -m tests.docs.test_telemetry` after a change."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_the_registry_tells_these_families_and_no_others() -> None:
-    """The page lists every metric of a scrape."""
+def test_the_page_lists_exactly_the_metrics_of_a_scrape() -> None:
+    """A new metric needs a row."""
     families = {
         metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
         for metric in registry_of(SharedMetrics(), version="1").collect()
@@ -64,8 +64,8 @@ def test_the_registry_tells_these_families_and_no_others() -> None:
     assert families == FAMILY_NAMES
 
 
-def test_the_alerts_are_about_metrics_that_exist() -> None:
-    """An alert on a name that was mistyped never fires."""
+def test_the_alerts_use_existing_metrics() -> None:
+    """An alert on a mistyped name never fires."""
     text = PAGE.read_text(encoding="utf-8")
     [block] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     rules = yaml.safe_load(block)["groups"][0]["rules"]

@@ -32,13 +32,13 @@ def shipped() -> dict[str, Tool]:
     return {name: tool for pack in packs for name, tool in pack.tools.items()}
 
 
-def test_every_tool_has_a_heading_and_every_heading_a_tool() -> None:
-    """The page describes every tool."""
+def test_the_headings_equal_the_tools() -> None:
+    """The page describes every tool and no removed one."""
     assert sorted(HEADINGS) == sorted(shipped())
 
 
 def test_every_resource_and_prompt_has_a_heading() -> None:
-    """By URI and by name, with the scopes it needs."""
+    """The section has the URI or name and the scopes."""
     packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
     offers = [offer for pack in packs for offer in pack.offers if not isinstance(offer, Tool)]
     sections = dict(
@@ -51,8 +51,8 @@ def test_every_resource_and_prompt_has_a_heading() -> None:
 
 
 @each("name", HEADINGS)
-def test_a_section_names_arguments_and_scopes(name: str) -> None:
-    """All of them, as they really are."""
+def test_each_tool_section_names_all_arguments_and_scopes(name: str) -> None:
+    """They equal those of the tool."""
     tool, section = shipped()[name], SECTIONS[name]
 
     assert all(f"`{argument}`" in section for argument in tool.input_schema["properties"])
@@ -82,7 +82,7 @@ def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: set
 
 @pytest.mark.parametrize("module", ["gatepost", "gatepost.sandbox", "gatepost.workspace"])
 def test_every_public_name_is_described(module: str) -> None:
-    """What a pack may import is listed, and nothing is listed that is not there."""
+    """The page lists every name that a pack may import, and no other."""
     section = PAGE.split("\n## What a pack may import\n")[1].split("\n## ")[0]
     (rows,) = re.findall(rf"^\| from `{module}` .*\n\|.*\n((?:\|.*\n)+)", section, re.MULTILINE)
     named = {
@@ -92,8 +92,8 @@ def test_every_public_name_is_described(module: str) -> None:
     assert named == set(import_module(module).__all__)
 
 
-def test_what_the_built_in_packs_import_of_the_gate_is_described() -> None:
-    """Of `gatepost_authz` the packs import nothing that the page does not list."""
+def test_the_page_lists_the_gatepost_authz_names_that_packs_import() -> None:
+    """The built-in packs import no other name of `gatepost_authz`."""
     (sentence,) = re.findall(r"^From `gatepost_authz`, packs use (.*)$", PAGE, re.MULTILINE)
     imported = {
         name.rpartition(".")[2]
@@ -121,7 +121,7 @@ def names_of(code: str) -> dict[str, Any]:
 
 
 async def test_the_example_of_a_tool_works() -> None:
-    """Copied from the page as it is."""
+    """The code runs as copied from the page."""
     client = EndpointClient(example(0).offers)
     client.caller = a_caller(scopes=frozenset({"invoices:read"}))
 
@@ -133,7 +133,7 @@ async def test_the_example_of_a_tool_works() -> None:
 
 
 async def test_the_example_of_dependencies_works() -> None:
-    """What the lifespan made, the caller's name, and a method of an object."""
+    """It uses the lifespan, the caller's name and a method of an object."""
     async with serving(example(1)) as server:
         client = server.client(scopes={"library:read"})
         written = await client.call("author", title="1984")
@@ -144,7 +144,7 @@ async def test_the_example_of_dependencies_works() -> None:
 
 
 async def test_the_example_of_existing_tools_works() -> None:
-    """A FastAPI app and a FastMCP server in this process, and a description."""
+    """A FastAPI app, a FastMCP server and an API description become tools."""
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[2]
     defined_names = names_of(code)
     async with serving(
@@ -162,8 +162,8 @@ async def test_the_example_of_existing_tools_works() -> None:
     assert names == {"add", "get_status", "greet"}
 
 
-async def test_the_example_of_content_works() -> None:
-    """A text, a picture and a file, in this order."""
+async def test_the_example_of_content_returns_text_image_and_file() -> None:
+    """The blocks have this order."""
     client = EndpointClient(example(3).offers)
     drawn = (await client.call("chart", {"year": 2025})).json["result"]
 
@@ -172,7 +172,7 @@ async def test_the_example_of_content_works() -> None:
 
 
 async def test_the_example_of_a_resource_works() -> None:
-    """Listed, read and completed."""
+    """The resource is listed, read and completed."""
     client = EndpointClient(example(4).offers)
     client.caller = a_caller(scopes=frozenset({"reports:read"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
@@ -191,7 +191,7 @@ async def test_the_example_of_a_resource_works() -> None:
 
 
 async def test_the_example_of_a_prompt_works() -> None:
-    """With the argument in its text."""
+    """The text of the prompt contains the argument."""
     client = EndpointClient(example(5).offers)
     params = {"name": "compare_quarters", "arguments": {"first": "q1", "second": "q2"}}
     messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
@@ -199,8 +199,8 @@ async def test_the_example_of_a_prompt_works() -> None:
     assert "q1" in messages[-1]["content"]["text"]
 
 
-async def test_the_example_that_asks_works() -> None:
-    """An elicitation first; what was agreed to is done once the answer comes."""
+async def test_the_elicitation_example_works() -> None:
+    """The tool acts after the answer to its elicitation."""
     client = EndpointClient(example(6).offers)
     first = await ask_again(client, "delete_drafts")
     declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
@@ -213,8 +213,8 @@ async def test_the_example_that_asks_works() -> None:
     assert input_requests_of(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
 
 
-async def test_the_examples_that_take_long_work() -> None:
-    """One is a task from its start, the other once the year is chosen."""
+async def test_the_task_examples_work() -> None:
+    """One is a task from its start, the other after the answer to its elicitation."""
     client = EndpointTaskClient(example(7).offers)
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
@@ -230,8 +230,8 @@ async def test_the_examples_that_take_long_work() -> None:
     assert written["result"]["content"][0]["text"] == "The report of 2025 is written."
 
 
-async def test_the_example_that_tells_of_changes_works() -> None:
-    """A subscriber of the note is notified, and of the list when there is a new one."""
+async def test_the_example_of_change_notifications_works() -> None:
+    """A subscriber is notified of the changed note and of the changed list."""
     client = EndpointClient(example(8).offers)
     filters = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, filters) as stream:
@@ -243,7 +243,7 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 
 
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a folder of that name; listed for a caller who may step up."""
+    """The folder has the skill's name; a caller who may step up sees the skill."""
     monkeypatch.chdir(ROOT / "tests/mcp")
     client = EndpointClient(example(9).offers)
 
@@ -252,8 +252,8 @@ async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> 
     assert entry["uri"] == "skill://front_desk/greet-visitor/SKILL.md"
 
 
-def test_the_example_of_a_tool_that_writes_a_file_is_one() -> None:
-    """The arguments that it names are arguments of the tool."""
+def test_the_file_writing_example_names_existing_arguments() -> None:
+    """The approval page uses them to show the change."""
     (tool,) = example(10).tools.values()
 
     assert tool.writes is not None

@@ -50,8 +50,8 @@ def approved(gate: Gatepost) -> None:
     assert "is approved" in pasted(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
 
 
-def test_every_block_prints_what_the_page_says(gate: Gatepost) -> None:
-    """In the order of the page: a call, two refusals, an approved call, the log and a test."""
+def test_every_block_of_the_tutorial_prints_the_output_on_the_page(gate: Gatepost) -> None:
+    """The blocks run in order: a call, two refusals, an approved call, the log and a test."""
     printed, export = [], ""
     for block, _ in SHELL:
         lines = block if block.startswith("export ") else export + block  # it is one terminal

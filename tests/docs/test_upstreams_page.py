@@ -65,7 +65,7 @@ def started(line: str, url: str) -> tuple[str, ...]:
 
 
 def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -> None:
-    """Tested, called, approved and called again, and listed over REST."""
+    """It is tested, called, approved, called again, and listed over REST."""
     root, url = folder
     lines = block("sh", "gatepost upstream test crm")
     with commands.dev(root, *started(block("sh", "gatepost dev --upstream "), url)) as gate:
@@ -93,8 +93,8 @@ def approval(pending: str, gate: Gatepost) -> str:
     return paste(f"{approve[0]} --config state/dev.toml", gate)
 
 
-def test_the_servers_of_an_mcpservers_file_are_behind_the_gate(folder: tuple[Path, str]) -> None:
-    """A server over HTTP and a program, each listed and tested."""
+def test_the_servers_of_an_mcp_servers_file_are_listed_and_tested(folder: tuple[Path, str]) -> None:
+    """One is an HTTP server, the other a program."""
     root, url = folder
     script = root / "notes.py"
     script.write_text(NOTES, encoding="utf-8")

@@ -74,8 +74,10 @@ def rows() -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_the_page_says_what_the_operator_reads(server: ServerProcess, token: str) -> None:
-    """The log of the running server and `gatepost doctor --config` agree with the table."""
+def test_the_page_has_the_reason_and_rule_that_doctor_and_log_print(
+    server: ServerProcess, token: str
+) -> None:
+    """The log of the running server and `gatepost doctor --config` match the table."""
     reason, rule, setting = rows()[token]
     encoded = TOKENS[token](TokenFactory(server.idp.issuer("main"), server.client.resource))
     config = str(server.folder / "gatepost.toml")
@@ -104,14 +106,14 @@ def test_the_page_says_what_the_operator_reads(server: ServerProcess, token: str
     assert encoded not in server.process.output
 
 
-def test_the_page_has_a_row_for_each() -> None:
-    """Fourteen, and none that no test makes."""
+def test_the_page_has_a_row_for_each_bad_token() -> None:
+    """It has fourteen rows, one for each token of this file."""
     assert rows().keys() == TOKENS.keys()
     assert len(TOKENS) == 14
 
 
-def test_doctor_says_when_no_tool_wants_a_scope_of_the_token(server: ServerProcess) -> None:
-    """The token is good, and its caller wonders where the tools are."""
+def test_doctor_reports_a_token_without_a_scope_that_a_tool_needs(server: ServerProcess) -> None:
+    """The token is accepted, but its caller sees no tools."""
     factory = TokenFactory(server.idp.issuer("main"), server.client.resource)
     server.write({"scopes": {"baseline": ["openid"]}})
     config = str(server.folder / "gatepost.toml")

@@ -302,8 +302,8 @@ async def examined(change: Change) -> Report:
             return await examine(servers.url, credentials=machine, client=client)
 
 
-async def test_a_healthy_server_is_called_fine() -> None:
-    """With nothing broken, every step is good or a note, and the sentence says so."""
+async def test_a_healthy_server_has_no_problem() -> None:
+    """Every step is good or a note, and the last sentence says so."""
     report = await examined(lambda _: None)
 
     assert {step.level for step in report.steps} <= {"ok", "note"}
@@ -312,10 +312,10 @@ async def test_a_healthy_server_is_called_fine() -> None:
 
 
 @each(("change", "sentence", "side"), BROKEN_SERVERS.values(), ids=BROKEN_SERVERS)
-async def test_the_last_sentence_names_the_culprit(
+async def test_the_last_sentence_names_the_problem_and_the_side_to_change(
     change: Change, sentence: str, side: str
 ) -> None:
-    """Whatever stops every client is a failure, and the sentence says where to change what."""
+    """A problem that stops every client is a failure."""
     report = await examined(change)
 
     assert not report.healthy
@@ -324,10 +324,10 @@ async def test_the_last_sentence_names_the_culprit(
 
 
 @pytest.mark.parametrize(("change", "sentence", "side"), WARNINGS.values(), ids=WARNINGS)
-async def test_what_stops_some_clients_is_said_but_is_no_failure(
+async def test_a_problem_for_some_clients_is_reported_without_a_failure(
     change: Change, sentence: str, side: str
 ) -> None:
-    """A server that works for most clients is healthy, and the sentence says for whom it is not."""
+    """The server counts as healthy, and the sentence names the affected clients."""
     report = await examined(change)
 
     assert report.healthy
@@ -346,23 +346,23 @@ async def test_what_stops_some_clients_is_said_but_is_no_failure(
         ("http://127.0.0.1:9/mcp", "cannot be reached"),
     ],
 )
-async def test_an_address_that_no_client_would_use_is_said_at_once(url: str, sentence: str) -> None:
-    """Neither a mistyped URL nor a closed port ends in a traceback."""
+async def test_an_unusable_url_is_reported_in_a_sentence(url: str, sentence: str) -> None:
+    """A mistyped URL or a closed port causes no traceback."""
     report = await examine(url)
 
     assert not report.healthy
     assert sentence in report.sentence
 
 
-async def test_nothing_of_a_foreign_server_reaches_the_terminal_raw() -> None:
-    """A hostile document cannot move the cursor or fill the screen (terminal escape sequences)."""
+async def test_text_of_the_server_is_escaped_and_truncated_for_the_terminal() -> None:
+    """A hostile document cannot send escape sequences or fill the screen."""
     report = await examined(resource(resource="\x1b[2J" + "x" * 10_000))
 
     assert all(step.detail.isprintable() and len(step.detail) < 700 for step in report.steps)
 
 
-async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent server costs ten seconds (here less), not for ever."""
+async def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout is ten seconds, and less in this test."""
     monkeypatch.setattr(http, "TIMEOUT_S", 0.2)
 
     async def silent(scope: Scope, receive: Receive, send: Send) -> None:
@@ -375,8 +375,8 @@ async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.Mon
     assert "no answer within 0.2 seconds" in report.sentence
 
 
-async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() -> None:
-    """No token is asked for, and the report says that it was not tried."""
+async def test_without_credentials_the_examination_ends_before_the_sign_in() -> None:
+    """No token is requested, and the report says that the sign-in was not tried."""
     servers = ExaminedServers()
     with AsgiServer(servers, port=servers.port):
         report = await examine(servers.url)
@@ -386,7 +386,7 @@ async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() 
 
 
 def test_the_command_prints_the_steps_and_ends_with_the_sentence() -> None:
-    """Exit code 1 when something stops every client, else 0; the last line is the sentence."""
+    """The exit code is 1 if a problem stops every client, else 0."""
     servers = ExaminedServers()
     with AsgiServer(servers, port=servers.port):
         fine = CliRunner().invoke(command, [servers.url, "--token", servers.token()])

@@ -104,8 +104,8 @@ FITTED_TOKENS: dict[str, tuple[Claims, dict[str, Any]]] = {
 
 
 @each("case", FITTED_TOKENS)
-def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
-    """Nothing is widened that the token does not need, and each line has its reason."""
+def test_the_printed_table_has_only_settings_that_the_token_needs(case: str, idp: Idp) -> None:
+    """Each line has a comment with its reason."""
     claims, expected = FITTED_TOKENS[case]
     result = probe(idp, iat=NOW - 60, **claims)
     table = table_of(result)
@@ -123,8 +123,8 @@ def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
 
 
 @each("case", FITTED_TOKENS)
-def test_the_table_works_as_it_stands(case: str, idp: Idp) -> None:
-    """Pasted into a configuration, the same token opens the server."""
+def test_a_server_with_the_printed_table_accepts_the_token(case: str, idp: Idp) -> None:
+    """The table is used without changes."""
     claims, _ = FITTED_TOKENS[case]
     changes = {"iat": NOW - 60} | claims
     typ = changes.pop("typ", "at+jwt")
@@ -154,7 +154,7 @@ REFUSED_TOKENS: dict[str, tuple[Claims, str]] = {
 
 
 @each("case", REFUSED_TOKENS)
-def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
+def test_a_token_that_no_setting_may_accept_is_reported(case: str, idp: Idp) -> None:
     """The probe never proposes to accept another kind of token."""
     claims, says = REFUSED_TOKENS[case]
     result = probe(idp, **claims)
@@ -165,16 +165,16 @@ def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
     assert all(line.isprintable() for line in result.table.splitlines())
 
 
-def test_an_organisation_that_the_table_cannot_hold_still_decides(idp: Idp) -> None:
-    """One tenant for all would put every organisation of the issuer together."""
+def test_an_organisation_that_does_not_fit_a_table_stays_the_tenant_claim(idp: Idp) -> None:
+    """One fixed tenant would combine every organisation of the issuer."""
     result = probe(idp, org_id="Acme Corp")
 
     assert result.works, result.findings
     assert table_of(result)["tenant"] == {"claim": "org_id"}
 
 
-def test_a_machine_without_subject_leaves_the_marks_of_the_preset(idp: Idp) -> None:
-    """Otherwise the provider's other machines would count as people, who can approve."""
+def test_a_machine_token_without_subject_keeps_the_machine_marks(idp: Idp) -> None:
+    """Other machines of the provider would otherwise count as people, who can approve."""
     realm = idp.issuer("realms/main", [jwk(rsa_key())])
     claims = {"sub": ABSENT, "azp": "agent", "typ": "Bearer", "organization": ["acme"]}
     token = TokenFactory(realm, RESOURCE).token(header={"typ": "JWT"}, **claims)
@@ -258,8 +258,8 @@ def probe_opaque(idp: Idp, secret: str) -> ProbeResult:
 
 
 @each("case", OPAQUE_TOKENS)
-def test_an_opaque_token_is_introspected(case: str) -> None:
-    """RFC 7662 makes nearly every member optional; the table says what this issuer leaves out."""
+def test_the_probe_introspects_an_opaque_token(case: str) -> None:
+    """The table has a setting for each member that the issuer leaves out."""
     changes, expected = OPAQUE_TOKENS[case]
     with Idp() as idp:
         idp.issuer("main", [jwk(rsa_key())])
@@ -278,8 +278,10 @@ def test_an_opaque_token_is_introspected(case: str) -> None:
         ("", {"method": "client_secret_post"}),
     ],
 )
-def test_the_table_names_how_the_client_authenticates(sent: str, expected: dict[str, str]) -> None:
-    """Tried in the order of the standards; the secret itself is a reference."""
+def test_the_table_has_the_client_authentication_that_works(
+    sent: str, expected: dict[str, str]
+) -> None:
+    """The methods are tried in the order of the standards; the secret is a reference."""
     with Idp() as idp:
         idp.issuer("main", [jwk(rsa_key())])
         introspecting(idp, sent, answered_by(idp, {}))
@@ -292,8 +294,8 @@ def test_the_table_names_how_the_client_authenticates(sent: str, expected: dict[
     assert "s%" not in str(result)
 
 
-def test_the_secret_goes_to_no_host_but_the_one_that_was_named() -> None:
-    """A document planted on the provider's host names an issuer elsewhere."""
+def test_the_client_secret_is_not_sent_to_an_issuer_on_another_host() -> None:
+    """A planted metadata document may name such an issuer."""
     with Idp() as idp, Idp() as rival:
         idp.issuer("main", [jwk(rsa_key())])
         rival.issuer("main", [jwk(rsa_key())])
@@ -307,16 +309,16 @@ def test_the_secret_goes_to_no_host_but_the_one_that_was_named() -> None:
     assert "introspection" not in table_of(result)
 
 
-def test_an_opaque_token_needs_a_client(idp: Idp) -> None:
-    """Without one, the command says which options are missing."""
+def test_probing_an_opaque_token_needs_client_credentials(idp: Idp) -> None:
+    """Without them, the command names the missing options."""
     done = run(idp.issuer("main"), GATEPOST_PROBE_TOKEN="opaque")
 
     assert done.exit_code == 1
     assert "--client-id" in done.stderr
 
 
-def test_a_forged_token_changes_nothing(idp: Idp) -> None:
-    """Its claims are proposals from an untrusted server."""
+def test_a_token_with_a_wrong_signature_is_not_accepted_by_the_probe(idp: Idp) -> None:
+    """Claims of such a token are proposals of an untrusted server."""
     factory = TokenFactory(idp.issuer("main"), RESOURCE)
     token = factory.token(sign=signer(rsa_key("stranger"), "RS256"))
     request = ProbeRequest(url=idp.issuer("main"), resource=RESOURCE, token=token)
@@ -326,8 +328,8 @@ def test_a_forged_token_changes_nothing(idp: Idp) -> None:
     assert "The signature must match" in " ".join(result.findings)
 
 
-def test_an_expired_token_still_tells_what_it_needs(idp: Idp) -> None:
-    """Tokens live for minutes; the person who probes has one from before lunch."""
+def test_an_expired_token_still_gives_a_table(idp: Idp) -> None:
+    """Tokens live for minutes, so an operator often has an expired one."""
     now = int(time.time())
     result = probe(idp, iat=now - 2 * HOUR, exp=now - HOUR, aud="api://crm")
 
@@ -337,8 +339,8 @@ def test_an_expired_token_still_tells_what_it_needs(idp: Idp) -> None:
 
 
 @each("name", RECORDED_PROVIDERS)
-def test_a_provider_is_known_by_its_issuer(name: str) -> None:
-    """The recorded issuer of every hosted provider leads to its preset, or to the standard."""
+def test_a_hosted_provider_is_recognised_by_its_issuer(name: str) -> None:
+    """Each recorded issuer leads to its preset or to `generic`."""
     recorded = RECORDED_PROVIDERS[name]
     metadata = recorded.get("metadata") or {}
     preset, why = preset_of(recorded["settings"]["issuer"], metadata)
@@ -351,8 +353,8 @@ def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, ["issuer", "probe", *arguments], env=environment)
 
 
-def test_the_command_prints_the_table_alone_on_standard_output(idp: Idp) -> None:
-    """So that it can be appended to the file; the token comes from the environment."""
+def test_only_the_table_is_printed_on_standard_output(idp: Idp) -> None:
+    """It can be appended to a file; the token comes from the environment."""
     token = TokenFactory(idp.issuer("main"), RESOURCE).token()
     done = run(*(idp.issuer("main") + "/", "--resource", RESOURCE), GATEPOST_PROBE_TOKEN=token)
 
@@ -363,8 +365,8 @@ def test_the_command_prints_the_table_alone_on_standard_output(idp: Idp) -> None
     assert token not in done.output
 
 
-def test_without_a_token_the_metadata_decide(idp: Idp) -> None:
-    """The table can be read, and the command says what is missing."""
+def test_without_a_token_the_table_is_made_from_the_metadata(idp: Idp) -> None:
+    """The table is valid, and the command names the missing option."""
     done = run(idp.issuer("main"))
 
     assert done.exit_code == 0
@@ -373,7 +375,7 @@ def test_without_a_token_the_metadata_decide(idp: Idp) -> None:
 
 
 def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
-    """With the CA it works."""
+    """With the CA bundle the probe works."""
     authority = CertificateAuthority(tmp_path)
     certificate, key = authority.certify("localhost")
     with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
@@ -388,8 +390,8 @@ def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:9/x", "nonsense", "ftp://id.example.com"])
-def test_what_cannot_be_read_is_a_sentence(url: str) -> None:
-    """Never a traceback."""
+def test_an_unreadable_issuer_url_is_reported_in_a_sentence(url: str) -> None:
+    """No traceback is printed."""
     done = run(url)
 
     assert done.exit_code == 1

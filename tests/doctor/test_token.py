@@ -25,7 +25,7 @@ OTHER_CLAIMS = {
 
 @each("claim", OTHER_CLAIMS)
 def test_another_audience_or_issuer_is_a_failure_only_if_the_server_refuses(claim: str) -> None:
-    """The configuration may accept both; only the server's answer tells."""
+    """The configuration may accept both, so the server's answer decides."""
     token = TokenFactory(ISSUER, RESOURCE).token(**OTHER_CLAIMS[claim])
     levels = {}
     for accepted in (True, False):
@@ -36,8 +36,8 @@ def test_another_audience_or_issuer_is_a_failure_only_if_the_server_refuses(clai
     assert levels == {True: {"warn"}, False: {"fail"}}
 
 
-def test_a_claim_that_stands_twice_is_told() -> None:
-    """The gate refuses such a token, whose last audience another reader would take."""
+def test_a_duplicate_claim_is_a_failure() -> None:
+    """The gate refuses such a token, although other parsers read the last value."""
     factory = TokenFactory(ISSUER, RESOURCE)
     token = factory.text("aud", f'"https://other.example.com", "aud": "{RESOURCE}"')
     findings = Findings()
@@ -60,7 +60,7 @@ class EncodedClient(ExaminedServers):
 
 
 async def test_client_id_and_secret_are_form_encoded() -> None:
-    """RFC 6749 section 2.3.1; a colon in the id would otherwise move the secret."""
+    """RFC 6749 section 2.3.1; a colon in the id would change the secret."""
     server = EncodedClient()
     with AsgiServer(server, port=server.port):
         await examine(
@@ -71,8 +71,8 @@ async def test_client_id_and_secret_are_form_encoded() -> None:
     assert [unquote_plus(half) for half in halves] == ["a:b", "100%&+"]
 
 
-def test_a_private_authority_is_named_with_the_setting(tmp_path: Path) -> None:
-    """With `--ca-bundle` the examination goes on."""
+def test_a_certificate_of_a_private_authority_is_reported_with_the_option(tmp_path: Path) -> None:
+    """With `--ca-bundle` the examination continues."""
     authority = CertificateAuthority(tmp_path)
     certificate, key = authority.certify("localhost")
     server = ExaminedServers()

@@ -66,10 +66,10 @@ HELD_PATHS = [b"/held", b"/held/large", b"/held/chunked"]
 
 @pytest.mark.parametrize("path", HELD_PATHS)
 @pytest.mark.parametrize("request_", [GET_REQUEST, LAST_REQUEST], ids=["stays", "closes"])
-async def test_an_answer_leaves_once_the_promise_is_kept(
+async def test_an_answer_is_sent_once_its_commit_is_resolved(
     waiting_app: WaitingApp, wire: WireConnection, path: bytes, request_: bytes
 ) -> None:
-    """Not a byte of it before; and the connection serves the next request."""
+    """No byte is sent before; the connection then serves the next request."""
     await wire.send(request_ % path)
     await waiting_app.until_asked()
     early = not await silent(wire)
@@ -83,10 +83,10 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
 
 
 @pytest.mark.parametrize("path", HELD_PATHS)
-async def test_a_broken_promise_is_told_instead_of_the_answer(
+async def test_a_failed_commit_is_answered_with_503_instead_of_the_answer(
     waiting_app: WaitingApp, wire: WireConnection, path: bytes
 ) -> None:
-    """The client sees no byte of the answer: it must not act on what is not on record."""
+    """The client must not act on a call without a record."""
     await wire.send(GET_REQUEST % path)
     await waiting_app.until_asked()
     waiting_app.commit.resolve("no disk")
@@ -99,7 +99,7 @@ async def test_a_broken_promise_is_told_instead_of_the_answer(
 async def test_answers_stay_in_the_order_of_their_requests(
     waiting_app: WaitingApp, wire: WireConnection
 ) -> None:
-    """A request behind a held answer waits, though its own answer waits for nothing."""
+    """A pipelined request waits for the answer before it, even without a commit of its own."""
     await wire.send(GET_REQUEST % b"/held" + GET_REQUEST % b"/next" + LAST_REQUEST % b"/last")
     await waiting_app.until_asked()
     early = not await silent(wire)
@@ -111,18 +111,18 @@ async def test_answers_stay_in_the_order_of_their_requests(
     assert places == sorted(places)
 
 
-async def test_a_settled_commit_delays_no_later_call(
+async def test_a_resolved_commit_does_not_delay_a_later_answer(
     waiting_app: WaitingApp, wire: WireConnection
 ) -> None:
-    """The next call of the same batch, a little late, is answered at once."""
+    """A late call of the same batch is answered at once."""
     waiting_app.commit.resolve()
     await wire.send(LAST_REQUEST % b"/held")
 
     assert (await wire.rest()).endswith(b"/held")
 
 
-async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> None:
-    """And settling the commit afterwards raises nothing."""
+async def test_no_answer_is_written_to_a_disconnected_client(waiting_app: WaitingApp) -> None:
+    """Resolving the commit afterwards raises no error."""
     async with serving(waiting_app.app, HttptoolsProtocol) as port:
         async with connected(port) as gone:
             await gone.send(GET_REQUEST % b"/held")
@@ -133,8 +133,8 @@ async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> 
             waiting_app.commit.resolve()
 
 
-async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None:
-    """A server that ends waits for what it promised, as for any request under way."""
+async def test_a_stop_waits_for_an_answer_whose_commit_is_pending(waiting_app: WaitingApp) -> None:
+    """The server treats it like any running request."""
     server = serving(waiting_app.app, HttptoolsProtocol)
     async with connected(await server.__aenter__()) as wire:
         await wire.send(GET_REQUEST % b"/held")
@@ -147,8 +147,8 @@ async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("late", [True, False])
-async def test_a_waiting_caller_learns_the_outcome(committed: bool, late: bool) -> None:
-    """Before it is settled or after it."""
+async def test_awaiting_a_commit_gives_its_outcome(committed: bool, late: bool) -> None:
+    """The commit may be resolved before or after the wait begins."""
     commit = CommitFuture()
     settle = partial(commit.resolve, None if committed else "no disk")
 
@@ -169,8 +169,8 @@ async def test_a_waiting_caller_learns_the_outcome(committed: bool, late: bool) 
         assert isinstance(waiting.exception(), CommitFailed)
 
 
-async def test_waiting_tasks_go_on_in_their_order_and_one_that_is_cancelled_ends_alone() -> None:
-    """A client that hangs up must not take the commit from the other calls of its batch."""
+async def test_a_cancelled_waiter_does_not_affect_other_waiters_of_a_commit() -> None:
+    """The others continue in order when a client disconnects."""
     commit, heard = CommitFuture(), list[str]()
 
     async def waits(name: str) -> None:

@@ -19,7 +19,7 @@ PREFLIGHT = (
 
 @pytest.mark.requirement("W18", "T-19")
 async def test_a_preflight_is_answered_without_a_token(recorded: RecordedEdge) -> None:
-    """It names every header a client of this protocol sends, and no others."""
+    """The answer names every header that MCP clients send, and no others."""
     answer = await ask(recorded.edge, method="OPTIONS", headers=PREFLIGHT)
     allowed = {
         name.strip().lower()
@@ -37,7 +37,7 @@ async def test_a_preflight_is_answered_without_a_token(recorded: RecordedEdge) -
 
 
 async def test_a_preflight_of_a_foreign_page_is_refused(recorded: RecordedEdge) -> None:
-    """No CORS header answers an origin that is not allowed."""
+    """The answer to a foreign origin has no CORS header."""
     headers = ((b"origin", b"https://evil.example"), *PREFLIGHT[2:], HOST)
     answer = await ask(recorded.edge, method="OPTIONS", headers=headers)
 
@@ -49,7 +49,7 @@ async def test_a_preflight_of_a_foreign_page_is_refused(recorded: RecordedEdge) 
 async def test_an_allowed_page_can_read_answers_and_refusals(
     recorded: RecordedEdge, length: bytes
 ) -> None:
-    """The challenge is useless to a browser that may not read it."""
+    """A browser client needs to read the challenge."""
     headers = (HOST, (b"origin", PAGE), (b"content-length", length))
     answer = await ask(recorded.edge, headers=headers)
 
@@ -58,8 +58,8 @@ async def test_an_allowed_page_can_read_answers_and_refusals(
     assert "WWW-Authenticate" in str(answer.headers.get("access-control-expose-headers"))
 
 
-async def test_the_metadata_documents_are_open_to_every_page(recorded: RecordedEdge) -> None:
-    """They answer for their own CORS, preflights included."""
+async def test_the_metadata_documents_allow_every_origin(recorded: RecordedEdge) -> None:
+    """They handle CORS themselves, including preflights."""
     for method in ("GET", "OPTIONS"):
         headers = ((b"origin", b"https://any.example"), *PREFLIGHT[2:], HOST)
         answer = await ask(recorded.edge, METADATA, method=method, headers=headers)

@@ -80,10 +80,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts", b"/stream", b"/undeclared"])
-async def test_an_answer_arrives_whole_however_it_is_sent(
+async def test_an_answer_in_one_or_several_parts_arrives_whole(
     wire: WireConnection, path: bytes
 ) -> None:
-    """One body or several, declared or not; and the connection serves the next request."""
+    """Its length may be declared or not; the connection serves the next request."""
     await wire.send(GET_REQUEST % path)
     await wire.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
     await wire.send(LAST_REQUEST % b"/whole")
@@ -93,8 +93,8 @@ async def test_an_answer_arrives_whole_however_it_is_sent(
     assert answer.endswith(b"\r\n\r\nok")
 
 
-async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: WireConnection) -> None:
-    """RFC 9112 section 7.1: an empty one would end the stream, so an empty part sends nothing."""
+async def test_each_part_of_a_stream_is_sent_as_one_chunk(wire: WireConnection) -> None:
+    """RFC 9112 section 7.1: an empty chunk would end the stream, so an empty part is skipped."""
     await wire.send(GET_REQUEST % b"/events" + LAST_REQUEST % b"/whole")
     head, _, answer = (await wire.rest()).partition(b"\r\n\r\n")
 
@@ -105,8 +105,8 @@ async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: WireConnection)
     assert answer.startswith(parts + b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_an_application_may_name_the_framing_of_its_stream(wire: WireConnection) -> None:
-    """It stands in the answer once."""
+async def test_a_framing_header_of_the_application_is_sent_once(wire: WireConnection) -> None:
+    """The application may set `Transfer-Encoding` itself."""
     await wire.send(LAST_REQUEST % b"/framed")
     answer = (await wire.rest()).lower()
 
@@ -115,7 +115,7 @@ async def test_an_application_may_name_the_framing_of_its_stream(wire: WireConne
 
 
 async def test_a_large_answer_reaches_a_client_that_reads_late(wire: WireConnection) -> None:
-    """More than the socket takes at once is kept and sent as it is read."""
+    """The server keeps what does not fit the socket, and sends it as the client reads."""
     await wire.send(GET_REQUEST % b"/large" * 3 + LAST_REQUEST % b"/whole")
     answer = await wire.rest()
 
@@ -125,7 +125,7 @@ async def test_a_large_answer_reaches_a_client_that_reads_late(wire: WireConnect
 
 @pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream", b"/events", b"/framed"])
 async def test_an_answer_to_head_has_no_body(wire: WireConnection, path: bytes) -> None:
-    """RFC 9110 section 9.3.2: a client would read one as the next answer."""
+    """RFC 9110 section 9.3.2: a client would read a body as the next answer."""
     await wire.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
     answer = await wire.rest()
 
@@ -134,7 +134,7 @@ async def test_an_answer_to_head_has_no_body(wire: WireConnection, path: bytes) 
 
 
 async def test_an_answer_without_content_declares_no_length(wire: WireConnection) -> None:
-    """204 has neither length nor chunks (RFC 9110 section 8.6)."""
+    """A 204 has neither a length nor chunks (RFC 9110 section 8.6)."""
     await wire.send(LAST_REQUEST % b"/empty")
     answer = (await wire.rest()).lower()
 
@@ -145,10 +145,10 @@ async def test_an_answer_without_content_declares_no_length(wire: WireConnection
 @pytest.mark.parametrize(
     "request_", [LAST_REQUEST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET_REQUEST % b"/last"]
 )
-async def test_a_connection_ends_when_either_side_says_so(
+async def test_a_connection_closes_if_the_request_or_the_answer_asks_for_it(
     wire: WireConnection, request_: bytes
 ) -> None:
-    """The request's `Connection: close`, its old version, or the answer's own field."""
+    """The cases are `Connection: close` of either side, and HTTP/1.0."""
     await wire.send(request_)
     answer = await wire.rest()
 
@@ -156,10 +156,8 @@ async def test_a_connection_ends_when_either_side_says_so(
     assert answer.lower().count(b"connection: close\r\n") == 1
 
 
-async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
-    wire: WireConnection,
-) -> None:
-    """The idle time ends it, and counts from the last answer."""
+async def test_an_idle_connection_is_closed_after_the_keep_alive_time(wire: WireConnection) -> None:
+    """The time counts from the last answer."""
     await wire.send(GET_REQUEST % b"/whole")
     await wire.until(b"ok")
     loop = asyncio.get_running_loop()
@@ -182,10 +180,10 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
         "/unfinished",
     ],
 )
-async def test_a_broken_answer_is_never_taken_for_a_whole_one(
+async def test_a_broken_answer_is_a_500_or_visibly_incomplete(
     wire: WireConnection, path: str
 ) -> None:
-    """The client sees 500, or less than was announced; and never a field that a value made."""
+    """A value cannot add a header field to the answer."""
     await wire.send(GET_REQUEST % path.encode())
     answer = await wire.rest()
     head, _, content = answer.partition(b"\r\n\r\n")
@@ -194,8 +192,8 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(
     assert head.startswith(b"HTTP/1.1 500 ") or len(content) < 2
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(wire: WireConnection) -> None:
-    """Expect: 100-continue is answered when the application wants the body, then the body comes."""
+async def test_expect_100_continue_is_answered_when_the_body_is_read(wire: WireConnection) -> None:
+    """The client sends the body after that."""
     await wire.send(
         b"POST /body HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     )
@@ -205,8 +203,8 @@ async def test_a_client_that_asks_first_is_told_to_go_on(wire: WireConnection) -
     assert (await wire.until(b"hi")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_client_is_not_told_to_continue_after_an_answer(wire: WireConnection) -> None:
-    """It would be read as the answer to the next request."""
+async def test_no_100_continue_is_sent_after_an_answer(wire: WireConnection) -> None:
+    """The client would read it as the answer to the next request."""
     await wire.send(
         b"POST /refused HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     )
@@ -217,16 +215,18 @@ async def test_a_client_is_not_told_to_continue_after_an_answer(wire: WireConnec
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_a_body_is_handed_over_as_it_comes(wire: WireConnection, large: bool) -> None:
-    """Whole when it is there, else its beginning."""
+async def test_the_application_receives_the_body_as_it_arrives(
+    wire: WireConnection, large: bool
+) -> None:
+    """It receives the whole body if that is there, else its beginning."""
     head = b"POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
     await wire.send(head + (b"h" if large else b"helo"))
 
     assert await wire.until(b"h more" if large else b"helo")
 
 
-async def test_a_whole_body_stands_in_the_scope_too() -> None:
-    """Who knows the key need not wait for it; who asks by ASGI still gets it, also in parts."""
+async def test_a_body_that_arrived_whole_is_also_in_the_scope() -> None:
+    """Applications that read it by ASGI still receive it, also in parts."""
     head = b"POST /scope HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
     async with serving(app, HttptoolsProtocol) as port, connected(port) as wire:
         await wire.send(head + b"helo" + head + b"he")
@@ -238,7 +238,7 @@ async def test_a_whole_body_stands_in_the_scope_too() -> None:
 
 
 async def test_each_request_of_a_connection_has_its_own_target(wire: WireConnection) -> None:
-    """What a client asked before is not what it asks now; paths are decoded once."""
+    """The path of an earlier request is not reused, and paths are decoded once."""
     answers = []
     for target in (b"/told", b"/told?a=%2f", b"/told/%41%2541", b"/told/%41%2541", b"/told"):
         await wire.send(GET_REQUEST % target)

@@ -44,8 +44,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: str) -> None:
-    """Method, id and tool as it comes; the same with how it ended; a call by its tool's name."""
+def test_a_request_is_logged_with_its_duration_and_outcome(server: Server, case: str) -> None:
+    """Both events have the method, the id and the tool; the call has the tool's name."""
     tool, arguments, outcome, ended = CALLS[case]
     token = server.token(org_id="acme", scope="files:read")
     with capture_logs() as events:
@@ -66,8 +66,8 @@ def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: s
     assert token not in json.dumps(events, default=str)
 
 
-def test_a_call_by_rest_is_told_too(server: Server) -> None:
-    """With what it is part of."""
+def test_a_rest_call_is_logged_with_its_correlation_id(server: Server) -> None:
+    """The arguments are not logged."""
     rest_client = RestClient(server, server.token(org_id="acme"))
     with capture_logs() as events:
         rest_client.call(
@@ -81,7 +81,7 @@ def test_a_call_by_rest_is_told_too(server: Server) -> None:
 
 
 def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
-    """Also of a tool that does not exist, which is no secret of the tenant; never arguments."""
+    """Unknown tools are named too, but arguments never."""
     token = server.token(org_id="acme", scope="files:read")
     answers = [
         server.client.call(token, name, {"text": SECRET_ARGUMENT}) for name in ("echo", "ecko")
@@ -103,8 +103,8 @@ def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
     assert SECRET_ARGUMENT not in server.log()
 
 
-def test_nothing_is_logged_without_the_debug_level() -> None:
-    """Without that level nothing of it happens, not even unheard."""
+def test_request_events_are_not_logged_without_the_debug_level() -> None:
+    """Without that level the events are not even created."""
     with (
         Idp() as idp,
         running_server(idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}) as quiet,
@@ -129,10 +129,10 @@ def levels_restored() -> Iterator[None]:
             logger.handlers = handlers
 
 
-async def test_debug_shows_no_statement_of_the_database_driver(
+async def test_debug_level_logs_no_database_statements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A statement's parameters are the tenants' data."""
+    """The parameters of a statement are tenant data."""
     with levels_restored():
         configure(level="debug", form="json")
         records = await open_records(f"sqlite:///{tmp_path / 'gatepost.db'}")

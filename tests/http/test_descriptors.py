@@ -90,17 +90,17 @@ def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limit
         yield server
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one(raised: LimitedServer) -> None:
-    """Shells and container runtimes start programs with 1,024, whatever the system allows."""
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit(raised: LimitedServer) -> None:
+    """Shells and container runtimes often set a soft limit of 1,024."""
     pid = raised.post.process.process.pid
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED_LIMIT, RAISED_LIMIT)
 
 
 @pytest.mark.parametrize("has_request", [False, True], ids=["silent", "between requests"])
-def test_idle_connections_make_room_for_new_clients(
+def test_idle_connections_are_closed_for_new_clients(
     server: LimitedServer, has_request: bool
 ) -> None:
-    """They reset every new client, and nothing was logged; the oldest of them end now."""
+    """The oldest idle connections are closed instead of resetting new clients."""
     with ExitStack() as open_:
         connections = []
         for _ in range(CONNECTIONS):
@@ -119,7 +119,7 @@ def test_idle_connections_make_room_for_new_clients(
 
 
 def test_many_connections_at_once_do_not_delay_other_clients(raised: LimitedServer) -> None:
-    """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
+    """Idle connections end one loop iteration later than new ones arrive."""
     with ExitStack() as open_:
         for _ in range(RAISED_LIMIT + 400):
             open_.enter_context(raised.connected())
@@ -127,8 +127,8 @@ def test_many_connections_at_once_do_not_delay_other_clients(raised: LimitedServ
             assert raised.ask(client).status == 200
 
 
-def test_a_request_that_is_under_way_is_never_ended_for_another(server: LimitedServer) -> None:
-    """Where no connection is idle new clients wait, instead of being reset, until there is room."""
+def test_a_running_request_is_never_ended_for_a_new_client(server: LimitedServer) -> None:
+    """Without an idle connection, new clients wait instead of being reset."""
     with ExitStack() as open_:
         connections = []
         for _ in range(CONNECTIONS):
@@ -146,7 +146,7 @@ def test_a_request_that_is_under_way_is_never_ended_for_another(server: LimitedS
 
 
 def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
-    """A module needs a descriptor: the first call near the limit failed for want of a codec."""
+    """An import needs a descriptor, so a call near the limit would fail."""
     env = {"PYTHONPROFILEIMPORTTIME": "1"}
     with server_process(
         idp, tmp_path, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
@@ -168,8 +168,10 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
         assert imported()[len(before) :] == []
 
 
-async def test_a_request_without_a_descriptor_may_be_sent_again(recorded: RecordedEdge) -> None:
-    """The shortage passes: 503 with a time, not 500 with a traceback."""
+async def test_a_shortage_of_descriptors_leads_to_503_with_retry_after(
+    recorded: RecordedEdge,
+) -> None:
+    """The shortage passes, so the answer is not 500 with a traceback."""
     recorded.inner.raises = OSError(errno.EMFILE, "Too many open files")
     refused = await ask(recorded.edge)
 
@@ -177,8 +179,8 @@ async def test_a_request_without_a_descriptor_may_be_sent_again(recorded: Record
     assert refused.json["error"]["data"]["error"] == "unavailable"
 
 
-def test_some_descriptors_are_no_connections() -> None:
-    """An eighth is kept for files and stores, within bounds; the metrics get a part of it."""
+def test_some_descriptors_are_reserved_for_files_and_stores() -> None:
+    """An eighth is reserved, within bounds, and the metrics server gets a part of it."""
     assert DescriptorLimits.of(1024) == DescriptorLimits(almost_full=896, full=960)
     assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(almost_full=896, full=992)
     assert DescriptorLimits.of(1 << 20) == DescriptorLimits(

@@ -83,10 +83,10 @@ REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     [case[1:] for case in REFUSED_REQUESTS],
     ids=[case[0] for case in REFUSED_REQUESTS],
 )
-async def test_the_edge_refuses_before_anything_reads_a_token(
+async def test_the_edge_refuses_invalid_requests_before_a_token_is_read(
     recorded: RecordedEdge, method: str, path: str, headers: Pairs, status: int, code: str
 ) -> None:
-    """Each refusal has its status and stable code, in a body without an id, and nothing runs."""
+    """Each refusal has its status and code in a body without an id."""
     answer = await ask(recorded.edge, path, method=method, headers=headers)
 
     assert answer.status == status
@@ -111,8 +111,10 @@ CHECK_ORDER: list[tuple[str, str, Pairs]] = [
 @pytest.mark.parametrize(
     "position", range(len(CHECK_ORDER)), ids=[f"{c}-{m}" for c, m, _ in CHECK_ORDER]
 )
-async def test_the_first_check_that_refuses_answers(recorded: RecordedEdge, position: int) -> None:
-    """A request that breaks several rules meets them in the documented order."""
+async def test_edge_checks_run_in_the_documented_order(
+    recorded: RecordedEdge, position: int
+) -> None:
+    """A request that breaks several rules gets the refusal of the first check."""
     code, method, _ = CHECK_ORDER[position]
     fields = {
         name: value for _, _, pairs in reversed(CHECK_ORDER[position:]) for name, value in pairs
@@ -126,8 +128,8 @@ async def test_the_first_check_that_refuses_answers(recorded: RecordedEdge, posi
     assert answer.json["error"]["data"]["error"] == code
 
 
-async def test_elsewhere_a_refusal_is_a_plain_document(recorded: RecordedEdge) -> None:
-    """A path that speaks no JSON-RPC answers code, sentence and request id."""
+async def test_a_refusal_outside_of_mcp_is_a_plain_json_document(recorded: RecordedEdge) -> None:
+    """It has a code, a sentence and the request id."""
     answer = await ask(recorded.edge, "/else", headers=())
 
     assert answer.status == 400
@@ -151,8 +153,10 @@ ALLOWED_HOSTS: list[tuple[str, Pairs]] = [
 @pytest.mark.parametrize(
     "headers", [case[1] for case in ALLOWED_HOSTS], ids=[c[0] for c in ALLOWED_HOSTS]
 )
-async def test_what_is_ours_passes(recorded: RecordedEdge, headers: Pairs) -> None:
-    """The resource's own host and pages, and the allowed pages, reach the application."""
+async def test_requests_with_allowed_hosts_and_origins_pass_the_edge(
+    recorded: RecordedEdge, headers: Pairs
+) -> None:
+    """They have the resource's own host and origin, or an allowed origin."""
     answer = await ask(recorded.edge, headers=headers)
 
     assert answer.status == 200
@@ -183,8 +187,10 @@ IDENTITY = [
 
 @pytest.mark.requirement("W12")
 @pytest.mark.parametrize("name", IDENTITY, ids=bytes.decode)
-async def test_a_header_cannot_say_who_calls(recorded: RecordedEdge, name: bytes) -> None:
-    """Identity-looking headers are gone, twice or once, before anything routes."""
+async def test_identity_headers_of_the_caller_are_removed(
+    recorded: RecordedEdge, name: bytes
+) -> None:
+    """They are removed before any route reads them, also if a field is repeated."""
     answer = await ask(
         recorded.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b"))
     )
@@ -193,8 +199,8 @@ async def test_a_header_cannot_say_who_calls(recorded: RecordedEdge, name: bytes
     assert recorded.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
 
 
-async def test_the_documented_tenant_header_stays(recorded: RecordedEdge) -> None:
-    """It is compared with the token's tenant by the REST routes, so it must arrive."""
+async def test_the_documented_tenant_header_is_passed_on(recorded: RecordedEdge) -> None:
+    """The REST routes compare it with the tenant of the token."""
     header = (b"x-octopus-tenant-id", b"acme")
     await ask(recorded.edge, headers=(HOST, header))
 
@@ -257,10 +263,10 @@ FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
     [case[1:] for case in FORWARDED_REQUESTS],
     ids=[case[0] for case in FORWARDED_REQUESTS],
 )
-async def test_only_a_proxys_word_about_the_connection_counts(
+async def test_forwarded_headers_are_used_only_from_a_trusted_proxy(
     recorded: RecordedEdge, peer: str, headers: Pairs, status: int, seen: str
 ) -> None:
-    """A caller can neither claim TLS nor lend an address to its failures."""
+    """A caller can fake neither TLS nor its address."""
     scheme = "https" if peer == "198.51.100.7" and not headers else "http"
     answer = await ask(recorded.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
 
@@ -271,7 +277,7 @@ async def test_only_a_proxys_word_about_the_connection_counts(
 
 
 async def test_probes_are_answered_over_plain_http_to_any_host(recorded: RecordedEdge) -> None:
-    """An orchestrator asks the pod's address, not the resource's."""
+    """An orchestrator probes the address of the pod."""
     answer = await ask(recorded.edge, "/health", method="GET", headers=(), scheme="http")
 
     assert (answer.status, answer.json) == (200, {"status": "ok"})
@@ -280,7 +286,7 @@ async def test_probes_are_answered_over_plain_http_to_any_host(recorded: Recorde
 async def test_an_unexpected_error_is_a_500_without_detail(
     recorded: RecordedEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller gets an id to report; the log gets the traceback."""
+    """The caller gets the request id; the log gets the traceback."""
     with caplog.at_level(logging.ERROR):
         answer = await ask(recorded.edge, "/breaks")
 
@@ -292,8 +298,8 @@ async def test_an_unexpected_error_is_a_500_without_detail(
     assert caplog.records[0].exc_info
 
 
-async def test_each_request_has_one_line_without_its_query(recorded: RecordedEdge) -> None:
-    """The line is written behind, and holds no header, no query and no token."""
+async def test_each_request_has_one_access_line_without_its_query(recorded: RecordedEdge) -> None:
+    """The line has no header, no query and no token."""
     answers = [await ask(recorded.edge), await ask(recorded.edge, "/mcp\n/forged", headers=())]
     await recorded.log.aclose()
 

@@ -44,8 +44,8 @@ def peer_scope(peer: str) -> Scope:
 
 
 @pytest.mark.requirement("W23")
-def test_bad_credentials_are_slowed_down_per_peer(flood: Clocked) -> None:
-    """Over the limit that peer waits, and that alone, and not for ever."""
+def test_bad_credentials_are_rate_limited_for_each_peer(flood: Clocked) -> None:
+    """Over the limit, only that peer waits, and for a limited time."""
     for _ in range(2):
         flood.failed(peer_scope("198.51.100.7"), InvalidToken("bad_signature"))
 
@@ -72,10 +72,10 @@ COUNTED_ERRORS: list[tuple[Callable[[], AuthError], bool]] = [
 
 
 @pytest.mark.parametrize(("error", "counts"), COUNTED_ERRORS)
-def test_only_a_credential_that_is_at_fault_counts(
+def test_only_forged_or_invalid_credentials_are_counted(
     flood: Clocked, error: Callable[[], AuthError], counts: bool
 ) -> None:
-    """Neither asking without a token, nor a genuine one that is too old, nor our own outage."""
+    """Missing and expired tokens and outages are not counted."""
     for _ in range(5):
         flood.failed(peer_scope("198.51.100.7"), error())
 
@@ -91,18 +91,18 @@ PEERS = [
 
 
 @pytest.mark.parametrize(("address", "other", "same"), PEERS)
-def test_a_network_of_addresses_is_one_peer(
+def test_addresses_of_one_ipv6_network_are_one_peer(
     flood: Clocked, address: str, other: str, same: bool
 ) -> None:
-    """The owner of an IPv6 /64 has more addresses than we have memory."""
+    """The owner of an IPv6 /64 has more addresses than fit the memory."""
     for _ in range(2):
         flood.failed(peer_scope(address), InvalidToken("bad_signature"))
 
     assert (flood.waits(other) is not None) is same
 
 
-def test_the_flood_check_can_be_turned_off_and_stays_small() -> None:
-    """0 counts nothing; otherwise the number of peers remembered is bounded."""
+def test_the_failed_token_limit_can_be_turned_off_and_is_bounded() -> None:
+    """With 0 no failure is counted; otherwise the number of peers is limited."""
     off, on = FailedTokenLimit(0), FailedTokenLimit(5)
     for number in range(20_000):
         scope = peer_scope(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")

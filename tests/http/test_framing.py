@@ -101,8 +101,10 @@ async def means_the_same(packets: list[bytes], fresh: WireConnection, wire: Wire
 
 @pytest.mark.requirement("P3")
 @each("packets", PACKETS.values(), ids=PACKETS.keys())
-async def test_a_request_means_the_same_behind_others(port: int, packets: list[bytes]) -> None:
-    """As on a fresh connection, twice, and the usual one is still served."""
+async def test_a_request_is_read_the_same_after_others_on_a_connection(
+    port: int, packets: list[bytes]
+) -> None:
+    """The result is compared with a fresh connection, twice."""
     async with connected(port) as fresh, connected(port) as wire:
         await warmed(wire)
         await means_the_same(packets, fresh, wire)
@@ -110,7 +112,7 @@ async def test_a_request_means_the_same_behind_others(port: int, packets: list[b
 
 @pytest.mark.requirement("P3")
 async def test_each_request_has_its_own_length(port: int) -> None:
-    """The declared length is this request's, and so is the body."""
+    """The `Content-Length` of an earlier request is not reused."""
     async with connected(port) as wire:
         await warmed(wire)
         for body in (b"a", b"first", b"a longer one", b"a"):
@@ -143,10 +145,10 @@ ACCEPTED_FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
 @pytest.mark.parametrize(
     ("packets", "bodies"), ACCEPTED_FRAMINGS.values(), ids=ACCEPTED_FRAMINGS.keys()
 )
-async def test_a_request_ends_where_its_length_says(
+async def test_a_request_ends_after_its_declared_length(
     port: int, packets: list[bytes], bodies: list[str]
 ) -> None:
-    """However packets split, no bytes become part of another request (RFC 9112, 11.2)."""
+    """Bytes never become part of another request, however packets split (RFC 9112, 11.2)."""
     async with connected(port) as wire:
         await warmed(wire)
         for packet in packets:
@@ -169,8 +171,10 @@ REFUSED_FRAMINGS = {
 
 @pytest.mark.requirement("P3")
 @pytest.mark.parametrize("packet", REFUSED_FRAMINGS.values(), ids=REFUSED_FRAMINGS.keys())
-async def test_what_the_parser_refuses_is_refused_behind_others(port: int, packet: bytes) -> None:
-    """The connection ends as it would have ended without."""
+async def test_a_malformed_request_is_refused_after_others_on_a_connection(
+    port: int, packet: bytes
+) -> None:
+    """The connection ends as on a fresh connection."""
     async with connected(port) as fresh:
         await fresh.send(packet)
         expected = await fresh.rest()
@@ -185,7 +189,7 @@ async def test_what_the_parser_refuses_is_refused_behind_others(port: int, packe
 
 
 async def test_a_connection_is_idle_only_between_requests(port: int) -> None:
-    """It is closed when nothing more is asked, and its time begins anew with each answer."""
+    """An idle connection is closed, and its time begins again with each answer."""
     async with connected(port) as wire:
         await warmed(wire)
         assert await wire.rest() == b""

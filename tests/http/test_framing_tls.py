@@ -56,10 +56,10 @@ async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[WireConnect
 
 
 @pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
-async def test_a_request_means_the_same_in_any_records(
+async def test_a_request_is_read_the_same_in_any_split_into_tls_records(
     port: int, trusting: ssl.SSLContext, wire: WireConnection, packets: list[bytes]
 ) -> None:
-    """As on a fresh connection, twice, and the usual one is still served."""
+    """The result is compared with a fresh connection, twice."""
     async with connected(port, tls=trusting) as fresh:
         await means_the_same(packets, fresh, wire)
 
@@ -67,26 +67,26 @@ async def test_a_request_means_the_same_in_any_records(
 @pytest.mark.parametrize(
     ("packets", "bodies"), ACCEPTED_FRAMINGS.values(), ids=ACCEPTED_FRAMINGS.keys()
 )
-async def test_a_request_ends_where_its_length_says(
+async def test_a_request_ends_after_its_declared_length(
     wire: WireConnection, packets: list[bytes], bodies: list[str]
 ) -> None:
-    """Pipelined, or in records that end elsewhere than requests do."""
+    """Requests are pipelined, or TLS records end inside of requests."""
     for packet in packets:
         await wire.send(packet)
     assert [(await told(wire))["body"] for _ in bodies] == bodies
 
 
 @pytest.mark.parametrize("packet", REFUSED_FRAMINGS.values(), ids=REFUSED_FRAMINGS.keys())
-async def test_what_the_parser_refuses_is_refused_behind_others(
+async def test_a_malformed_request_is_refused_after_others_on_a_connection(
     wire: WireConnection, packet: bytes
 ) -> None:
-    """It is no request, and the connection ends."""
+    """The connection ends."""
     await wire.send(packet)
     assert b'"end"' not in await wire.rest()
 
 
-async def test_a_body_of_many_records_belongs_to_its_head(wire: WireConnection) -> None:
-    """No record holds it: it comes in as many pieces as the system makes of them."""
+async def test_a_body_of_many_tls_records_is_read_as_one_body(wire: WireConnection) -> None:
+    """The body is larger than one record."""
     for size in (MAX_IN_A_RECORD - 1, MAX_IN_A_RECORD, 3 * MAX_IN_A_RECORD):
         await wire.send(post(b"x" * size))
         assert (await told(wire))["body"] == "x" * size
@@ -102,8 +102,8 @@ def version(request: pytest.FixtureRequest, authority: CertificateAuthority) -> 
     return context
 
 
-async def test_requests_are_read_in_either_version(port: int, version: ssl.SSLContext) -> None:
-    """One after another, with bodies of other lengths."""
+async def test_requests_are_read_in_both_tls_versions(port: int, version: ssl.SSLContext) -> None:
+    """Several requests with bodies of different lengths follow each other."""
     async with connected(port, tls=version) as wire:
         await warmed(wire)
         for body in (b"a", b"first", b"a longer one"):
@@ -121,8 +121,10 @@ async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[Wi
         yield wire
 
 
-async def test_fields_are_the_connections_own(port: int, trusting: ssl.SSLContext) -> None:
-    """Two at once, with heads of the same length: neither ever has the other's fields."""
+async def test_header_fields_of_one_connection_never_appear_on_another(
+    port: int, trusting: ssl.SSLContext
+) -> None:
+    """Both connections send heads of the same length."""
     async with warm(port, trusting, b"first") as first, warm(port, trusting, b"other") as other:
         for _ in range(3):
             for wire, token in ((first, "first"), (other, "other")):

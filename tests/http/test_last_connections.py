@@ -35,9 +35,9 @@ async def started(sock: socket.socket, tls: ssl.SSLContext | None = None) -> Gat
 
 
 @pytest.mark.parametrize("asked_before", [0, 1])
-async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None:
+async def test_a_stop_answers_requests_sent_before_it(asked_before: int) -> None:
     """
-    On a connection that waits to be accepted, and on one that was idle.
+    The requests are on a connection that is not accepted yet, and on an idle one.
 
     The first would be reset, and the second closed with the request unread.
     """
@@ -59,8 +59,8 @@ async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None
         socket.create_connection(address, WITHIN_S)
 
 
-async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
-    """In TLS 1.3 a client sends its request right behind its last message of the handshake."""
+async def test_a_stop_waits_for_a_tls_handshake_and_its_request(tmp_path: Path) -> None:
+    """In TLS 1.3 a client sends its request right after its last handshake message."""
     authority = CertificateAuthority(tmp_path)
     trusting = ssl.create_default_context(cafile=str(authority.bundle))
     sock = bind("127.0.0.1", 0)

@@ -25,24 +25,24 @@ SECRETS = [
 
 @pytest.mark.requirement("W26")
 @pytest.mark.parametrize("text", SECRETS)
-def test_what_looks_like_a_credential_is_removed(text: str) -> None:
-    """Messages of exceptions quote what clients sent."""
+def test_text_that_looks_like_a_credential_is_redacted(text: str) -> None:
+    """Exception messages may quote what clients sent."""
     cleaned = scrub(text)
 
     assert "[REDACTED" in cleaned
     assert not any(secret in cleaned for secret in (TOKEN, "eyJzdWIi", "abcdefgh12345678"))
 
 
-def test_ordinary_sentences_stay_as_they_are() -> None:
-    """Scrubbing must not eat the log."""
+def test_ordinary_sentences_are_not_redacted() -> None:
+    """Redaction must not make the log useless."""
     text = "keys of https://id.example.com cannot be fetched: timeout (request_id=ab12-9)"
 
     assert scrub(text) == text
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
-def test_a_text_of_the_servers_own_is_not_searched(formatter: logging.Formatter) -> None:
-    """A signature stays whole, whatever it resembles; any other text beside it is searched."""
+def test_text_marked_as_the_servers_own_is_not_redacted(formatter: logging.Formatter) -> None:
+    """A signature stays whole; other fields of the same event are redacted."""
     record = logging.makeLogRecord({"name": "gatepost.audit", "msg": "signed"})
     record.signature, record.said = OwnText(TOKEN), TOKEN
 
@@ -51,7 +51,7 @@ def test_a_text_of_the_servers_own_is_not_searched(formatter: logging.Formatter)
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
 def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatter) -> None:
-    """Where it broke is told; what the client sent is not."""
+    """The traceback names the place of the error."""
     try:
         raise KeyError(f"Bearer {TOKEN}")
     except KeyError:
@@ -67,8 +67,8 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
     assert TOKEN not in text
 
 
-def test_a_client_cannot_write_lines_of_its_own() -> None:
-    """A path with a line break stays one line in both forms, and one with spaces one word."""
+def test_a_client_cannot_forge_log_lines() -> None:
+    """A path with a line break stays one line, and one with spaces stays one field."""
     row: AccessRow = (
         0.25,
         "GET",
@@ -108,8 +108,8 @@ def formatted(formatter: logging.Formatter, text: str) -> str:
 
 
 @each("letter", CONTROL_CHARACTERS)
-def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
-    """In neither form, and in the access log; JSON keeps the value."""
+def test_control_and_bidirectional_characters_are_escaped_in_logs(letter: str) -> None:
+    """This holds for JSON, text and the access log; the JSON value stays the same."""
     text = f"a{letter}b é"
     row: AccessRow = (
         0.25,
@@ -137,8 +137,8 @@ def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
     assert "é" in written[0]
 
 
-def test_half_a_character_does_not_cost_the_event() -> None:
-    """Names of files may hold bytes that are no text."""
+def test_an_undecodable_byte_does_not_lose_the_log_event() -> None:
+    """Names of files may contain bytes that are not UTF-8."""
     event = json.loads(formatted(JsonFormatter(), "file a\udc80b"))
 
     assert event["detail"] == "file a\\udc80b"

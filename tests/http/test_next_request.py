@@ -24,11 +24,8 @@ async def port() -> AsyncIterator[int]:
 
 
 @pytest.mark.requirement("P3")
-async def test_a_request_within_another_head_is_a_part_of_that(port: int) -> None:
-    """
-    Behind a request came half of the next head, and its end was taken for a request of its own:
-    the connection counts as idle once all that is whole is answered.
-    """
+async def test_a_request_line_inside_a_header_value_is_not_a_request(port: int) -> None:
+    """The packet before it ended in the middle of a header value."""
     async with connected(port) as wire:
         await warmed(wire)
         await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
@@ -41,8 +38,10 @@ async def test_a_request_within_another_head_is_a_part_of_that(port: int) -> Non
 
 
 @pytest.mark.requirement("P3")
-async def test_the_end_of_a_head_is_apart_from_the_next_request(port: int) -> None:
-    """A packet that ends one request and brings another one whole stands for both."""
+async def test_a_packet_with_the_end_of_a_head_and_a_request_is_read_as_two_requests(
+    port: int,
+) -> None:
+    """The first part ends the request before; the second part is a request of its own."""
     parts = b"GET /other HTTP/1.1\r\nHost: h\r\nX-Part: ", b"1\r\n\r\n" + post(b"second")
     async with connected(port) as wire:
         await warmed(wire)
@@ -55,10 +54,7 @@ async def test_the_end_of_a_head_is_apart_from_the_next_request(port: int) -> No
 
 @pytest.mark.requirement("P3")
 async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -> None:
-    """
-    With line ends behind it, which the parser skips, its beginning was taken for the head's end:
-    the next such body took in as many bytes of the request behind it.
-    """
+    """Line ends after such a body made the server misplace the end of the next head."""
     body, behind = b"ab\r\n\r\n{}", b"\r\n\r\n\r\n"
     split = b"GET /o", b"ther HTTP/1.1\r\nHost: h\r\n\r\n"
     assert len(split[0]) == len(behind) == body.index(b"{")
@@ -89,13 +85,8 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.requirement("P3")
 @pytest.mark.usefixtures("uncollected")
-async def test_nothing_of_a_request_outlives_its_connection() -> None:
-    """
-    What the checks made of a head led to the request, its body and token, and that to the head
-    again: a circle through a record that the collector does not follow. Each connection left a
-    quarter of a megabyte for ever. And nothing waits for the collector, which comes by after tens
-    of thousands of objects.
-    """
+async def test_a_closed_connection_leaves_no_request_in_memory() -> None:
+    """A cycle from the cached head to its request kept a quarter of a megabyte each."""
     traces: weakref.WeakSet[ScopeTrace] = weakref.WeakSet()
     recorded = RecordedEdge(msgspec.structs.replace(RULES, origin="http://h", development=True))
 
@@ -116,8 +107,8 @@ async def test_nothing_of_a_request_outlives_its_connection() -> None:
 
 
 @pytest.mark.requirement("P3")
-async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
-    """It was started by the answer ahead of it: its trace was a part of the other one's."""
+async def test_a_pipelined_request_runs_in_its_own_context() -> None:
+    """The context variables of the request before do not leak into the next one."""
 
     async def names(scope: Scope, receive: Receive, send: Send) -> None:
         value = REQUEST_NAME.get()

@@ -183,8 +183,10 @@ CONFIG_CHANGES: dict[str, tuple[Changes, tuple[int, str | int]]] = {
 
 @pytest.mark.requirement("P3", "N18")
 @each("case", CONFIG_CHANGES)
-def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, case: str) -> None:
-    """Refused on the open connection, and served again once it may be."""
+def test_a_reload_applies_to_the_next_request_of_an_open_connection(
+    server: Secure, case: str
+) -> None:
+    """The request is refused after one reload and served after the next."""
     changes, expected = CONFIG_CHANGES[case]
     with server.kept(x_fill="x" * 1024) as connection:
         connection.warm()
@@ -195,8 +197,8 @@ def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, cas
 
 
 @pytest.mark.requirement("P3", "N18")
-def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
-    """The very bytes that were one tenant's request are another's."""
+def test_a_changed_tenant_table_applies_to_an_open_connection(server: Secure) -> None:
+    """The same bytes become a request of another tenant."""
     with server.kept() as connection:
         connection.warm()
         renamed = {"issuers": [main(server.process.idp, tenants={"acme": "renamed"})]}
@@ -206,8 +208,8 @@ def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
 
 
 @pytest.mark.requirement("P3", "N18")
-def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
-    """Nothing of the tool that the connection called before is kept."""
+def test_a_changed_tool_file_applies_to_an_open_connection(server: Secure) -> None:
+    """The connection has called the old tool before."""
     path = server.process.folder / "again.py"
     text = path.read_text(encoding="utf-8")
     with server.kept() as connection:
@@ -221,8 +223,8 @@ def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
 
 
 @pytest.mark.requirement("P3", "N18")
-def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> None:
-    """Two are let through, and the third is refused like any other."""
+def test_a_new_rate_limit_applies_to_an_open_connection(server: Secure) -> None:
+    """Two requests are served, and the third is refused."""
     rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
     with server.kept() as connection:
         connection.warm()
@@ -233,8 +235,8 @@ def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> No
 
 
 @pytest.mark.requirement("P3", "N18")
-def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure) -> None:
-    """The address that the log has is the connection's, once there is no such proxy."""
+def test_forwarded_addresses_end_when_a_proxy_is_no_longer_trusted(server: Secure) -> None:
+    """The log then has the address of the connection."""
     line = r'"peer":"{}".*"correlation":"proxied"'
     fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
     with server.kept(**fields) as connection:
@@ -246,8 +248,8 @@ def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure
 
 
 @pytest.mark.requirement("P3", "N18")
-def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure) -> None:
-    """Pipelined, in a single record or a byte a record: none is served by what was in force."""
+def test_a_reload_applies_to_all_pipelined_requests(server: Secure) -> None:
+    """They come in one TLS record, or one byte in each record."""
     with server.kept() as connection:
         connection.warm()
         with server.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
@@ -263,7 +265,7 @@ def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_token_that_expires_is_refused(server: Secure) -> None:
-    """It was good on this connection, and its time is over all the same."""
+    """The connection has used the token before."""
     for life_s in (2, 5, 15, 45):
         # The first of these that this machine is fast enough for.
         token = server.process.token(exp=int(time.time()) + life_s)
@@ -277,7 +279,7 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_revoked_token_is_refused(server: Secure) -> None:
-    """From another process, by `gatepost revoke`; another caller goes on, and it can be undone."""
+    """Another process runs `gatepost revoke`; other callers continue, and it can be undone."""
     with server.kept(server.process.token(sub="mallory")) as connection, server.kept() as other:
         connection.warm()
         other.warm()
@@ -291,7 +293,7 @@ def test_a_revoked_token_is_refused(server: Secure) -> None:
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_suspended_tenant_is_refused(server: Secure) -> None:
-    """By `gatepost tenant suspend`, until it may call again."""
+    """`gatepost tenant suspend` and `resume` apply to the next request."""
     with server.kept() as connection:
         connection.warm()
         server.order("tenant", "suspend", "acme")
@@ -302,8 +304,10 @@ def test_a_suspended_tenant_is_refused(server: Secure) -> None:
 
 @pytest.mark.requirement("P3", "N18")
 @pytest.mark.slow
-def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(server: Secure, idp: Idp) -> None:
-    """Once the server has seen the new keys, which a token signed by the new one makes it do."""
+def test_tokens_of_a_replaced_key_are_refused_on_an_open_connection(
+    server: Secure, idp: Idp
+) -> None:
+    """A token signed by the new key makes the server fetch the keys."""
     fresh = rsa_key("fresh")
     forge = TokenFactory(idp.issuer("second"), server.process.client.resource, kid="fresh")
     new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
@@ -338,8 +342,8 @@ def certificate_of(server: Secure, **versions: ssl.TLSVersion) -> bytes:
 
 
 @pytest.mark.requirement("O7")
-def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> None:
-    """New connections get it in both TLS versions, open ones go on; so does the next renewal."""
+def test_a_renewed_certificate_is_used_after_the_reload(server: Secure) -> None:
+    """New connections of both TLS versions get it, and open ones continue."""
     with server.kept() as connection:
         connection.warm()
         seen = [certificate_of(server)]
@@ -368,8 +372,8 @@ def other_key(server: Secure) -> bytes:
 
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("case", BROKEN_CERTIFICATES)
-def test_a_certificate_that_cannot_be_used_changes_nothing(server: Secure, case: str) -> None:
-    """The reload is refused with a sentence, and the one before is shown still."""
+def test_an_unusable_certificate_leaves_the_previous_one_in_use(server: Secure, case: str) -> None:
+    """The reload is refused with a message."""
     before, key = certificate_of(server), Path(server.process.configured["listen"]["tls_key"])
     original = key.read_bytes()
     BROKEN_CERTIFICATES[case](key, server)

@@ -72,18 +72,18 @@ def error_of(response: Response) -> dict[str, Any]:
 ERROR = {"code": -32603, "message": "The server cannot reach its storage at the moment"}
 
 
-async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
-    """The claim must be kept before the effect: without a database there is no effect."""
+async def test_a_modern_request_during_an_outage_is_503_with_its_id(records: Records) -> None:
+    """Without a stored idempotency record the tool must not run."""
     client = EndpointClient(TOOLS, records=records)
     response = await client.ask("tools/call", {"name": "count"}, meta={IDEMPOTENCY_KEY: "k1"})
 
     assert error_of(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
 
 
-async def test_what_needs_no_store_is_served_all_the_same(
+async def test_calls_that_need_no_store_are_served_during_an_outage(
     records: Records, shared_store: SharedStore
 ) -> None:
-    """An outage is no more than it has to be."""
+    """Only requests that need a store fail."""
     client = EndpointClient(TOOLS, records=records, shared_store=shared_store)
 
     assert (await client.call("count")).status == 200
@@ -104,12 +104,12 @@ async def ended(client: EndpointClient, session: str) -> Response:
 @pytest.mark.parametrize(
     ("exchange", "identity"), [(in_session, {"id": 7}), (notified, {}), (ended, {})]
 )
-async def test_a_session_is_not_lost_by_an_outage(
+async def test_a_session_request_during_an_outage_is_503_instead_of_404(
     records: Records,
     exchange: Callable[[EndpointClient, str], Awaitable[Response]],
     identity: dict[str, int],
 ) -> None:
-    """404 would have the client begin anew, but the session may still exist."""
+    """A 404 would make the client begin a new session."""
     client = EndpointClient(TOOLS, records=records)
     response = await exchange(client, await client.open())
 
@@ -120,7 +120,7 @@ async def test_a_session_is_not_lost_by_an_outage(
 async def test_a_started_stream_ends_with_the_error(
     shared_store: SharedStore, modern: bool
 ) -> None:
-    """Its status is sent; the last message says what happened."""
+    """Its status is already sent, so the last message has the error."""
     client = EndpointClient(TOOLS, shared_store=shared_store)
     params = {"name": "announce", "_meta": {"progressToken": 1}}
     if modern:
@@ -140,10 +140,10 @@ async def test_a_started_stream_ends_with_the_error(
         ("/elsewhere", None),
     ],
 )
-async def test_the_edge_answers_for_every_route(
+async def test_every_route_answers_503_during_a_store_outage(
     recorded: RecordedEdge, path: str, shape: dict[str, Any] | None
 ) -> None:
-    """From every store: 503 with the body of the route's protocol, and no traceback in the log."""
+    """The body is that of the route's protocol, and the log has no traceback."""
     recorded.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
     answer = await ask(recorded.edge, path)
     document = json.loads(answer.body)

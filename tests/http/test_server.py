@@ -41,20 +41,20 @@ async def drip(wire: WireConnection, data: bytes, count: int) -> bytes:
 
 
 @pytest.mark.requirement("W22")
-async def test_a_head_that_trickles_is_cut_off(wire: WireConnection) -> None:
-    """A client that sends a header byte now and then cannot hold a connection."""
+async def test_a_request_head_that_arrives_too_slowly_is_cut_off(wire: WireConnection) -> None:
+    """A client cannot hold a connection with a byte now and then."""
     await wire.send(HEAD)
 
     assert (await drip(wire, b"a", 100)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_silent_connection_is_closed(wire: WireConnection) -> None:
-    """Without a request there is no answer."""
+    """A connection without a request gets no answer."""
     assert await wire.rest() == b""
 
 
-async def test_empty_lines_after_an_answer_keep_nothing_open(wire: WireConnection) -> None:
-    """They begin no request, but end the timer of an idle connection."""
+async def test_empty_lines_do_not_keep_an_idle_connection_open(wire: WireConnection) -> None:
+    """They begin no request, but would stop the timer of an idle connection."""
     await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
     await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
@@ -63,15 +63,15 @@ async def test_empty_lines_after_an_answer_keep_nothing_open(wire: WireConnectio
 
 @pytest.mark.requirement("W22")
 async def test_an_unread_body_ends_the_connection(wire: WireConnection) -> None:
-    """After the refusal its sender cannot go on for ever."""
+    """The client cannot send the body without end."""
     await wire.send(b"POST /refused HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n")
     await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
     assert await drip(wire, b"x", 100) == b""
 
 
-async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: WireConnection) -> None:
-    """The body has a deadline of its own; the head's deadline is over."""
+async def test_the_deadline_of_the_head_does_not_apply_to_the_body(wire: WireConnection) -> None:
+    """A slow body has its own deadline."""
     await wire.send(HEAD + b"content-length: 10\r\n\r\n")
     for _ in range(10):
         with pytest.raises(TimeoutError):
@@ -81,10 +81,10 @@ async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: WireCo
     assert await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n10"), WITHIN_S)
 
 
-async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
+async def test_an_endless_request_head_is_cut_off(
     wire: WireConnection, request: pytest.FixtureRequest
 ) -> None:
-    """The server says 431, or 400 where its parser notices first, logs it, and reads no more."""
+    """The server answers 431, or 400 by the other parser, logs it and reads no more."""
     await wire.send(HEAD)
     answer = b""
     with capture_logs() as lines:
@@ -101,7 +101,7 @@ async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
 
 
 async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection) -> None:
-    """Pipelining (RFC 9112 section 9.3.2) passes the deadline's bookkeeping unharmed."""
+    """Pipelining (RFC 9112 section 9.3.2) works with the deadlines."""
     request = HEAD + b"content-length: 1\r\n\r\nx"
     last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
     await wire.send(request + request + last)
@@ -112,8 +112,8 @@ async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection
 
 
 @pytest.mark.requirement("W20")
-async def test_a_connect_request_gets_no_tunnel(wire: WireConnection) -> None:
-    """CONNECT to an authority never reaches a route that would answer it."""
+async def test_a_connect_request_is_refused(wire: WireConnection) -> None:
+    """CONNECT never reaches a route."""
     await wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
     answer = await wire.rest()
 
@@ -121,8 +121,8 @@ async def test_a_connect_request_gets_no_tunnel(wire: WireConnection) -> None:
     assert b" 200 " not in answer
 
 
-async def test_nothing_names_the_software(wire: WireConnection) -> None:
-    """No server header: scanners look for versions."""
+async def test_answers_have_no_server_header(wire: WireConnection) -> None:
+    """Scanners look for versions."""
     await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
     answer = (await wire.rest()).lower()
 

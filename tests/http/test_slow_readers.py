@@ -123,13 +123,13 @@ PATHS = [b"/whole", b"/parts", b"/stream"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_one_caller_leaves_unread_is_bounded(
+def test_unread_answers_of_one_caller_are_limited(
     app: LargeAnswerApp,
     authority: CertificateAuthority | None,
     path: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Hundreds of unread answers filled the memory; the newest of them are kept."""
+    """The oldest unread answers are dropped; they filled the memory."""
     with limited(app, authority, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
         unread = server.server.config.unread
         connections = []
@@ -148,10 +148,10 @@ def test_what_one_caller_leaves_unread_is_bounded(
     assert len(warnings) < 6, "a stranger must not fill the log"
 
 
-def test_another_caller_keeps_its_answers(
+def test_unread_answers_are_dropped_of_the_caller_with_the_most(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
+    """Answers of other callers are kept when the process reaches its limit."""
     with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
         modest = [
             open_.enter_context(slow_client(server, b"/whole", "127.0.0.2")) for _ in range(2)
@@ -166,10 +166,10 @@ def test_another_caller_keeps_its_answers(
         assert [body(connection) for connection in modest] == [LARGE_BODY, LARGE_BODY]
 
 
-def test_a_client_that_hardly_reads_is_cut_off(
+def test_a_client_that_reads_too_slowly_is_disconnected(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """It held its answer for as long as it took a byte now and then, or none at all."""
+    """It reads a byte now and then, or none."""
     with (
         limited(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
         ExitStack() as open_,
@@ -193,7 +193,7 @@ def test_a_client_that_hardly_reads_is_cut_off(
 def test_a_client_that_reads_slowly_and_steadily_gets_all(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """It may take many windows, as long as it reads faster than the least."""
+    """The answer may take many times the measured interval."""
     waiting = threading.Event()
     with (
         limited(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
@@ -206,10 +206,10 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
     assert data.endswith(LARGE_BODY[-1000:])
 
 
-def test_nothing_is_carried_out_for_a_client_that_does_not_read(
+def test_pipelined_requests_wait_until_the_answer_before_them_is_read(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """Each further request had its answer made and kept; they wait until the first one is read."""
+    """Their answers are not computed and kept before that."""
     with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         connection.sendall(GET_REQUEST % b"/whole" + GET_REQUEST % b"/small")
@@ -225,10 +225,10 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
         assert app.asked == ["/whole", "/small", "/whole", "/small", "/small"]
 
 
-def test_a_refusal_waits_for_the_answer_before_it(
+def test_a_malformed_request_is_refused_after_the_answer_before_it(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """What is no request, or begins one and does not end it, is refused behind the answer."""
+    """The first answer arrives whole, also if the next request is incomplete."""
     with limited(app, authority) as server:
         for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
             with slow_client(server, b"/whole") as connection:
@@ -239,10 +239,10 @@ def test_a_refusal_waits_for_the_answer_before_it(
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts"])
-def test_the_last_answer_of_a_connection_is_read_to_its_end(
+def test_a_closing_connection_delivers_its_last_answer_whole(
     app: LargeAnswerApp, authority: CertificateAuthority | None, path: bytes
 ) -> None:
-    """The connection closes behind what is kept, and not before."""
+    """The connection closes after the kept part is read."""
     with limited(app, authority) as server, server.opened(**SMALL_BUFFER) as connection:
         connection.sendall(LAST_REQUEST % path)
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
@@ -250,10 +250,10 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(
         assert connection.recv(1) == b""
 
 
-def test_a_stop_waits_for_what_is_being_read(
+def test_a_stop_waits_for_an_answer_that_a_client_is_reading(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """A client that reads its answer while the server stops gets all of it."""
+    """The client gets the whole answer."""
     with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True

@@ -234,7 +234,7 @@ def hello(server: ThreadedServer) -> bytes:
 def test_a_handshake_has_the_deadline_of_a_head(
     authority: CertificateAuthority, app: DelayedAnswerApp, part: int
 ) -> None:
-    """A client that sends nothing, or half a handshake, holds no connection for a minute."""
+    """A client that sends nothing, or half a handshake, is disconnected."""
     with threaded_server(app, authority, head_s=0.5) as server, server.plain() as silent:
         silent.sendall(hello(server)[:part])
         with contextlib.suppress(ConnectionResetError):
@@ -246,8 +246,10 @@ GCM = ["ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"]
 
 
 @pytest.mark.parametrize("suite", [*CBC, *GCM])
-def test_an_older_client_gets_a_modern_suite_or_none(server: ThreadedServer, suite: str) -> None:
-    """With TLS 1.2 only what Mozilla's intermediate configuration names is spoken."""
+def test_tls_1_2_clients_get_only_suites_of_mozillas_intermediate_list(
+    server: ThreadedServer, suite: str
+) -> None:
+    """Clients with other suites are refused."""
     server.trusting.maximum_version = ssl.TLSVersion.TLSv1_2
     server.trusting.set_ciphers(f"{suite}:@SECLEVEL=0")
     if suite in CBC:
@@ -258,10 +260,10 @@ def test_an_older_client_gets_a_modern_suite_or_none(server: ThreadedServer, sui
             assert (connection.cipher() or ("",))[0] == suite
 
 
-def test_handshakes_that_do_not_end_make_room(
+def test_unfinished_handshakes_are_closed_for_new_clients(
     authority: CertificateAuthority, app: DelayedAnswerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that only connect held the descriptors that others need."""
+    """Clients that only connect held descriptors that others need."""
     clients = 60
     # Both ends of a connection are this process's: all the clients' ends fit, and half of ours.
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
@@ -278,7 +280,7 @@ def test_handshakes_that_do_not_end_make_room(
 # uvloop warns about everything open when it ends; in its own process it warns no test.
 @pytest.mark.filterwarnings("ignore:unclosed resource:ResourceWarning")
 def test_a_stop_does_not_wait_for_handshakes(server: ThreadedServer) -> None:
-    """They are no connections yet."""
+    """Unfinished handshakes do not count as connections."""
     with server.plain(), server.plain() as half:
         half.sendall(hello(server)[:60])
         server.stop()
@@ -295,13 +297,8 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_stop_does_not_wait_for_a_client_that_says_nothing(
-    server: ThreadedServer, state: str
-) -> None:
-    """
-    A transport over TLS says that it closes, and waited until the client said so too: every idle
-    connection of a pool, which is not read, delayed a stop until the end of the drain.
-    """
+def test_a_stop_does_not_wait_for_idle_tls_clients(server: ThreadedServer, state: str) -> None:
+    """Clients that never acknowledge the TLS close must not delay a stop."""
     sent = STATES[state]
     with server.connected() as client, server.connected() as other:
         other.sendall(GET_REQUEST % b"/")
@@ -316,10 +313,10 @@ def test_a_stop_does_not_wait_for_a_client_that_says_nothing(
 
 
 @pytest.mark.parametrize("pipelined", [0, 3])
-def test_an_answer_that_a_stop_waits_for_is_the_last(
+def test_a_connection_closes_after_the_answer_that_a_stop_waited_for(
     app: DelayedAnswerApp, server: ThreadedServer, pipelined: int
 ) -> None:
-    """It is finished and sent; its connection ends with it, whatever else was asked there."""
+    """Further requests on that connection are not served."""
     with server.connected() as client:
         client.sendall(GET_REQUEST % b"/held" + GET_REQUEST % b"/" * pipelined)
         assert app.begun.wait(WITHIN_S)
@@ -332,10 +329,10 @@ def test_an_answer_that_a_stop_waits_for_is_the_last(
     assert b"\r\n\r\n{}" in answer
 
 
-def test_a_stop_does_not_wait_behind_an_answer_that_never_came(
+def test_a_stop_does_not_wait_for_a_client_whose_request_failed(
     app: DelayedAnswerApp, server: ThreadedServer
 ) -> None:
-    """The application failed meanwhile: its client is told, and need not acknowledge it."""
+    """The client gets 500 and need not acknowledge it."""
     with server.connected() as client:
         client.sendall(GET_REQUEST % b"/broken")
         assert app.begun.wait(WITHIN_S)
@@ -356,7 +353,7 @@ def accepts(server: ThreadedServer) -> bool:
 
 
 def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: ThreadedServer) -> None:
-    """All of a large answer arrives, although it is still on its way when the stop begins."""
+    """A large answer arrives whole, although the client still reads when the stop begins."""
     with server.connected(SO_RCVBUF=4096) as client:
         client.sendall(GET_REQUEST % b"/large")
         assert app.answered.wait(WITHIN_S)
@@ -367,10 +364,10 @@ def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: ThreadedS
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_is_given_up(
+def test_a_tls_client_that_does_not_read_is_disconnected(
     app: DelayedAnswerApp, authority: CertificateAuthority
 ) -> None:
-    """The idle time of a connection is over also where its answer lies unread."""
+    """The idle time ends the connection although the answer is unread."""
     with (
         threaded_server(app, authority, keep_alive_s=1) as server,
         server.connected(SO_RCVBUF=4096) as client,
@@ -382,8 +379,8 @@ def test_a_client_that_reads_nothing_is_given_up(
             rest_of(client)
 
 
-def test_a_connection_in_the_clear_is_none(server: ThreadedServer) -> None:
-    """Plain HTTP is no greeting: it is not answered, and the next client is."""
+def test_plain_http_on_a_tls_port_is_not_answered(server: ThreadedServer) -> None:
+    """The next client over TLS is served."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain:
         plain.sendall(GET_REQUEST % b"/")
         with contextlib.suppress(ConnectionResetError):

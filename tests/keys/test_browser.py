@@ -110,7 +110,7 @@ def request(issuer: str, callback: str, name: str = "Billing Agent", **more: str
 def test_a_person_signs_in_and_allows_with_the_mouse(
     page: Page, issuer: str, callback: str
 ) -> None:
-    """Sign-in, consent, client; the browser blocks nothing and complains of nothing."""
+    """The browser blocks nothing and logs no error."""
     page.goto(request(issuer, callback))
     page.get_by_role("button", name="Bob Bright").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Allow Billing Agent to act for you?")
@@ -125,7 +125,7 @@ def test_a_person_signs_in_and_allows_with_the_mouse(
 def test_a_person_signs_in_and_denies_with_the_keyboard(
     page: Page, issuer: str, callback: str
 ) -> None:
-    """Every control can be reached with Tab, in the order in which it is read."""
+    """Tab reaches every control in reading order."""
     page.goto(request(issuer, callback))
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
@@ -142,7 +142,7 @@ def test_a_person_signs_in_and_denies_with_the_keyboard(
 def test_another_person_can_sign_in_from_the_consent_page(
     page: Page, issuer: str, callback: str
 ) -> None:
-    """The link leads to the sign-in page and back to the same request."""
+    """The link leads to the sign-in page, and then to the consent of the same request."""
     page.goto(request(issuer, callback))
     page.get_by_role("button", name="Alice Archer").click()
     page.get_by_role("link", name="Another user").click()
@@ -154,7 +154,7 @@ def test_another_person_can_sign_in_from_the_consent_page(
 def test_a_foreign_page_cannot_frame_the_pages(
     browser: Browser, issuer: str, callback: str
 ) -> None:
-    """Clickjacking: the browser says that it is in a frame, and nothing of the page is sent."""
+    """The browser names the frame as destination, and the server sends no page."""
     page = browser.new_page()
     page.goto(callback)
     page.set_content(f'<iframe src="{request(issuer, callback)}"></iframe>'.replace("&", "&amp;"))
@@ -165,8 +165,10 @@ def test_a_foreign_page_cannot_frame_the_pages(
     page.close()
 
 
-def test_the_pages_fit_and_can_be_read(browser: Browser, issuer: str, callback: str) -> None:
-    """No sideways scrolling on a phone, even with a hostile name; text has contrast 4.5 or more."""
+def test_the_pages_fit_a_phone_and_have_enough_contrast(
+    browser: Browser, issuer: str, callback: str
+) -> None:
+    """No page scrolls sideways, even with a hostile name; the contrast is at least 4.5."""
     # Without motion, so that a change of the scheme shows its colours at once.
     context = browser.new_context(device_scale_factor=2, reduced_motion="reduce")
     page = context.new_page()

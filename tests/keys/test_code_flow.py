@@ -31,10 +31,10 @@ def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
         ("bob", "globex", None),
     ],
 )
-async def test_a_token_says_who_signed_in_and_for_what(
+async def test_a_token_has_the_claims_of_the_user_client_and_resource(
     walk: CodeFlow, user: str, tenant: str, roles: list[str] | None
 ) -> None:
-    """The whole way: register, sign in, consent, exchange; the claims are RFC 9068's and ours."""
+    """The flow is registration, sign-in, consent and exchange; claims follow RFC 9068."""
     answer = await walk.tokens(user, scope="files:read")
     claims = claims_of(walk, answer["access_token"])
 
@@ -59,7 +59,7 @@ async def test_a_token_says_who_signed_in_and_for_what(
 
 
 async def test_the_answer_carries_state_and_issuer(walk: CodeFlow) -> None:
-    """RFC 9207: a client of several issuers must be able to tell whose answer it got."""
+    """RFC 9207: a client of several issuers must know which one answered."""
     await walk.register()
     back = await walk.submit(await walk.sign_in(), decision="allow")
     answer = query_of(back)
@@ -68,8 +68,8 @@ async def test_the_answer_carries_state_and_issuer(walk: CodeFlow) -> None:
     assert (answer["state"], answer["iss"]) == ("state-1", f"{ORIGIN}/dev-as")
 
 
-async def test_denial_goes_back_as_an_error_with_state_and_issuer(walk: CodeFlow) -> None:
-    """The client learns that the person said no, and nothing else."""
+async def test_a_denied_consent_returns_access_denied_with_state_and_iss(walk: CodeFlow) -> None:
+    """The client learns nothing else."""
     await walk.register()
     answer = query_of(await walk.submit(await walk.sign_in(), decision="deny"))
 
@@ -77,16 +77,16 @@ async def test_denial_goes_back_as_an_error_with_state_and_issuer(walk: CodeFlow
     assert answer == {"error": "access_denied", "state": "state-1", "iss": f"{ORIGIN}/dev-as"}
 
 
-async def test_scopes_that_do_not_exist_are_left_out_and_the_answer_says_so(walk: CodeFlow) -> None:
-    """RFC 6749 section 3.3; scopes of OpenID Connect are the client's and not the token's."""
+async def test_unknown_scopes_are_left_out_of_the_token_response(walk: CodeFlow) -> None:
+    """RFC 6749 section 3.3; scopes of OpenID Connect are not in the access token."""
     answer = await walk.tokens(scope="openid files:write offline_access files:write made:up")
 
     assert answer["scope"] == "openid files:write"
     assert claims_of(walk, answer["access_token"])["scope"] == "files:write"
 
 
-async def test_a_client_that_asks_for_no_scope_gets_what_it_registered(walk: CodeFlow) -> None:
-    """The registered scope is the default, and never a limit for stepping up."""
+async def test_a_request_without_scope_gets_the_registered_scopes(walk: CodeFlow) -> None:
+    """The client may still request further scopes."""
     await walk.register(scope="files:read nonsense")
     first = (await walk.exchange(await walk.code(scope=None))).json()
     more = (await walk.exchange(await walk.code(scope="files:write"))).json()
@@ -94,8 +94,8 @@ async def test_a_client_that_asks_for_no_scope_gets_what_it_registered(walk: Cod
     assert (first["scope"], more["scope"]) == ("files:read", "files:write")
 
 
-async def test_a_client_from_before_rfc_8707_gets_the_only_resource(walk: CodeFlow) -> None:
-    """With one resource there is no doubt which is meant; with two there is."""
+async def test_a_request_without_resource_gets_the_only_resource(walk: CodeFlow) -> None:
+    """Clients before RFC 8707 send no resource; with two resources they are refused."""
     answer = await walk.tokens(resource=None)
     two = CodeFlow(resources=(RESOURCE, f"{ORIGIN}/other"))
     await two.register()
@@ -104,8 +104,8 @@ async def test_a_client_from_before_rfc_8707_gets_the_only_resource(walk: CodeFl
     assert query_of(await two.authorize(resource=None))["error"] == "invalid_target"
 
 
-async def test_each_tenant_may_have_a_resource_of_its_own() -> None:
-    """A templated resource accepts exactly one path segment of the tenant grammar."""
+async def test_a_templated_resource_accepts_one_valid_tenant_segment() -> None:
+    """The segment must be a valid tenant id."""
     walk = CodeFlow(resources=(f"{ORIGIN}/t/{{tenant}}/mcp",))
     answer = await walk.tokens(resource=f"{ORIGIN}/t/acme/mcp")
 
@@ -118,8 +118,8 @@ async def test_each_tenant_may_have_a_resource_of_its_own() -> None:
     assert set(refused) == {"invalid_target"}
 
 
-async def test_a_resource_that_is_an_origin_may_end_in_a_slash() -> None:
-    """The TypeScript SDK cannot send it without; the audience is the configured spelling."""
+async def test_an_origin_resource_is_accepted_with_a_trailing_slash() -> None:
+    """The TypeScript SDK always adds it; the audience has the configured form."""
     walk = CodeFlow(resources=(ORIGIN,))
     answer = await walk.tokens(resource=f"{ORIGIN}/")
 
@@ -153,10 +153,10 @@ SENT_BACK = [
 
 
 @pytest.mark.parametrize(("changes", "error"), table(SENT_BACK))
-async def test_a_faulty_request_of_a_known_client_is_sent_back(
+async def test_an_invalid_request_of_a_known_client_redirects_with_an_error(
     walk: CodeFlow, changes: dict[str, str | None], error: str
 ) -> None:
-    """With `state` and `iss`, and without a code or a page."""
+    """The redirect has `state` and `iss` and no code."""
     await walk.register()
     answer = query_of(await walk.authorize(**changes))
 
@@ -166,7 +166,7 @@ async def test_a_faulty_request_of_a_known_client_is_sent_back(
 
 
 async def test_two_resources_at_once_are_refused(walk: CodeFlow) -> None:
-    """A token for two resources lets one of them use it at the other."""
+    """One of the resources could use the token at the other."""
     await walk.register()
     query = [*walk.request().items(), ("resource", RESOURCE)]
 
@@ -195,7 +195,7 @@ SHOWN_ON_A_PAGE = [
 async def test_a_browser_is_not_redirected_to_an_unchecked_address(
     walk: CodeFlow, changes: dict[str, str | None]
 ) -> None:
-    """The person gets a page, which repeats nothing of the request (open redirect, XSS)."""
+    """The page repeats nothing of the request (open redirect, XSS)."""
     await walk.register()
     answer = await walk.authorize(**changes)
 
@@ -217,8 +217,8 @@ async def test_a_browser_is_not_redirected_to_an_unchecked_address(
         ("state=" + "a" * 9000, 414),
     ],
 )
-async def test_a_doubtful_query_is_not_guessed_at(walk: CodeFlow, query: str, status: int) -> None:
-    """Repeated, undecodable, endless: no reading of it is safe."""
+async def test_an_ambiguous_query_is_refused(walk: CodeFlow, query: str, status: int) -> None:
+    """The cases are repeated, undecodable and very long parameters."""
     answer = await walk.http.get(f"/dev-as/authorize?{query}")
 
     assert answer.status_code == status
@@ -242,10 +242,10 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "error"), table(EXCHANGES))
-async def test_a_faulty_exchange_yields_nothing(
+async def test_an_invalid_code_exchange_is_refused(
     walk: CodeFlow, changes: dict[str, object], error: str
 ) -> None:
-    """400 with the code of RFC 6749 section 5.2, never cached; the right one still works after."""
+    """The error follows RFC 6749 section 5.2, and the correct exchange still works."""
     await walk.register()
     code = await walk.code()
     answer = await walk.exchange(code, **changes)
@@ -257,7 +257,7 @@ async def test_a_faulty_exchange_yields_nothing(
 
 
 async def test_a_code_belongs_to_its_client(walk: CodeFlow) -> None:
-    """Another registered client cannot redeem it, even with the verifier (code injection)."""
+    """Another registered client fails, even with the verifier (code injection)."""
     await walk.register()
     code, owner = await walk.code(), walk.client_id
     await walk.register()
@@ -276,8 +276,8 @@ async def test_a_code_lives_a_minute(walk: CodeFlow) -> None:
     assert (await walk.exchange(code)).json()["error"] == "invalid_grant"
 
 
-async def test_a_replayed_code_takes_back_what_it_gave(walk: CodeFlow) -> None:
-    """Who came first cannot be told, so both lose it (RFC 6749 section 4.1.2)."""
+async def test_a_replayed_code_revokes_the_tokens_it_gave(walk: CodeFlow) -> None:
+    """The server cannot tell the thief from the client (RFC 6749 section 4.1.2)."""
     await walk.register()
     code = await walk.code()
     first = (await walk.exchange(code)).json()
@@ -298,8 +298,8 @@ async def test_confidential_clients_need_pkce_too(walk: CodeFlow) -> None:
     assert answer["error"] == "invalid_request"
 
 
-async def test_the_only_registered_address_may_be_left_out(walk: CodeFlow) -> None:
-    """With one address it is known where to go; with two the request must say."""
+async def test_redirect_uri_is_optional_for_a_single_registered_address(walk: CodeFlow) -> None:
+    """With two registered addresses the request must name one."""
     await walk.register()
     code = await walk.code(redirect_uri=None)
     exchanged = await walk.exchange(code, redirect_uri=None)
@@ -309,8 +309,8 @@ async def test_the_only_registered_address_may_be_left_out(walk: CodeFlow) -> No
     assert (await walk.authorize(redirect_uri=None)).status_code == 400
 
 
-async def test_a_native_client_may_listen_on_any_port(walk: CodeFlow) -> None:
-    """RFC 8252 section 7.3: the free port is found after the registration."""
+async def test_a_loopback_redirect_uri_matches_any_port(walk: CodeFlow) -> None:
+    """RFC 8252 section 7.3: a native client finds a free port after the registration."""
     await walk.register(redirect_uris=["http://127.0.0.1/callback"])
     redirect_uri = "http://127.0.0.1:50505/callback"
     back = await walk.submit(await walk.sign_in(redirect_uri=redirect_uri), decision="allow")
@@ -320,8 +320,8 @@ async def test_a_native_client_may_listen_on_any_port(walk: CodeFlow) -> None:
     assert exchanged.status_code == 200
 
 
-async def test_cursor_comes_back_by_its_own_scheme(walk: CodeFlow) -> None:
-    """A registrar that rejects it breaks that client entirely."""
+async def test_the_redirect_scheme_of_cursor_is_accepted(walk: CodeFlow) -> None:
+    """Cursor cannot sign in if its registration is refused."""
     scheme = "cursor://anysphere.cursor-mcp/oauth/callback"
     await walk.register(
         redirect_uris=[

@@ -17,7 +17,7 @@ INSPECTOR = "http://localhost:6274"
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_metadata_is_the_same_at_every_address(walk: CodeFlow, path: str) -> None:
+async def test_the_issuer_metadata_is_the_same_at_every_location(walk: CodeFlow, path: str) -> None:
     """RFC 8414 inserts the well-known part, OpenID Connect appends it; clients try both."""
     answer = await walk.http.get(path)
     document = answer.json()
@@ -28,8 +28,8 @@ async def test_the_metadata_is_the_same_at_every_address(walk: CodeFlow, path: s
     assert document["issuer"] == f"{ORIGIN}/dev-as"
 
 
-async def test_the_metadata_says_what_clients_insist_on(walk: CodeFlow) -> None:
-    """Without S256, `none`, registration or the `iss` flag one client or another gives up."""
+async def test_the_issuer_metadata_has_members_that_clients_require(walk: CodeFlow) -> None:
+    """Without S256, `none`, registration or the `iss` flag some client refuses the issuer."""
     document = (await walk.http.get(PATHS[0])).json()
 
     assert document["code_challenge_methods_supported"] == ["S256"]
@@ -40,7 +40,7 @@ async def test_the_metadata_says_what_clients_insist_on(walk: CodeFlow) -> None:
 
 
 async def test_every_endpoint_in_the_metadata_exists(walk: CodeFlow) -> None:
-    """A client that follows the document never meets 404."""
+    """A client that follows the document never gets 404."""
     document = (await walk.http.get(PATHS[0])).json()
     addresses = [v for k, v in document.items() if k.endswith(("_endpoint", "jwks_uri"))]
 
@@ -54,7 +54,7 @@ async def test_every_endpoint_in_the_metadata_exists(walk: CodeFlow) -> None:
     "algorithm", ["RS256", "PS384", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 )
 async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
-    """The key set holds the public half only, under ids that no production verifier takes."""
+    """The key set has public keys only, with ids that no production verifier accepts."""
     walk = CodeFlow(algorithm=algorithm)
     token = (await walk.tokens())["access_token"]
     document = (await walk.http.get("/dev-as/jwks")).json()
@@ -70,8 +70,10 @@ async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
     assert all("d" not in key for key in document["keys"])
 
 
-async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: CodeFlow) -> None:
-    """Tests of key rotation need both: new key beside the old, and the old one gone."""
+async def test_a_rotated_key_is_published_at_once_and_old_keys_can_be_removed(
+    walk: CodeFlow,
+) -> None:
+    """Tests of key rotation need both."""
     first = walk.issuer.keys.ids
     unauthenticated = await walk.http.post("/dev-as/rotate")
     rotated = await walk.http.post("/dev-as/rotate", auth=CLI)
@@ -86,7 +88,7 @@ async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: Code
 
 
 async def test_a_single_old_key_can_be_withdrawn(walk: CodeFlow) -> None:
-    """The issuer object offers it to tests in the same process."""
+    """Tests in the same process use the method of the issuer."""
     (first,) = walk.issuer.keys.ids
     second = walk.issuer.rotate()
 
@@ -96,7 +98,7 @@ async def test_a_single_old_key_can_be_withdrawn(walk: CodeFlow) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/dev-as/jwks"])
-async def test_any_page_may_read_what_is_public(walk: CodeFlow, path: str) -> None:
+async def test_metadata_and_keys_can_be_read_from_every_origin(walk: CodeFlow, path: str) -> None:
     """Clients in a browser discover the issuer from their own origin."""
     answer = await walk.http.get(path, headers={"Origin": "https://anywhere.example"})
 
@@ -104,10 +106,10 @@ async def test_any_page_may_read_what_is_public(walk: CodeFlow, path: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/dev-as/register", "/dev-as/token"])
-async def test_the_inspector_registers_and_gets_tokens_from_its_own_origin(
+async def test_the_inspectors_origin_may_use_registration_and_token_endpoint(
     walk: CodeFlow, path: str
 ) -> None:
-    """Its pages live on another port of this machine, which is another origin."""
+    """Its pages are on another port of this machine."""
     preflight = await walk.http.options(
         path,
         headers={
@@ -134,7 +136,7 @@ FOREIGN_ORIGINS = ["https://evil.example", "null", "http://127.0.0.1.evil.exampl
 async def test_a_foreign_page_cannot_register_a_client(
     walk: CodeFlow, origin: str, method: str
 ) -> None:
-    """A page in the same browser must not become a client of the issuer on this machine."""
+    """A page in the browser must not become a client of the issuer on this machine."""
     answer = await walk.http.request(
         method,
         "/dev-as/register",
@@ -147,8 +149,8 @@ async def test_a_foreign_page_cannot_register_a_client(
     assert len(walk.issuer.clients) == 0
 
 
-async def test_options_without_preflight_is_an_ordinary_request(walk: CodeFlow) -> None:
-    """405 names the verbs there are."""
+async def test_options_without_preflight_headers_gets_405(walk: CodeFlow) -> None:
+    """The answer names the allowed methods."""
     answer = await walk.http.options("/dev-as/token")
 
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

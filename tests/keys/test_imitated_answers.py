@@ -47,8 +47,10 @@ async def machine(walk: CodeFlow, **changes: str) -> httpx2.Response:
 
 
 @each("name", NAMES)
-async def test_the_metadata_names_endpoints_that_exist(name: str) -> None:
-    """At the provider's own addresses, for every issuer that its tokens name, and nowhere else."""
+async def test_each_imitation_has_its_metadata_and_endpoints_at_the_providers_paths(
+    name: str,
+) -> None:
+    """The paths are the provider's, for every issuer that its tokens name."""
     walk = imitating(name)
     settings, shape = walk.issuer.settings, walk.issuer.settings.imitation
     for identifier in settings.identifiers:
@@ -65,8 +67,8 @@ async def test_the_metadata_names_endpoints_that_exist(name: str) -> None:
 
 
 @each("name", [name for name in NAMES if "registration" not in IMITATIONS[name].endpoints])
-async def test_a_client_cannot_register_where_the_provider_has_no_registration(name: str) -> None:
-    """The path where the development issuer registers clients is none then."""
+async def test_registration_is_404_if_the_provider_has_none(name: str) -> None:
+    """The path of the development issuer's registration does not exist then."""
     answer = await imitating(name).http.post("/dev-as/register", json={})
 
     assert answer.status_code == 404
@@ -74,14 +76,14 @@ async def test_a_client_cannot_register_where_the_provider_has_no_registration(n
 
 @each("name", [name for name in NAMES if "registration" in IMITATIONS[name].endpoints])
 async def test_a_client_registers_at_the_providers_path(name: str) -> None:
-    """Keycloak, Auth0, Hydra and oidc-provider can register clients."""
+    """Keycloak, Auth0, Hydra and oidc-provider have client registration."""
     walk = imitating(name)
 
     assert (await walk.register())["client_id"] == walk.client_id
 
 
-async def test_entra_keys_have_no_algorithm() -> None:
-    """The published keys name their type and use only."""
+async def test_published_entra_keys_have_no_alg() -> None:
+    """They have their type and use only."""
     walk = imitating("entra-v2")
     (key,) = (await walk.http.get(walk.path("jwks"))).json()["keys"]
 
@@ -95,8 +97,8 @@ ENTRA_DESCRIPTION = re.compile(
 )
 
 
-async def test_entra_errors_have_numbers_and_traces() -> None:
-    """The members of the documented answer, and the number in text and list."""
+async def test_entra_errors_have_error_codes_and_trace_ids() -> None:
+    """The members are documented; the code is in the text and in a list."""
     walk = imitating("entra-v2")
     cases = [
         (await bad_code(walk), 400, "invalid_grant", 70008),
@@ -115,7 +117,7 @@ async def test_entra_errors_have_numbers_and_traces() -> None:
 
 
 async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
-    """Other errors have OAuth's members."""
+    """Other errors have the members of OAuth."""
     walk = imitating("okta")
     unknown = await machine(walk, client_id="unknown")
     wrong = await machine(walk, client_secret="wrong")
@@ -128,7 +130,7 @@ async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
 
 
 async def test_auth0_refuses_an_unknown_audience() -> None:
-    """With 403 at the token endpoint, and in the redirect of a sign-in."""
+    """The token endpoint answers 403, and a sign-in redirects with the error."""
     walk = imitating("auth0")
     token = await machine(walk, audience="https://other.example")
     back = query_of(await walk.authorize(audience="https://other.example", resource=None))
@@ -143,8 +145,8 @@ async def test_auth0_refuses_an_unknown_audience() -> None:
     assert (await bad_code(walk)).status_code == 403
 
 
-async def test_cognito_names_the_error_and_nothing_else() -> None:
-    """Always 400, with one member."""
+async def test_cognito_errors_have_one_member_only() -> None:
+    """The status is always 400."""
     walk = imitating("cognito")
     answers = [await bad_code(walk), await machine(walk, client_secret="wrong")]
 
@@ -154,8 +156,8 @@ async def test_cognito_names_the_error_and_nothing_else() -> None:
     ]
 
 
-async def test_google_describes_a_token_without_client_authentication() -> None:
-    """Tokeninfo: numbers as texts, no client, and 400 for a token that is not active."""
+async def test_google_tokeninfo_needs_no_client_authentication() -> None:
+    """Numbers are strings, and a token that is not active is 400."""
     walk = imitating("google", access_token_format="opaque")
     answer = (await walk.exchange(await walk.code(scope="openid email"))).json()
     path = walk.path("introspection")
@@ -183,23 +185,23 @@ async def test_google_describes_a_token_without_client_authentication() -> None:
 async def test_a_bad_code_is_refused_in_the_providers_words(
     name: str, status: int, error: str, text: str
 ) -> None:
-    """Log files and clients match these words."""
+    """Log files and clients match this text."""
     answer = await bad_code(imitating(name))
 
     assert answer.status_code == status
     assert (answer.json()["error"], answer.json()["error_description"]) == (error, text)
 
 
-async def test_logto_adds_its_own_code() -> None:
-    """Beside OAuth's members."""
+async def test_logto_errors_have_an_additional_code() -> None:
+    """The members of OAuth are there as well."""
     body = (await bad_code(imitating("logto"))).json()
 
     assert (body["code"], body["message"]) == ("oidc.invalid_grant", "grant request is invalid")
 
 
 @each("name", ["zitadel", "hydra", "logto", "oidc-provider"])
-async def test_an_opaque_token_is_introspected_in_the_providers_words(name: str) -> None:
-    """With the members that the provider documents, and marked as one for development."""
+async def test_introspection_responses_have_the_providers_members(name: str) -> None:
+    """The response also has the mark of development."""
     walk = imitating(name, access_token_format="opaque")
     shape = walk.issuer.settings.imitation
     answer = await walk.exchange(await walk.code(scope="files:read " + scopes_of(name)))
@@ -223,7 +225,7 @@ def scopes_of(name: str) -> str:
 
 
 async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
-    """Its introspection response names the client and no `sub`."""
+    """The response names the client."""
     walk = imitating("oidc-provider", access_token_format="opaque")
     token = (await machine(walk, scope="files:read", resource=RESOURCE)).json()["access_token"]
     response = await walk.http.post(
@@ -235,8 +237,8 @@ async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
 
 
 @each("name", [name for name in NAMES if IMITATIONS[name].opaque != "always"])
-async def test_every_token_is_marked_as_one_for_development(name: str) -> None:
-    """A production gate refuses it by its claim and by its key, whatever it imitates."""
+async def test_tokens_of_every_imitation_are_marked_as_development_tokens(name: str) -> None:
+    """A production gate refuses them by claim and by key id."""
     walk = imitating(name)
     answer = await walk.http.post(
         walk.path("token"),
@@ -260,7 +262,7 @@ def parts_of(token: str) -> list[bytes]:
 
 
 async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
-    """`gatepost token --tenant globex` says why there is none."""
+    """`gatepost token --tenant globex` gives the reason."""
     walk = imitating("okta")
     answer = await walk.http.post(
         walk.path("token"),
@@ -276,8 +278,8 @@ async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["entra-v2", "cognito"])
-async def test_the_answer_does_not_name_its_sender(name: str) -> None:
-    """Neither sends `iss` (RFC 9207), and neither claims to."""
+async def test_some_imitations_send_no_iss_in_the_authorization_response(name: str) -> None:
+    """Their metadata do not announce it either (RFC 9207)."""
     walk = imitating(name)
     scope = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
     consent = await walk.sign_in(scope=scope)

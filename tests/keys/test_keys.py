@@ -39,8 +39,8 @@ def verified(token: str, document: dict[str, object], algorithm: str) -> jwt.Tok
 
 
 @each("algorithm", sorted(set(ALGORITHMS) - {"EdDSA"}))
-def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
-    """RSA, EC and Ed25519; the id is `dev-` and the thumbprint, the set holds nothing private."""
+def test_the_public_set_verifies_tokens_of_the_key(algorithm: str) -> None:
+    """The id is `dev-` and the thumbprint, and the set has no private member."""
     key = new_key(algorithm)
     document = public_set([key])
     token = verified(sign(GRANT.claims(now=0, lifetime_s=1), key), document, algorithm)
@@ -52,14 +52,14 @@ def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "RS1", "ES256K", ""])
-def test_a_key_that_is_not_asymmetric_is_not_made(algorithm: str) -> None:
-    """Symmetric, unknown or none: Refused, with the list of what there is."""
+def test_creating_a_key_that_is_not_asymmetric_is_refused(algorithm: str) -> None:
+    """The refusal lists the supported algorithms."""
     with pytest.raises(GenerationRefused, match="ES256"):
         new_key(algorithm)
 
 
-def test_key_files_are_their_owners_alone(folder: Path) -> None:
-    """0600 in 0700, whatever the umask."""
+def test_key_files_are_readable_by_their_owner_only(folder: Path) -> None:
+    """The modes are 0600 in a folder of 0700, for any umask."""
     before = os.umask(0)
     try:
         path = write_key(new_key("ES256"), folder)
@@ -71,7 +71,7 @@ def test_key_files_are_their_owners_alone(folder: Path) -> None:
 
 
 def test_a_folder_that_others_may_enter_is_refused(folder: Path) -> None:
-    """Named in the message, with what to do."""
+    """The message says which command closes it."""
     folder.mkdir(parents=True)
     folder.chmod(0o755)
 
@@ -80,7 +80,7 @@ def test_a_folder_that_others_may_enter_is_refused(folder: Path) -> None:
 
 
 def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
-    """It may have been copied; make a new one."""
+    """It may have been copied, so a new key is needed."""
     write_key(new_key("ES256"), folder).chmod(0o644)
 
     with pytest.raises(GenerationRefused, match="chmod 600"):
@@ -91,7 +91,7 @@ def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
     "content", ["", "[]", "{}", '{"kty": "oct", "k": "AAAA", "alg": "ES256"}', "\x00"]
 )
 def test_a_file_that_is_no_key_is_refused(folder: Path, content: str) -> None:
-    """By name and without a traceback."""
+    """The message names the file, without a traceback."""
     path = write_key(new_key("ES256"), folder)
     path.write_text(content, encoding="utf-8")
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_key_is_refused(folder: Path, content: str) -> None:
 
 
 def test_a_folder_that_git_tracks_is_refused(tmp_path: Path) -> None:
-    """A tracked key is a production key somewhere a year later; an ignored folder is fine."""
+    """A tracked key becomes a production key in some installation; an ignored folder is fine."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with pytest.raises(GenerationRefused, match="git repository"):
         write_key(new_key("ES256"), tmp_path / "keys")
@@ -111,8 +111,8 @@ def test_a_folder_that_git_tracks_is_refused(tmp_path: Path) -> None:
     assert write_key(new_key("ES256"), tmp_path / "keys").exists()
 
 
-def test_old_keys_are_deleted_and_the_newest_never(folder: Path) -> None:
-    """Rotation keeps as many as asked, at least the one that signs."""
+def test_a_rotation_deletes_old_keys_but_never_the_newest(folder: Path) -> None:
+    """It keeps the requested number, at least the key that signs."""
     written = [write_key(new_key("ES256"), folder) for _ in range(3)]
 
     assert forget_old(folder, 0) == written[:2]
@@ -121,13 +121,13 @@ def test_old_keys_are_deleted_and_the_newest_never(folder: Path) -> None:
 
 @pytest.mark.parametrize("lifetime_s", [0, -1, 601])
 def test_a_minted_token_lives_600_seconds_at_most(lifetime_s: int) -> None:
-    """Lock 5 holds for `mint` as for the issuer."""
+    """Lock 5 applies to `mint` and to the issuer."""
     with pytest.raises(GenerationRefused, match="600"):
         GRANT.claims(now=0, lifetime_s=lifetime_s)
 
 
 def test_the_commands_make_rotate_publish_and_mint(folder: Path) -> None:
-    """One after the other, as the help shows them; `mint` prints the token and nothing else."""
+    """They run as the help shows; `mint` prints the token only."""
     at = f"--folder={folder}"
     first = run("new", at, "--algorithm=ES256").output.strip()
     second = run("rotate", at).stdout.strip()
@@ -157,10 +157,10 @@ REFUSED_COMMANDS = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "hint"), REFUSED_COMMANDS)
-def test_wrong_use_ends_in_a_sentence(
+def test_wrong_use_of_the_key_commands_is_answered_with_a_sentence(
     arguments: list[str], code: int, hint: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 1 for what is refused, 2 for wrong use, and what to do; never a traceback."""
+    """The exit code is 1 for refusals and 2 for wrong use; no traceback is printed."""
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
     result = run(*arguments)
@@ -178,8 +178,10 @@ def test_wrong_use_ends_in_a_sentence(
         ("--lifetime=601", "600"),
     ],
 )
-def test_tokens_for_elsewhere_are_not_minted(folder: Path, option: str, hint: str) -> None:
-    """A development key must not make a token that names a real resource."""
+def test_tokens_for_resources_on_other_machines_are_not_minted(
+    folder: Path, option: str, hint: str
+) -> None:
+    """A development key must not sign a token that names a real resource."""
     run("new", f"--folder={folder}", "--algorithm=ES256")
     result = run("mint", f"--folder={folder}", "--tenant=acme", option)
 
@@ -188,7 +190,7 @@ def test_tokens_for_elsewhere_are_not_minted(folder: Path, option: str, hint: st
 
 
 def test_a_production_marker_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lock 3, at the command that starts the issuer alone."""
+    """Lock 3 applies to the command that starts only the issuer."""
     monkeypatch.setenv("APP_ENV", "production")
     result = run("serve", "--development")
 
@@ -196,8 +198,8 @@ def test_a_production_marker_stops_the_server(monkeypatch: pytest.MonkeyPatch) -
     assert "APP_ENV=production" in result.output
 
 
-def test_a_folder_that_cannot_be_made_is_told(folder: Path) -> None:
-    """The path and the reason, in a sentence."""
+def test_a_key_folder_that_cannot_be_created_is_reported(folder: Path) -> None:
+    """The message has the path and the reason."""
     folder.parent.mkdir(parents=True)
     folder.write_text("", encoding="utf-8")
     result = run("new", f"--folder={folder / 'keys'}", "--algorithm=ES256")

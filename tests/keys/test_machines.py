@@ -27,8 +27,8 @@ def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
     return jwt.decode(token, keys, algorithms=["ES256"]).claims
 
 
-async def test_a_machine_is_its_own_subject_and_has_no_sign_in(machines: CodeFlow) -> None:
-    """client_credentials: `sub` is the client id, without sign-in claims or refresh token."""
+async def test_a_machine_token_has_the_client_id_as_subject(machines: CodeFlow) -> None:
+    """It has no claims of a sign-in and no refresh token (client credentials)."""
     answer = await machines.http.post(
         "/dev-as/token",
         data={"grant_type": "client_credentials", "scope": "files:read", "resource": RESOURCE},
@@ -56,14 +56,14 @@ async def test_a_machine_is_its_own_subject_and_has_no_sign_in(machines: CodeFlo
         ("other scope", {"scope": "nonsense"}, ("robot", "robot-secret"), 400, "invalid_scope"),
     ]),
 )  # fmt: skip
-async def test_a_machine_proves_who_it_is(
+async def test_an_invalid_client_credentials_request_is_refused(
     machines: CodeFlow,
     fields: dict[str, str],
     auth: tuple[str, str] | None,
     status: int,
     error: str,
 ) -> None:
-    """And gets what exists, for the tenant it was set up for."""
+    """The cases are wrong secrets, missing tenants, and unknown resources or scopes."""
     data = {"grant_type": "client_credentials"} | fields
     answer = await machines.http.post("/dev-as/token", data=data, auth=auth)
 
@@ -85,10 +85,10 @@ HEADERS = [
 
 @each("header", HEADERS)
 @each("path", ["token", "revoke", "introspect", "rotate"])
-async def test_an_unreadable_authorization_header_is_a_failed_authentication(
+async def test_an_unreadable_authorization_header_gets_401(
     machines: CodeFlow, path: str, header: str
 ) -> None:
-    """401 whatever is in it, never a 500."""
+    """No header leads to a 500."""
     answer = await machines.http.post(
         f"/dev-as/{path}",
         data={"grant_type": "client_credentials", "token": "x"},
@@ -99,7 +99,7 @@ async def test_an_unreadable_authorization_header_is_a_failed_authentication(
 
 
 async def test_two_authorization_headers_are_refused(machines: CodeFlow) -> None:
-    """Which of them counts would differ between us and whatever stands in front."""
+    """A proxy in front could use the other one of the two."""
     pair = [("Authorization", "Basic cm9ib3Q6cm9ib3Qtc2VjcmV0")] * 2
     answer = await machines.http.post(
         "/dev-as/token", data={"grant_type": "client_credentials"}, headers=pair
@@ -114,8 +114,8 @@ async def mint(walk: CodeFlow, auth: object = CLI, **fields: str) -> tuple[int, 
     return answer.status_code, answer.json()
 
 
-async def test_the_command_line_gets_a_token_for_any_person(walk: CodeFlow) -> None:
-    """A known subject brings roles and name; an unknown one is just a subject."""
+async def test_the_command_line_can_mint_a_token_for_any_subject(walk: CodeFlow) -> None:
+    """A known subject has roles and a name; an unknown one has neither."""
     _, alice = await mint(walk, tenant="acme", subject="alice", scope="files:write")
     _, eve = await mint(walk, tenant="umbrella", subject="eve")
     _, first = await mint(walk, tenant="globex", resource=RESOURCE)
@@ -128,15 +128,15 @@ async def test_the_command_line_gets_a_token_for_any_person(walk: CodeFlow) -> N
     assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"
 
 
-async def test_a_subject_of_another_tenant_is_another_person(walk: CodeFlow) -> None:
-    """Alice's roles are hers at acme: a token for `alice` at globex has none."""
+async def test_roles_of_a_user_are_not_given_to_the_same_subject_elsewhere(walk: CodeFlow) -> None:
+    """Alice has roles at acme; a token for `alice` at globex has none."""
     _, answer = await mint(walk, tenant="globex", subject="alice")
 
     assert "roles" not in claims_of(walk, str(answer["access_token"]))
 
 
-async def test_the_command_line_may_ask_for_an_opaque_token(walk: CodeFlow) -> None:
-    """One request at a time, beside JWTs from the same issuer."""
+async def test_the_command_line_can_request_an_opaque_token(walk: CodeFlow) -> None:
+    """Other requests to the same issuer still get JWTs."""
     _, answer = await mint(walk, tenant="acme", access_token_format="opaque")
 
     assert "." not in str(answer["access_token"])
@@ -157,18 +157,18 @@ async def test_the_command_line_may_ask_for_an_opaque_token(walk: CodeFlow) -> N
         ("format", {"tenant": "acme", "access_token_format": "xml"}, "invalid_request"),
     ]),
 )  # fmt: skip
-async def test_the_command_line_is_told_what_is_wrong(
+async def test_invalid_requests_of_the_command_line_get_a_description(
     walk: CodeFlow, fields: dict[str, str], error: str
 ) -> None:
-    """With a sentence that needs no RFC."""
+    """The sentence can be understood without an RFC."""
     status, answer = await mint(walk, **fields)
 
     assert (status, answer["error"]) == (400, error)
     assert answer["error_description"]
 
 
-async def test_only_the_command_line_mints(machines: CodeFlow) -> None:
-    """Neither another client, nor a wrong secret, nor any client where no secret is set."""
+async def test_only_the_command_line_client_can_mint_tokens(machines: CodeFlow) -> None:
+    """Other clients, wrong secrets and an issuer without a secret are refused."""
     closed = CodeFlow(cli_secret="")
 
     assert (await mint(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400

@@ -16,7 +16,7 @@ SCRIPT = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7*7 }}'
 
 
 async def test_the_sign_in_page_offers_the_three_users(walk: CodeFlow) -> None:
-    """Two at acme, one of them with both roles, one at globex."""
+    """Two are at acme, one of them with both roles, and one is at globex."""
     await walk.register()
     page = await walk.authorize()
 
@@ -28,8 +28,10 @@ async def test_the_sign_in_page_offers_the_three_users(walk: CodeFlow) -> None:
     assert page.text.count(">approver<") == 2
 
 
-async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: CodeFlow) -> None:
-    """Who asks, where the answer goes, what for, where, and who is signed in."""
+async def test_the_consent_page_shows_client_redirect_scopes_resource_and_user(
+    walk: CodeFlow,
+) -> None:
+    """Scopes that do not exist are shown as well."""
     await walk.register()
     page = await walk.sign_in("bob", scope="files:write made:up")
 
@@ -40,7 +42,7 @@ async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: CodeFl
     assert "files:read" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page.text)
 
 
-async def test_a_clients_name_is_text_and_never_markup(walk: CodeFlow) -> None:
+async def test_markup_in_a_client_name_is_shown_as_text(walk: CodeFlow) -> None:
     """Any client may register any name (stored XSS, template injection)."""
     await walk.register(client_name=SCRIPT)
     pages = [await walk.authorize(), await walk.sign_in()]
@@ -52,8 +54,8 @@ async def test_a_clients_name_is_text_and_never_markup(walk: CodeFlow) -> None:
         assert "{{ 7*7 }}" in page.text
 
 
-async def test_what_a_request_carries_is_text_and_never_markup(walk: CodeFlow) -> None:
-    """State, scopes and hints travel through the page (reflected XSS)."""
+async def test_markup_in_request_parameters_is_shown_as_text(walk: CodeFlow) -> None:
+    """State, scopes and hints are part of the page (reflected XSS)."""
     await walk.register()
     page = await walk.sign_in(scope=f"files:read {SCRIPT}", state=SCRIPT, login_hint=SCRIPT)
 
@@ -63,7 +65,7 @@ async def test_what_a_request_carries_is_text_and_never_markup(walk: CodeFlow) -
 
 @pytest.mark.parametrize("step", ["front", "sign-in", "refusal", "consent"])
 async def test_every_page_forbids_scripts_frames_and_caches(walk: CodeFlow, step: str) -> None:
-    """The consent page's form may lead to the client's address too, or Chromium blocks it."""
+    """`form-action` of the consent page includes the client's address, for Chromium."""
     await walk.register()
     page = {
         "front": lambda: walk.http.get("/dev-as"),
@@ -84,7 +86,7 @@ async def test_every_page_forbids_scripts_frames_and_caches(walk: CodeFlow, step
 
 
 async def test_the_stylesheet_is_served(walk: CodeFlow) -> None:
-    """It is all that the pages load."""
+    """The pages load no other file."""
     page = await walk.http.get("/dev-as")
     address = re.findall(r'<link rel="stylesheet" href="([^"]+)"', page.text)
     style = await walk.http.get(address[0])
@@ -94,7 +96,7 @@ async def test_the_stylesheet_is_served(walk: CodeFlow) -> None:
 
 
 async def test_scripts_and_foreign_forms_cannot_use_the_cookie(walk: CodeFlow) -> None:
-    """HttpOnly, SameSite, limited to the issuer, and named by port: cookies know none."""
+    """It is HttpOnly, SameSite, limited to the issuer's path, and named by port."""
     await walk.register()
     cookie = (await walk.authorize()).headers["set-cookie"]
 
@@ -103,7 +105,7 @@ async def test_scripts_and_foreign_forms_cannot_use_the_cookie(walk: CodeFlow) -
 
 
 async def test_signing_in_changes_the_session_id(walk: CodeFlow) -> None:
-    """An id planted before must not become signed in (session fixation)."""
+    """A planted session id must not become signed in (session fixation)."""
     await walk.register()
     before = (await walk.authorize()).cookies["gatepost-dev-8000"]
     await walk.sign_in()
@@ -125,10 +127,10 @@ FORGED_FORMS = [
 
 @pytest.mark.parametrize("changes", table(FORGED_FORMS))
 @pytest.mark.parametrize("page", ["sign-in", "consent"])
-async def test_a_form_works_only_as_it_was_shown(
+async def test_a_changed_or_forged_form_is_refused(
     walk: CodeFlow, page: str, changes: dict[str, str]
 ) -> None:
-    """A foreign page cannot press the button, nor swap what it was pressed for (CSRF)."""
+    """A foreign page can neither send the form nor change its request (CSRF)."""
     await walk.register()
     first_page = await (walk.authorize() if page == "sign-in" else walk.sign_in())
 
@@ -140,8 +142,10 @@ async def test_a_form_works_only_as_it_was_shown(
 
 
 @pytest.mark.parametrize("page", ["sign-in", "consent"])
-async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: CodeFlow, page: str) -> None:
-    """A seal that an attacker got for their own session is of no use elsewhere (login CSRF)."""
+async def test_a_form_is_accepted_only_from_the_browser_that_got_it(
+    walk: CodeFlow, page: str
+) -> None:
+    """An attacker's own form does not work in a victim's browser (login CSRF)."""
     await walk.register()
     first_page = await (walk.authorize() if page == "sign-in" else walk.sign_in())
     walk.http.cookies.clear()
@@ -152,8 +156,8 @@ async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: CodeFlow, 
     assert len(walk.issuer.codes) == 0
 
 
-async def test_consent_is_the_persons_who_saw_the_page(walk: CodeFlow) -> None:
-    """After another user signed in, the previous user's page is no longer valid."""
+async def test_a_consent_page_of_another_user_is_refused(walk: CodeFlow) -> None:
+    """After another user signs in, the previous user's page is no longer valid."""
     await walk.register()
     alices = await walk.sign_in("alice")
     other = await walk.authorize(prompt="select_account")
@@ -163,7 +167,7 @@ async def test_consent_is_the_persons_who_saw_the_page(walk: CodeFlow) -> None:
 
 
 async def test_a_sign_in_cannot_be_turned_into_consent(walk: CodeFlow) -> None:
-    """The seal says which form it belongs to."""
+    """The seal names the form."""
     await walk.register()
     first_page = await walk.authorize()
     text = first_page.text.replace("/dev-as/sign-in", "/dev-as/consent")
@@ -173,8 +177,8 @@ async def test_a_sign_in_cannot_be_turned_into_consent(walk: CodeFlow) -> None:
     assert (await walk.submit(first_page, decision="allow")).status_code == 403
 
 
-async def test_anything_but_allow_is_denial(walk: CodeFlow) -> None:
-    """A form without the button's value must not grant."""
+async def test_every_decision_other_than_allow_is_a_denial(walk: CodeFlow) -> None:
+    """A form without the button's value must not grant access."""
     await walk.register()
     page = await walk.sign_in()
 
@@ -183,7 +187,7 @@ async def test_anything_but_allow_is_denial(walk: CodeFlow) -> None:
 
 
 async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: CodeFlow) -> None:
-    """Any client may pretend to be one that was allowed before."""
+    """A client may imitate one that was allowed before."""
     await walk.register()
     await walk.code()
     again = await walk.authorize()
@@ -193,7 +197,7 @@ async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: CodeFlow
 
 @pytest.mark.parametrize("prompt", ["login", "select_account"])
 async def test_a_client_may_ask_for_a_new_sign_in(walk: CodeFlow, prompt: str) -> None:
-    """And it is asked for once, not for ever."""
+    """The sign-in is requested only once."""
     await walk.register()
     await walk.sign_in("alice")
     page = await walk.authorize(prompt=prompt)
@@ -203,8 +207,8 @@ async def test_a_client_may_ask_for_a_new_sign_in(walk: CodeFlow, prompt: str) -
     assert "Bob Bright" in (await walk.http.get(onward.headers["location"])).text
 
 
-async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: CodeFlow) -> None:
-    """RFC 9470 step-up by `max_age`; the new token carries the new `auth_time`."""
+async def test_max_age_requires_a_new_sign_in_if_the_session_is_older(walk: CodeFlow) -> None:
+    """RFC 9470 step-up; the new token has the new `auth_time`."""
     await walk.register()
     await walk.sign_in()
     walk.clock.now += 100
@@ -220,8 +224,8 @@ async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: Code
     assert claims["auth_time"] == 1_800_000_100
 
 
-async def test_a_stronger_sign_in_is_asked_for_and_told(walk: CodeFlow) -> None:
-    """RFC 9470 step-up by `acr_values`; unknown values change nothing."""
+async def test_acr_values_require_a_strong_sign_in(walk: CodeFlow) -> None:
+    """RFC 9470 step-up; the token has the `acr`, and unknown values have no effect."""
     strong = "urn:gatepost:dev:strong"
     await walk.register()
     await walk.sign_in()
@@ -238,7 +242,7 @@ async def test_a_stronger_sign_in_is_asked_for_and_told(walk: CodeFlow) -> None:
 
 
 async def test_a_session_ends_after_eight_hours(walk: CodeFlow) -> None:
-    """As its refresh tokens do."""
+    """Its refresh tokens end at the same time."""
     await walk.register()
     await walk.sign_in()
     walk.clock.now += 8 * 3600
@@ -250,8 +254,10 @@ async def test_a_session_ends_after_eight_hours(walk: CodeFlow) -> None:
     ("auto_user", "hint", "subject"),
     [("", None, "alice"), ("bob", None, "bob"), ("bob", "dave@acme", "dave")],
 )
-async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subject: str) -> None:
-    """`auto_approve` answers at once, for the user of `login_hint` or of the settings."""
+async def test_auto_approve_answers_without_pages(
+    auto_user: str, hint: str | None, subject: str
+) -> None:
+    """The user is that of `login_hint` or of the settings."""
     walk = CodeFlow(auto_approve=True, auto_user=auto_user)
     await walk.register()
     code = query_of(await walk.authorize(login_hint=hint))["code"]
@@ -260,7 +266,7 @@ async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subj
     assert claims["sub"] == subject
 
 
-async def test_without_pages_an_unknown_user_is_denied() -> None:
+async def test_auto_approve_denies_an_unknown_user() -> None:
     """A misspelt name must not become the first user."""
     walk = CodeFlow(auto_approve=True)
     await walk.register()
@@ -268,8 +274,8 @@ async def test_without_pages_an_unknown_user_is_denied() -> None:
     assert query_of(await walk.authorize(login_hint="eve"))["error"] == "access_denied"
 
 
-async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: CodeFlow) -> None:
-    """The request is checked anew when the button is pressed."""
+async def test_consent_for_a_client_that_was_removed_meanwhile_is_refused(walk: CodeFlow) -> None:
+    """The request is checked again when the form arrives."""
     await walk.register()
     page = await walk.sign_in()
     walk.issuer.clients.drop(walk.client_id)
@@ -278,8 +284,8 @@ async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: Cod
     assert (answer.status_code, "location" in answer.headers) == (400, False)
 
 
-async def test_the_front_page_says_what_this_is(walk: CodeFlow) -> None:
-    """The issuer's URL shows who can sign in and where the documents are."""
+async def test_the_front_page_shows_the_issuer_and_its_metadata(walk: CodeFlow) -> None:
+    """It shows no address of a registered client."""
     page = await walk.http.get("/dev-as")
 
     assert f"{ORIGIN}/dev-as" in page.text

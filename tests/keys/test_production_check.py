@@ -27,8 +27,8 @@ LAPTOP = {
 }
 
 
-def test_lock_1_nothing_of_the_server_comes_along() -> None:
-    """The package stands alone: what it imports of ours is itself, so production can omit it."""
+def test_lock_1_the_package_imports_no_other_package_of_gatepost() -> None:
+    """A production installation can leave the package out."""
     root = Path(production_check.__file__).parents[1]
     names = {
         name
@@ -46,8 +46,8 @@ def imports(node: ast.AST) -> list[str]:
     return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
-def test_locks_2_and_3_let_a_laptop_through() -> None:
-    """Loopback everywhere and nothing of production about: no objection."""
+def test_locks_2_and_3_accept_a_development_machine() -> None:
+    """Every address is loopback, and there is no sign of production."""
     assert production_check.problems(**LAPTOP) == []
     ipv6 = {"issuer_url": "http://[::1]:8000/dev-as", "resource": "http://localhost:8000/mcp"}
     assert production_check.problems(**{**LAPTOP, **ipv6, "bind_host": "::1"}) == []
@@ -76,8 +76,8 @@ REFUSED_SETTINGS = [
 
 
 @each(("name", "value"), REFUSED_SETTINGS)
-def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
-    """Any single sign of production is enough, and is named in a sentence."""
+def test_locks_2_and_3_refuse_each_single_sign_of_production(name: str, value: object) -> None:
+    """A sentence names the sign."""
     (sentence,) = production_check.problems(**{**LAPTOP, name: value})
 
     assert len(sentence) > 20
@@ -103,13 +103,13 @@ def test_locks_2_and_3_name_everything_at_once() -> None:
     ],
 )
 def test_lock_2_the_issuer_itself_works_on_loopback_only(settings: dict[str, object]) -> None:
-    """Its settings cannot even be made for another host or path."""
+    """Its settings refuse another host or path."""
     with pytest.raises(GenerationRefused):
         IssuerSettings(**settings)
 
 
-async def test_lock_4_every_token_says_that_it_is_a_development_token() -> None:
-    """Key id, claim, issuer path: three things that a production verifier refuses."""
+async def test_lock_4_every_token_is_marked_as_a_development_token() -> None:
+    """A production verifier refuses the key id, the claim and the issuer path."""
     walk = CodeFlow()
     token = jwt.decode(
         (await walk.tokens())["access_token"],
@@ -123,7 +123,7 @@ async def test_lock_4_every_token_says_that_it_is_a_development_token() -> None:
 
 
 def test_lock_4_keys_are_new_at_every_start() -> None:
-    """A token of yesterday's process opens nothing today."""
+    """Tokens of an earlier process are refused."""
     settings = IssuerSettings(algorithm="ES256")
 
     assert DevelopmentIssuer(settings).keys.ids != DevelopmentIssuer(settings).keys.ids
@@ -139,15 +139,13 @@ def test_lock_4_keys_are_new_at_every_start() -> None:
     ],
 )
 def test_lock_5_lifetimes_are_short(settings: dict[str, int]) -> None:
-    """Ten minutes for access tokens, eight hours for a sign-in, and no setting stretches it."""
+    """Access tokens last ten minutes, sign-ins eight hours, and no setting extends them."""
     with pytest.raises(GenerationRefused):
         IssuerSettings(**settings)
 
 
-async def test_lock_5_nothing_is_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys, clients and tokens live in memory only."""
+async def test_lock_5_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, clients and tokens are in memory only."""
     monkeypatch.chdir(tmp_path)
     walk = CodeFlow()
     await walk.refresh((await walk.tokens())["refresh_token"])
@@ -162,16 +160,18 @@ def every_path() -> list[str]:
 
 @each("path", every_path())
 @each("method", ["GET", "POST", "OPTIONS", "DELETE"])
-async def test_lock_6_every_answer_is_marked(walk: CodeFlow, path: str, method: str) -> None:
-    """`X-Dev-Auth: 1`, errors included: a scanner finds the issuer wherever it runs."""
+async def test_lock_6_every_answer_has_the_x_dev_auth_header(
+    walk: CodeFlow, path: str, method: str
+) -> None:
+    """Errors have it too, so a scanner finds the issuer."""
     answer = await walk.http.request(method, path)
 
     assert answer.headers["x-dev-auth"] == "1"
     assert answer.status_code < 500
 
 
-def test_lock_6_there_is_a_banner_and_a_word_for_readyz() -> None:
-    """Whatever starts the issuer prints the one and reports the other."""
+def test_lock_6_there_is_a_banner_and_a_name_for_readyz() -> None:
+    """Programs that start the issuer print the banner and report the name."""
     assert "Never expose" in production_check.BANNER
     assert production_check.INSECURE == "insecure_dev_auth"
 
@@ -191,10 +191,8 @@ HOSTS = [
 
 @each("host", HOSTS)
 @each("path", every_path())
-async def test_lock_7_a_foreign_host_name_gets_nothing(
-    walk: CodeFlow, host: str, path: str
-) -> None:
-    """A page whose name resolves to 127.0.0.1 must not drive the issuer (DNS rebinding)."""
+async def test_lock_7_a_foreign_host_name_is_refused(walk: CodeFlow, host: str, path: str) -> None:
+    """A host name that resolves to 127.0.0.1 must not reach the issuer (DNS rebinding)."""
     answer = await walk.http.get(path, headers={"Host": host})
 
     assert answer.status_code == 421
@@ -204,7 +202,7 @@ async def test_lock_7_a_foreign_host_name_gets_nothing(
     "host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST:8000", "[::1]:8000"]
 )
 async def test_lock_7_this_machine_has_three_names(walk: CodeFlow, host: str) -> None:
-    """Whichever of them a person types, at the issuer's own port."""
+    """They are accepted with the issuer's own port."""
     answer = await walk.http.get(PATHS[0], headers={"Host": host})
 
     assert answer.status_code == 200
@@ -215,7 +213,7 @@ async def test_lock_7_this_machine_has_three_names(walk: CodeFlow, host: str) ->
 async def test_lock_7_pages_accept_no_requests_of_other_origins(
     walk: CodeFlow, path: str, origin: str
 ) -> None:
-    """Not even by another page of this machine."""
+    """Pages on other ports of this machine are refused, too."""
     method = "POST" if path in {"sign-in", "consent"} else "GET"
     address = f"/dev-as/{path}".rstrip("/")
     answer = await walk.http.request(method, address, headers={"Origin": origin})
@@ -224,10 +222,10 @@ async def test_lock_7_pages_accept_no_requests_of_other_origins(
 
 
 @pytest.mark.parametrize("destination", ["iframe", "empty", "image", "script", "object"])
-async def test_lock_7_pages_are_not_loaded_into_foreign_ones(
+async def test_lock_7_pages_cannot_be_embedded_by_other_sites(
     walk: CodeFlow, destination: str
 ) -> None:
-    """In tests' mode a hidden frame would otherwise sign in without a click."""
+    """With `auto_approve` a hidden frame would sign in without a click."""
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": destination}
     answer = await walk.http.get("/dev-as/authorize", headers=headers)
 

@@ -65,14 +65,14 @@ REFUSED_URIS = [
 
 
 @each("uri", ACCEPTED_URIS)
-def test_addresses_that_clients_in_the_field_use_are_accepted(uri: str) -> None:
-    """https anywhere, http on this machine, and exactly the private schemes that are listed."""
+def test_redirect_addresses_of_real_clients_are_accepted(uri: str) -> None:
+    """They are https, http on this machine, and the listed private schemes."""
     assert fault(uri, [CURSOR]) is None
 
 
 @each("uri", REFUSED_URIS)
-def test_an_address_that_could_lead_elsewhere_is_refused(uri: str) -> None:
-    """Other schemes, other hosts in disguise, and whatever two parsers read differently."""
+def test_an_ambiguous_or_foreign_redirect_address_is_refused(uri: str) -> None:
+    """The cases are other schemes, disguised hosts and parser differences."""
     assert fault(uri, [CURSOR])
 
 
@@ -99,10 +99,10 @@ URI_MATCHES = [
 
 
 @each(("registered", "requested", "same"), URI_MATCHES)
-def test_a_request_matches_its_registration_byte_for_byte(
+def test_a_redirect_address_must_match_its_registration_byte_for_byte(
     registered: str, requested: str, same: bool
 ) -> None:
-    """Only the port may differ, and only on this machine (RFC 8252 section 7.3)."""
+    """Only the port may differ, and only on loopback (RFC 8252 section 7.3)."""
     assert matches(registered, requested) is same
 
 
@@ -114,6 +114,8 @@ def test_a_request_matches_its_registration_byte_for_byte(
         (CURSOR, "cursor: (an application on this computer)", "cursor:"),
     ],
 )
-def test_a_person_is_told_where_the_way_back_leads(uri: str, label: str, target: str) -> None:
-    """The host, not the path, says who gets the code; the page's form may lead only there."""
+def test_the_consent_page_names_the_host_of_the_redirect_address(
+    uri: str, label: str, target: str
+) -> None:
+    """The host gets the code, and the form of the page may lead only there."""
     assert (place(uri), form_target(uri)) == (label, target)

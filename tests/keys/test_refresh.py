@@ -19,8 +19,8 @@ async def test_every_refresh_gives_a_new_refresh_token(walk: CodeFlow) -> None:
     assert answer["aud"] == f"{ORIGIN}/mcp"
 
 
-async def test_a_reused_refresh_token_ends_the_family(walk: CodeFlow) -> None:
-    """Thief or client: one of them used it before, so both stop (RFC 9700 section 4.14.2)."""
+async def test_a_reused_refresh_token_revokes_all_tokens_of_its_sign_in(walk: CodeFlow) -> None:
+    """The thief or the client has used it before (RFC 9700 section 4.14.2)."""
     first = await walk.tokens()
     second = (await walk.refresh(first["refresh_token"])).json()
     reuse = await walk.refresh(first["refresh_token"])
@@ -31,8 +31,8 @@ async def test_a_reused_refresh_token_ends_the_family(walk: CodeFlow) -> None:
     assert await walk.introspect(second["access_token"]) == {"active": False}
 
 
-async def test_another_sign_in_is_not_touched_by_a_reuse(walk: CodeFlow) -> None:
-    """Families are separate: one stolen token does not sign a person out everywhere."""
+async def test_a_reused_refresh_token_does_not_affect_another_sign_in(walk: CodeFlow) -> None:
+    """One stolen token must not sign the person out everywhere."""
     first = await walk.tokens()
     other = (await walk.exchange(await walk_again(walk))).json()
     await walk.refresh(first["refresh_token"])
@@ -47,8 +47,8 @@ async def walk_again(walk: CodeFlow) -> str:
     return back.headers["location"].split("code=")[1].split("&")[0]
 
 
-async def test_a_refresh_may_narrow_the_scope_and_the_next_one_widens_again(walk: CodeFlow) -> None:
-    """RFC 6749 section 6: never beyond what the person granted."""
+async def test_a_refresh_may_narrow_and_later_widen_the_scope(walk: CodeFlow) -> None:
+    """RFC 6749 section 6: the scope never exceeds the grant of the person."""
     first = await walk.tokens()
     narrow = (await walk.refresh(first["refresh_token"], scope="files:read")).json()
     wide = (await walk.refresh(narrow["refresh_token"])).json()
@@ -67,10 +67,10 @@ async def test_a_refresh_may_narrow_the_scope_and_the_next_one_widens_again(walk
         ({"refresh_token": ""}, "invalid_request"),
     ],
 )
-async def test_a_faulty_refresh_costs_nothing(
+async def test_a_refused_refresh_does_not_use_up_the_token(
     walk: CodeFlow, changes: dict[str, str], error: str
 ) -> None:
-    """What is refused does not use the token up."""
+    """The same token works afterwards."""
     first = await walk.tokens()
     answer = await walk.refresh(**{"refresh_token": first["refresh_token"], **changes})
 
@@ -79,7 +79,7 @@ async def test_a_faulty_refresh_costs_nothing(
 
 
 async def test_a_refresh_token_belongs_to_its_client(walk: CodeFlow) -> None:
-    """Another client gets nothing, and the owner's token stays good."""
+    """An attempt of another client does not revoke it."""
     first, owner = await walk.tokens(), walk.client_id
     await walk.register()
     stolen = await walk.refresh(first["refresh_token"])
@@ -88,8 +88,8 @@ async def test_a_refresh_token_belongs_to_its_client(walk: CodeFlow) -> None:
     assert (await walk.refresh(first["refresh_token"], client_id=owner)).status_code == 200
 
 
-async def test_eight_hours_after_the_sign_in_it_is_over(walk: CodeFlow) -> None:
-    """However often it was refreshed: the lifetime is the sign-in's."""
+async def test_refresh_tokens_end_eight_hours_after_the_sign_in(walk: CodeFlow) -> None:
+    """Refreshing does not extend the lifetime."""
     token = (await walk.tokens())["refresh_token"]
     for _ in range(3):
         walk.clock.now += 2.5 * 3600
@@ -99,8 +99,8 @@ async def test_eight_hours_after_the_sign_in_it_is_over(walk: CodeFlow) -> None:
     assert (await walk.refresh(token)).json()["error"] == "invalid_grant"
 
 
-async def test_a_client_may_give_a_token_back(walk: CodeFlow) -> None:
-    """RFC 7009: an access token alone, a refresh token with all that came from its sign-in."""
+async def test_a_client_can_revoke_its_tokens(walk: CodeFlow) -> None:
+    """RFC 7009: a refresh token is revoked with all tokens of its sign-in."""
     first = await walk.tokens()
     await revoke(walk, token=first["access_token"])
     alone = await walk.introspect(first["access_token"])
@@ -118,8 +118,8 @@ async def revoke(walk: CodeFlow, **fields: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk: CodeFlow) -> None:
-    """An unknown token has no access already; another client's token must not be revoked."""
+async def test_revoking_an_unknown_token_succeeds_and_a_foreign_token_fails(walk: CodeFlow) -> None:
+    """An unknown token gives no access, but another client's token must stay valid."""
     first = await walk.tokens()
     await revoke(walk, token="nonsense")
     await walk.register()
@@ -130,8 +130,8 @@ async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk:
     assert (await walk.introspect(first["access_token"]))["active"] is True
 
 
-async def test_introspection_tells_resources_about_access_tokens_only(walk: CodeFlow) -> None:
-    """A refresh token is never active: a resource would let it through as an access token."""
+async def test_introspection_describes_access_tokens_only(walk: CodeFlow) -> None:
+    """A resource would accept an active refresh token as an access token."""
     tokens = await walk.tokens()
     answer = await walk.introspect(tokens["access_token"])
     walk.clock.now += 600
@@ -143,8 +143,8 @@ async def test_introspection_tells_resources_about_access_tokens_only(walk: Code
     assert await walk.introspect("nonsense") == {"active": False}
 
 
-async def test_unauthenticated_clients_learn_nothing_from_introspection(walk: CodeFlow) -> None:
-    """It needs a secret; a registered client is told about its own tokens only."""
+async def test_introspection_needs_a_client_secret(walk: CodeFlow) -> None:
+    """A registered client gets answers about its own tokens only."""
     tokens = await walk.tokens()
     data = {"token": tokens["access_token"]}
     public = await walk.http.post("/dev-as/introspect", data={**data, "client_id": walk.client_id})
@@ -157,8 +157,8 @@ async def test_unauthenticated_clients_learn_nothing_from_introspection(walk: Co
     assert answer.json() == {"active": False}
 
 
-async def test_opaque_tokens_can_be_had_for_tests() -> None:
-    """By a setting, for verifiers that introspect."""
+async def test_a_setting_makes_the_issuer_issue_opaque_tokens() -> None:
+    """Tests of verifiers that introspect use it."""
     walk = CodeFlow(access_token_format="opaque")
     token = (await walk.tokens("bob"))["access_token"]
 

@@ -27,7 +27,7 @@ VS_CODE = {
 
 
 async def test_a_public_client_gets_an_id_and_no_secret(walk: CodeFlow) -> None:
-    """Everything registered comes back as it was registered, the rest is left out."""
+    """The answer repeats the registered members and leaves out unknown ones."""
     answer = await walk.register(**VS_CODE, software_id="ignored", logo_uri=None)
 
     assert answer.pop("client_id").startswith("dev-client-")
@@ -36,8 +36,10 @@ async def test_a_public_client_gets_an_id_and_no_secret(walk: CodeFlow) -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_a_client_with_a_secret_has_to_use_it(walk: CodeFlow, method: str) -> None:
-    """In the way it registered, or the exchange fails with 401 `invalid_client`."""
+async def test_a_client_must_authenticate_by_its_registered_method(
+    walk: CodeFlow, method: str
+) -> None:
+    """Otherwise the exchange fails with 401 `invalid_client`."""
     answer = await walk.register(token_endpoint_auth_method=method)
     client = (answer["client_id"], answer["client_secret"])
     code = await walk.code()
@@ -67,8 +69,8 @@ async def exchange(walk: CodeFlow, code: str, fields: dict[str, object], auth: o
     return await walk.http.post("/dev-as/token", data=data, auth=auth)
 
 
-async def test_the_method_that_rfc_7591_names_is_the_default(walk: CodeFlow) -> None:
-    """A client that says nothing expects a secret."""
+async def test_the_default_authentication_method_is_that_of_rfc_7591(walk: CodeFlow) -> None:
+    """A client that names no method expects a secret."""
     body = {"redirect_uris": [CALLBACK]}
     answer = (await walk.http.post("/dev-as/register", json=body)).json()
 
@@ -101,10 +103,10 @@ REGISTRATIONS = [
 
 
 @pytest.mark.parametrize(("changes", "error"), table(REGISTRATIONS))
-async def test_a_registration_that_could_not_work_or_would_be_unsafe_is_refused(
+async def test_unusable_and_unsafe_registrations_are_refused(
     walk: CodeFlow, changes: dict[str, object], error: str
 ) -> None:
-    """With an error code of RFC 7591 section 3.2.2, and nothing is kept."""
+    """The error code is one of RFC 7591 section 3.2.2, and no client is stored."""
     body = {"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"} | changes
     answer = await walk.http.post("/dev-as/register", json=body)
 
@@ -126,10 +128,10 @@ async def test_a_registration_that_could_not_work_or_would_be_unsafe_is_refused(
         (b'{"redirect_uris": ["https://a.example/"]}', "application/x-www-form-urlencoded", 415),
     ],
 )
-async def test_a_body_that_is_no_registration_is_refused(
+async def test_a_malformed_registration_body_is_refused(
     walk: CodeFlow, content: bytes, kind: str, status: int
 ) -> None:
-    """Too large, too deep, not JSON, or of a type that any page may send without asking."""
+    """It is too large, too deep, not JSON, or of a type that needs no preflight."""
     answer = await walk.http.post(
         "/dev-as/register", content=content, headers={"Content-Type": kind}
     )
@@ -138,8 +140,8 @@ async def test_a_body_that_is_no_registration_is_refused(
     assert len(walk.issuer.clients) == 0
 
 
-async def test_thousands_of_registrations_push_out_each_other_only(walk: CodeFlow) -> None:
-    """Memory is bounded; the built-in client stays."""
+async def test_a_flood_of_registrations_does_not_evict_the_built_in_client(walk: CodeFlow) -> None:
+    """The number of registered clients is limited to a thousand."""
     for _ in range(1_010):
         await walk.register()
 
@@ -147,16 +149,16 @@ async def test_thousands_of_registrations_push_out_each_other_only(walk: CodeFlo
     assert walk.issuer.client("gatepost-cli") is not None
 
 
-async def test_a_client_that_was_forgotten_is_told_to_register_again(walk: CodeFlow) -> None:
-    """401 `invalid_client` at the token endpoint is what makes clients start over."""
+async def test_an_unknown_client_gets_invalid_client_at_the_token_endpoint(walk: CodeFlow) -> None:
+    """A 401 with that code makes clients register again."""
     walk.client_id = "dev-client-of-yesterday"
     answer = await walk.exchange("code")
 
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
 
 
-async def test_a_clients_name_cannot_lie_about_its_shape(walk: CodeFlow) -> None:
-    """Marks that reorder text and endless names would let a client pose as the page itself."""
+async def test_client_names_are_shortened_and_have_no_reordering_characters(walk: CodeFlow) -> None:
+    """Otherwise a client could imitate text of the consent page."""
     await walk.register(client_name="\u202eedoC \u2066SV\n" + "x" * 500)
     page = await walk.sign_in()
 
@@ -165,8 +167,8 @@ async def test_a_clients_name_cannot_lie_about_its_shape(walk: CodeFlow) -> None
     assert "x" * 81 not in page.text
 
 
-async def test_a_client_that_wants_no_refresh_token_gets_none(walk: CodeFlow) -> None:
-    """It said so when it registered its grants."""
+async def test_a_client_without_the_refresh_grant_gets_no_refresh_token(walk: CodeFlow) -> None:
+    """The registration lists its grant types."""
     await walk.register(grant_types=["authorization_code"])
     answer = await walk.exchange(await walk.code())
 

@@ -35,10 +35,10 @@ RESOURCE_CASES = [
 
 
 @each(("requested", "expected"), RESOURCE_CASES)
-def test_a_resource_is_named_exactly_save_for_this_machines_names(
+def test_resources_match_exactly_except_for_loopback_host_names(
     requested: str, expected: str | None
 ) -> None:
-    """A person types localhost or 127.0.0.1; the audience is always the configured spelling."""
+    """A person may type localhost or 127.0.0.1; the audience has the configured form."""
     assert Resources((MCP, TEMPLATE)).find(requested) == expected
 
 
@@ -53,8 +53,6 @@ def test_a_resource_is_named_exactly_save_for_this_machines_names(
         ((), None),
     ],
 )
-def test_a_request_without_resource_means_the_only_one(
-    resources: tuple[str, ...], default: str | None
-) -> None:
-    """Two names of one resource are one resource; with two resources there is doubt."""
+def test_the_only_resource_is_the_default(resources: tuple[str, ...], default: str | None) -> None:
+    """Two names of one resource count as one; with two resources there is no default."""
     assert Resources(resources).default == default

@@ -40,10 +40,10 @@ def one_walk() -> CodeFlow:
     fields=FIELDS,
     header=st.one_of(st.none(), st.binary(max_size=30), st.just(b"Basic cm9ib3Q6eA==")),
 )
-def test_any_form_gets_a_documented_answer(
+def test_arbitrary_forms_get_documented_answers(
     one_walk: CodeFlow, path: str, fields: dict[str, str], header: bytes | None
 ) -> None:
-    """Never a 500, and never a token for nothing."""
+    """No form leads to a 500 or to a token."""
     data = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
     data = {k: v.encode("utf-8", "replace").decode() for k, v in data.items()}
     clean = header.translate(None, b"\r\n\0").strip() if header else None
@@ -61,10 +61,10 @@ def test_any_form_gets_a_documented_answer(
 
 
 @given(fields=FIELDS)
-def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
+def test_arbitrary_authorization_requests_get_documented_answers(
     one_walk: CodeFlow, fields: dict[str, str]
 ) -> None:
-    """A browser is only ever redirected to the registered address."""
+    """A browser is only redirected to the registered address."""
     query = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
     query = {k: v.encode("utf-8", "replace").decode() for k, v in query.items()}
 
@@ -80,8 +80,10 @@ def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
 
 
 @given(body=st.binary(max_size=200))
-def test_any_registration_body_gets_a_documented_answer(one_walk: CodeFlow, body: bytes) -> None:
-    """400 with a code of RFC 7591, whatever the bytes."""
+def test_arbitrary_registration_bodies_are_refused_with_400(
+    one_walk: CodeFlow, body: bytes
+) -> None:
+    """The error has a code of RFC 7591."""
 
     async def send() -> int:
         headers = {"Content-Type": "application/json"}
@@ -92,8 +94,8 @@ def test_any_registration_body_gets_a_documented_answer(one_walk: CodeFlow, body
 
 
 @given(st.binary(max_size=100))
-def test_parameters_are_read_or_refused(encoded: bytes) -> None:
-    """No third outcome, for any bytes."""
+def test_arbitrary_query_bytes_give_parameters_or_a_refusal(encoded: bytes) -> None:
+    """No other error is raised."""
     try:
         pairs = parameters(encoded)
     except MalformedRequest:
@@ -101,8 +103,8 @@ def test_parameters_are_read_or_refused(encoded: bytes) -> None:
     assert all(isinstance(text, str) for pair in pairs for text in pair)
 
 
-def test_the_memory_forgets_what_was_unused_for_longest() -> None:
-    """A busy client outlives a flood of registrations."""
+def test_a_bounded_store_evicts_the_least_recently_used_entry() -> None:
+    """A busy client stays during a flood of registrations."""
     memory: Bounded[int] = Bounded(3)
     for number in range(3):
         memory.put(str(number), number)
@@ -113,8 +115,8 @@ def test_the_memory_forgets_what_was_unused_for_longest() -> None:
     assert (memory.get("0"), memory.get("1"), len(memory)) == (0, None, 3)
 
 
-async def test_codes_and_tokens_are_bounded_too() -> None:
-    """Nothing that unknown callers can make piles up."""
+async def test_codes_sessions_and_tokens_have_limits() -> None:
+    """Unknown callers cannot fill the memory."""
     walk = CodeFlow()
     issuer = walk.issuer
 
@@ -130,8 +132,8 @@ async def test_codes_and_tokens_are_bounded_too() -> None:
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])
-async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> None:
-    """A link with one to the development issuer ended in a traceback."""
+async def test_a_redirect_uri_that_is_no_url_is_answered_with_a_page(address: str) -> None:
+    """A link with such an address to the development issuer ended in a traceback."""
     walk = CodeFlow()
     await walk.register()
 
@@ -142,8 +144,8 @@ async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> 
 
 
 @pytest.mark.parametrize("seconds", ["9" * 5000, "0" * 5000])
-async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> None:
-    """Python refuses to read such a number, and a signed-in user got a traceback."""
+async def test_a_max_age_of_thousands_of_digits_is_ignored(seconds: str) -> None:
+    """Python refuses to parse such a number, so a signed-in user got a traceback."""
     walk = CodeFlow()
     await walk.register()
     await walk.sign_in()

@@ -86,7 +86,7 @@ def test_a_15_without_a_good_token_every_revision_gets_401(server: Server, versi
 
 
 @pytest.mark.requirement("A-07", "A-26")
-def test_a_07_challenges_ask_for_the_least_and_never_for_offline_access(server: Server) -> None:
+def test_a_07_challenges_name_minimal_scopes_and_never_offline_access(server: Server) -> None:
     """The document lists what every request needs, then what some tool needs."""
     document = json.loads(server.client.send("GET", f"{server.client.path}{WELL_KNOWN}").body)
     challenges = [
@@ -100,7 +100,7 @@ def test_a_07_challenges_ask_for_the_least_and_never_for_offline_access(server: 
 
 
 @pytest.mark.requirement("A-07")
-def test_a_07_scopes_to_request_are_named_and_not_needed(idp: Idp) -> None:
+def test_a_07_additional_scopes_are_advertised_and_not_required(idp: Idp) -> None:
     """Providers demand `openid` or a scope for the audience, and write neither into tokens."""
     scopes = {"request": ["openid", "offline_access"], "baseline": ["mcp:use"]}
     with running_server(
@@ -147,8 +147,8 @@ def test_a_13_only_a_token_for_exactly_this_resource_is_accepted(server: Server)
 
 
 @pytest.mark.requirement("A-11")
-def test_a_11_a_token_in_the_query_opens_nothing(server: Server, token: str) -> None:
-    """It would end up in logs and in the history of browsers."""
+def test_a_11_a_token_in_the_query_is_ignored(server: Server, token: str) -> None:
+    """Such a token would end up in logs and in browser histories."""
     with server.nothing_runs():
         answer = server.client.call(None, path=f"{server.client.path}?access_token={token}")
 
@@ -156,8 +156,8 @@ def test_a_11_a_token_in_the_query_opens_nothing(server: Server, token: str) -> 
 
 
 @pytest.mark.requirement("A-12", "A-17")
-def test_a_12_what_is_refused_learns_nothing_and_no_token_is_logged(server: Server) -> None:
-    """Not even whether its request made sense; and the log holds no part of a credential."""
+def test_a_12_a_401_does_not_depend_on_the_request_and_logs_no_token(server: Server) -> None:
+    """The answer does not show whether the request was valid; the log has no part of a token."""
     expired = server.token(exp=1_000_000_000)
     answers = [
         server.client.send("POST", body=body, token=expired)
@@ -171,8 +171,8 @@ def test_a_12_what_is_refused_learns_nothing_and_no_token_is_logged(server: Serv
 
 
 @pytest.mark.requirement("A-21", "A-28")
-def test_a_28_each_status_says_one_thing(server: Server, token: str) -> None:
-    """401 sign in, 403 ask for more, 400 that was no request; a tool's own no is none of them."""
+def test_a_28_each_http_status_has_one_meaning(server: Server, token: str) -> None:
+    """401: sign in; 403: more scopes; 400: malformed. A tool's own refusal has none of them."""
     doubled: Fields = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer x")]
 
     assert 'error="invalid_token"' in challenge_of(server.client.call("nonsense"))
@@ -206,7 +206,7 @@ def test_a_25_a_broad_scope_implies_the_narrow_ones(server: Server) -> None:
 @pytest.mark.requirement("T-02", "S-02", "SEC-01")
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
 def test_t_02_s_02_a_web_page_of_another_origin_is_refused(server: Server, version: str) -> None:
-    """Any page may send requests to a local server; the browser names the origin of the page."""
+    """Any page can send requests to a local server; the browser adds the page's origin."""
     token = server.token(scope="mcp:use")
     session = server.client.open(token, "2025-11-25")
     fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
@@ -226,8 +226,8 @@ def test_t_02_s_02_a_web_page_of_another_origin_is_refused(server: Server, versi
 
 
 @pytest.mark.requirement("SEC-02", "SEC-03", "SEC-04")
-def test_sec_02_no_handle_stands_in_for_a_token(server: Server, token: str) -> None:
-    """A session id does not replace a token, in any revision; nor does another caller's token."""
+def test_sec_02_a_session_id_does_not_replace_a_token(server: Server, token: str) -> None:
+    """This holds in every revision; another caller's token does not work, either."""
     session = server.client.open(token, "2025-11-25")
     within: Fields = [("Mcp-Session-Id", session)]
 
@@ -260,7 +260,7 @@ def test_ax_a_machines_token_is_served_and_a_grant_is_no_token(server: Server) -
 
 
 @pytest.mark.requirement("SEC-07")
-def test_sec_07_too_many_calls_are_refused_with_when_to_come_back(idp: Idp) -> None:
+def test_sec_07_too_many_calls_are_refused_with_a_retry_time(idp: Idp) -> None:
     """Tools, resources and completion are counted together."""
     limits = {"requests_per_second": 1 / 60, "burst": 2, "failures_per_second": 0}
     with running_server(

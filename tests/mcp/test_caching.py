@@ -42,10 +42,10 @@ def client() -> EndpointClient:
 @pytest.mark.parametrize(
     ("method", "params"), CACHEABLE_REQUESTS, ids=[method for method, _ in CACHEABLE_REQUESTS]
 )
-async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
+async def test_c_01_c_02_c_06_cacheable_results_have_ttl_ms_and_cache_scope(
     client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
-    """Always `private`: every one of them depends on who asks."""
+    """The scope is always `private`, because each of these results depends on the caller."""
     result = (await client.ask(method, params)).json["result"]
 
     assert result["resultType"] == "complete"
@@ -59,7 +59,7 @@ async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
 async def test_c_01_other_results_have_no_hints(
     client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
-    """An effect or an answer to one question is nothing to keep."""
+    """A result with an effect, or an answer to one question, must not be cached."""
     result = (await client.ask(method, params)).json["result"]
 
     assert not {"ttlMs", "cacheScope"} & set(result)
@@ -72,18 +72,20 @@ async def test_c_01_other_results_have_no_hints(
     CACHEABLE_REQUESTS[1:],
     ids=[method for method, _ in CACHEABLE_REQUESTS[1:]],
 )
-async def test_c_01_older_revisions_know_no_hints(
+async def test_c_01_older_revisions_get_no_caching_hints(
     client: EndpointClient, revision: str, method: str, params: dict[str, Any]
 ) -> None:
-    """Older revisions get no member that came with 2026-07-28."""
+    """They get no member that came with 2026-07-28."""
     result = (await ask(client, revision, method, **params)).json["result"]
 
     assert not {"ttlMs", "cacheScope", "resultType", "_meta"} & set(result)
 
 
 @pytest.mark.requirement("C-02")
-async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: EndpointClient) -> None:
-    """Without a lifetime it must not be cached."""
+async def test_c_02_a_read_result_has_the_lifetime_that_its_author_set(
+    client: EndpointClient,
+) -> None:
+    """Without one, the result must not be cached."""
     answer = await client.ask("resources/read", READ_PARAMS)
     fresh = await client.ask("resources/read", {"uri": "library://index"})
 
@@ -93,17 +95,17 @@ async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: Endpoi
 
 @pytest.mark.requirement("C-04")
 @pytest.mark.parametrize("round_trip", [{"inputResponses": {}}, {"requestState": ""}])
-async def test_c_04_what_took_rounds_is_not_kept(
+async def test_c_04_a_result_of_a_round_trip_is_not_cacheable(
     client: EndpointClient, round_trip: dict[str, Any]
 ) -> None:
-    """The answers of one person are in it."""
+    """It contains the answers of one user."""
     response = await client.ask("resources/read", {**READ_PARAMS, **round_trip})
 
     assert response.status != 200 or response.json["result"]["ttlMs"] == 0
 
 
 @pytest.mark.requirement("C-02")
-async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: EndpointClient) -> None:
+async def test_c_02_a_list_made_by_a_lister_is_not_cacheable(client: EndpointClient) -> None:
     """Files come and go without a change of the configuration."""
     fixed = EndpointClient([pack.documents["library://rules"]])
 
@@ -129,7 +131,7 @@ async def test_c_05_access_is_decided_at_each_use(client: EndpointClient) -> Non
 async def test_c_08_tl_03_lists_are_the_same_on_every_connection(
     client: EndpointClient, revision: str, method: str
 ) -> None:
-    """Whatever was called before, on whichever connection or process."""
+    """Earlier calls, the connection and the process do not matter."""
     before = (await ask(client, revision, method)).body
     await client.call("stamp")
     await client.ask("prompts/get", {"name": "illustrated"})

@@ -89,8 +89,8 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
 
 
 @pytest.mark.requirement("CX-03", "L-07", "J-15")
-async def test_cx_03_only_the_owner_of_a_request_takes_it_back(replicas: EndpointPair) -> None:
-    """Another id, another session, another caller with the same id: the call goes on."""
+async def test_cx_03_only_the_owner_can_cancel_a_request(replicas: EndpointPair) -> None:
+    """A cancellation with another id, session or caller does not stop the call."""
     mine = replicas.session
     live = await begun(replicas)
     for identity in (8, "7", 70, None, [7]):
@@ -111,8 +111,8 @@ async def test_cx_03_only_the_owner_of_a_request_takes_it_back(replicas: Endpoin
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_a_request_that_is_over_is_not_taken_back(replicas: EndpointPair) -> None:
-    """The answer is out; what comes too late changes nothing for the session."""
+async def test_cx_04_cancelling_an_ended_request_changes_nothing(replicas: EndpointPair) -> None:
+    """The session continues after a late cancellation."""
     body = message("tools/call", {"name": "quick", "arguments": {}}, identity=1)
     assert (await replicas.one.within(replicas.session, body)).status == 200
 
@@ -123,7 +123,7 @@ async def test_cx_04_a_request_that_is_over_is_not_taken_back(replicas: Endpoint
 
 @pytest.mark.requirement("CX-04")
 async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair) -> None:
-    """However a request ended, its process hears no more for it."""
+    """A process does not listen for cancellations of ended requests."""
     live = await begun(replicas)
     assert await runs(live)
     followers = vars(replicas.one.shared_store.of("acme"))["_followers"]
@@ -139,7 +139,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
 
 @pytest.mark.requirement("L-07")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
-async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
+async def test_l_07_initialize_cannot_be_cancelled(version: str) -> None:
     """A cancellation that names it is ignored, and the session is there."""
     replicas = await opened(version)
 
@@ -165,7 +165,7 @@ async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report
 async def test_a_request_continues_without_the_shared_store(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot hear of other processes then; its own still reaches it."""
+    """Only a cancellation that arrives at the request's own process can stop it then."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
@@ -191,10 +191,10 @@ async def test_a_request_continues_without_the_shared_store(
         (5, ""),
     ],
 )
-async def test_cx_03_the_reason_is_logged_as_what_it_is(
+async def test_cx_03_the_logged_reason_is_bounded_and_escaped(
     replicas: EndpointPair, reason: object, logged: str
 ) -> None:
-    """The reason is a client's text, so the log bounds it and escapes its control characters."""
+    """The reason is text of the client."""
     params = {"requestId": 1, "reason": reason}
 
     with capture_logs() as logs:

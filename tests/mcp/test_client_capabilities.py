@@ -82,10 +82,10 @@ def client() -> EndpointClient:
         ),
     ],
 )
-async def test_v_10_what_a_client_did_not_declare_is_not_asked(
+async def test_v_10_a_client_gets_no_request_that_it_did_not_declare(
     client: EndpointClient, tool: str, declared: Any, required: Any
 ) -> None:
-    """Nothing is sent that it could not answer; the error names what it lacks."""
+    """The error names the missing capability."""
     response = await ask_again(client, tool, capabilities=declared)
 
     assert response.error == (400, -32021)
@@ -93,8 +93,10 @@ async def test_v_10_what_a_client_did_not_declare_is_not_asked(
 
 
 @pytest.mark.requirement("V-10", "T-07")
-async def test_v_10_after_the_first_event_it_is_an_event(client: EndpointClient) -> None:
-    """Before it, the status says so; afterwards the stream's error does."""
+async def test_v_10_a_missing_capability_after_the_first_event_is_an_error_event(
+    client: EndpointClient,
+) -> None:
+    """Before it, the HTTP status shows the error."""
     answer = await ask_again(
         client, "test_streaming_elicitation", capabilities={}, meta={"progressToken": 1}
     )
@@ -113,10 +115,10 @@ async def test_v_10_after_the_first_event_it_is_an_event(client: EndpointClient)
         ({"elicitation": {"url": {}}, "sampling": {}}, "opinion", "sampling/createMessage"),
     ],
 )
-async def test_m_04_a_tool_can_look_before_it_asks(
+async def test_m_04_a_tool_can_check_the_client_capabilities(
     client: EndpointClient, declared: Any, key: str, method: str
 ) -> None:
-    """And ask what the client of this very request can answer."""
+    """They are those of this very request."""
     tool = "test_input_required_result_capabilities"
     requests = input_requests_of(await ask_again(client, tool, capabilities=declared))
 
@@ -124,10 +126,10 @@ async def test_m_04_a_tool_can_look_before_it_asks(
 
 
 @pytest.mark.requirement("X-02")
-async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(
+async def test_x_02_an_extension_unknown_to_the_server_changes_nothing(
     client: EndpointClient,
 ) -> None:
-    """The core of the protocol is answered; what is missing on the client's side is named."""
+    """The request is answered as usual; a missing capability is still named."""
     only = {"extensions": {"com.example/odd": {"x": 1}}}
     both = {**only, "elicitation": {}}
 
@@ -139,7 +141,7 @@ async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(
 
 @pytest.mark.requirement("J-07")
 async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
-    """There are two."""
+    """There are two result types."""
     first = await ask_again(client, "purge")
     done = await go_on(client, "purge", first, YES)
 
@@ -151,7 +153,7 @@ async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
 async def test_x_03_an_extensions_result_goes_only_to_clients_that_declared_it(
     client: EndpointClient,
 ) -> None:
-    """Another extension's name, or one that is no object, opens nothing."""
+    """An unknown extension, or one whose value is no object, has no effect."""
     for extensions in ({"com.example/odd": {}}, {"io.modelcontextprotocol/tasks": None}, None):
         declared = {"elicitation": {}, "extensions": extensions}
         response = await ask_again(client, "purge", capabilities=declared)
@@ -162,10 +164,10 @@ async def test_x_03_an_extensions_result_goes_only_to_clients_that_declared_it(
 @pytest.mark.parametrize(
     ("code", "status"), [(-31999, 200), (1, 200), (-32602, 400), (-32603, 200)]
 )
-async def test_j_19_a_tool_may_answer_errors_of_its_own(
+async def test_j_19_a_tool_may_answer_its_own_error_codes(
     client: EndpointClient, code: int, status: int
 ) -> None:
-    """Outside of what the protocol keeps for itself, and the two that mean the same anywhere."""
+    """The protocol's reserved codes are excluded, apart from two generic ones."""
     response = await ask_again(client, "fail_by_code", {"code": code})
 
     assert response.error == (status, code)
@@ -186,24 +188,26 @@ async def test_j_18_a_tool_cannot_answer_the_protocols_own_errors(
 @pytest.mark.parametrize(
     ("tool", "text"), [("swallow", "swallowed"), ("give_up", "failed unexpectedly")]
 )
-async def test_tools_that_misbehave_break_nothing(
+async def test_a_tool_that_swallows_control_exceptions_breaks_no_later_call(
     client: EndpointClient, tool: str, text: str
 ) -> None:
-    """One that catches what is not its own, and one that wants to end the process."""
+    """The next call is answered. One such tool tries to end the process."""
     assert text in said(await ask_again(client, tool))
     assert said(await ask_again(client, tool))
 
 
-async def test_a_tool_with_a_clock_may_ask(client: EndpointClient) -> None:
-    """A question ends the clock with the run."""
+async def test_a_tool_with_a_timeout_may_ask(client: EndpointClient) -> None:
+    """A question ends the run, and the timeout with it."""
     first = await ask_again(client, "wait_then_ask")
 
     answers = {"question-1": accept(ok=True)}
     assert said(await go_on(client, "wait_then_ask", first, answers)) == "asked"
 
 
-async def test_a_call_that_wants_nothing_gets_nothing_built(client: EndpointClient) -> None:
-    """Most calls ask for no reports and declare nothing: that costs them nothing."""
+async def test_a_call_without_capabilities_or_progress_gets_no_client_object(
+    client: EndpointClient,
+) -> None:
+    """Most calls are such calls, so they do not pay for one."""
     plain = await ask_again(client, "look_around", capabilities={})
     declared = await ask_again(client, "look_around", capabilities={"roots": {}})
     answer = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})

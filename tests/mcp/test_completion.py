@@ -34,8 +34,8 @@ async def complete(
 
 
 @pytest.mark.requirement("CP-01", "V-08")
-async def test_cp_01_completions_are_declared_when_something_suggests(revision: str) -> None:
-    """Prompts and templates alone declare nothing."""
+async def test_cp_01_completions_are_declared_if_an_offer_has_suggestions(revision: str) -> None:
+    """A prompt or template without suggestions does not declare the capability."""
     silent = EndpointClient([pack.prompts["broken"], pack.templates["note://{+path}{?line,word}"]])
     suggesting = EndpointClient([pack.prompts["summarise"]])
 
@@ -64,10 +64,10 @@ async def test_cp_02_a_variable_of_a_template_is_completed(
 
 
 @pytest.mark.requirement("CP-02")
-async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
+async def test_cp_02_other_arguments_are_available_since_2025_06_18(
     client: EndpointClient, revision: str
 ) -> None:
-    """`context.arguments`; the oldest revision has no such thing."""
+    """They come in `context.arguments`, which the oldest revision does not have."""
     response = await complete(client, revision, PROMPT, context={"arguments": {"tone": "warm"}})
     expected = "" if revision == "2025-03-26" else "warm"
 
@@ -75,7 +75,9 @@ async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
 
 
 @pytest.mark.requirement("CP-03")
-async def test_cp_03_at_most_a_hundred_values_go_out(client: EndpointClient, revision: str) -> None:
+async def test_cp_03_at_most_a_hundred_values_are_returned(
+    client: EndpointClient, revision: str
+) -> None:
     """The answer says how many values there are."""
     completion = (await complete(client, revision, PROMPT)).json["result"]["completion"]
 
@@ -100,10 +102,10 @@ WRONG_PARAMS = [
 
 @pytest.mark.requirement("CP-04", "CP-05")
 @each(("params", "says"), WRONG_PARAMS)
-async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
+async def test_cp_04_cp_05_an_invalid_request_gets_an_error_that_names_the_problem(
     client: EndpointClient, revision: str, params: dict[str, Any], says: str
 ) -> None:
-    """-32602; out of reach sounds like not there."""
+    """A hidden prompt or resource gets the error of a missing one."""
     argument = {"name": "quarter", "value": ""}
     response = await ask(
         client, revision, "completion/complete", **{"argument": argument, **params}
@@ -115,7 +117,7 @@ async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
 
 @pytest.mark.requirement("CP-04")
 @pytest.mark.parametrize("missing", ["ref", "argument"])
-async def test_cp_04_what_is_missing_is_named(
+async def test_cp_04_a_missing_parameter_is_named(
     client: EndpointClient, revision: str, missing: str
 ) -> None:
     """Both parameters are needed."""
@@ -126,7 +128,7 @@ async def test_cp_04_what_is_missing_is_named(
     assert response.json["error"]["message"] == f"params.{missing} is required"
 
 
-async def test_an_argument_without_suggestions_has_none(
+async def test_an_argument_without_suggestions_gets_an_empty_list(
     client: EndpointClient, revision: str
 ) -> None:
     """An empty list is not an error of the client."""
@@ -147,8 +149,8 @@ async def test_cp_05_suggestions_are_the_callers_own(client: EndpointClient, rev
 
 
 @pytest.mark.requirement("CP-05")
-async def test_cp_05_suggestions_need_the_scopes_of_what_they_are_for(revision: str) -> None:
-    """403, as using it would be answered."""
+async def test_cp_05_completion_needs_the_scopes_of_its_prompt(revision: str) -> None:
+    """Without them the answer is 403, as for the prompt itself."""
     guarded = Pack("guarded")
 
     @guarded.prompt(scopes={"vault:read"})
@@ -169,8 +171,8 @@ async def test_cp_05_suggestions_need_the_scopes_of_what_they_are_for(revision: 
     assert 'scope="vault:read"' in response.headers["www-authenticate"]
 
 
-async def test_suggestions_that_are_none_are_our_fault(revision: str) -> None:
-    """A text alone would be taken for its letters."""
+async def test_a_completion_that_returns_no_list_is_an_internal_error(revision: str) -> None:
+    """A single text would otherwise be taken for a list of its letters."""
     careless = Pack("careless")
 
     @careless.prompt()

@@ -31,8 +31,10 @@ def message_of(answer: Any) -> str:
         ({FIELD: "episode-1", "idempotency-key": "k-1"}, "episode-1"),
     ],
 )
-async def test_a_tool_knows_what_its_call_is_part_of(fields: dict[str, str], seen: str) -> None:
-    """Also where another key marks the retry; for logs and for calls further on."""
+async def test_a_tool_gets_the_correlation_id_of_its_call(
+    fields: dict[str, str], seen: str
+) -> None:
+    """This holds beside an idempotency key, too."""
     client = EndpointClient(pack.offers)
     params = {"name": "part_of", "arguments": {}}
     modern = await client.ask(

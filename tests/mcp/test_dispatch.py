@@ -33,10 +33,10 @@ def client() -> EndpointClient:
 
 @pytest.mark.requirement("DE-01")
 @pytest.mark.parametrize("method", [*HANDSHAKE_ONLY, "unknown/method"])
-async def test_de_01_a_modern_body_makes_any_method_modern(
+async def test_de_01_a_modern_version_in_meta_excludes_older_methods(
     client: EndpointClient, method: str
 ) -> None:
-    """With a modern version in `_meta`, what only the handshake era has is an unknown method."""
+    """With a modern version in `_meta`, a method of the handshake era is unknown."""
     response = await client.ask(method)
 
     assert response.error == (404, -32601)
@@ -53,7 +53,7 @@ async def test_de_01_a_modern_request_needs_no_handshake(client: EndpointClient)
 
 @pytest.mark.requirement("DE-02", "S-18")
 @pytest.mark.parametrize("version", [VERSION, "2030-01-01", "nonsense"])
-async def test_de_02_a_modern_header_without_meta_names_what_is_missing(
+async def test_de_02_a_modern_header_without_meta_names_the_missing_keys(
     client: EndpointClient, version: str
 ) -> None:
     """The header alone is no request of that era; the answer says which keys it lacks."""
@@ -71,7 +71,7 @@ async def test_de_02_a_modern_header_without_meta_names_what_is_missing(
 async def test_de_03_header_and_body_must_name_the_same_version(
     client: EndpointClient, header: str | None
 ) -> None:
-    """A proxy that routes by the header must not be told another version than we read."""
+    """A proxy may route by the header, so the header must not name another version."""
     if header is None:
         response = await client.ask("tools/list", drop=["mcp-protocol-version"])
     else:
@@ -114,7 +114,7 @@ async def test_de_05_initialize_opens_a_session(
 
 @pytest.mark.requirement("DE-06")
 async def test_de_06_a_session_serves_its_requests(client: EndpointClient) -> None:
-    """Within its session a request is answered in the words of the negotiated revision."""
+    """The answer has the form of the negotiated revision."""
     session = await client.open()
 
     response = await client.within(
@@ -143,7 +143,7 @@ async def test_de_06_a_session_serves_its_requests(client: EndpointClient) -> No
 async def test_de_06_the_session_of_another_caller_is_unknown(
     client: EndpointClient, change: dict
 ) -> None:
-    """A stolen session id opens nothing, and does not even tell that it was one."""
+    """A stolen session id gets the answer of an unknown one."""
     session = await client.open()
     client.caller = a_caller(**change)
 
@@ -155,8 +155,8 @@ async def test_de_06_the_session_of_another_caller_is_unknown(
 
 
 @pytest.mark.requirement("DE-06", "S-16")
-async def test_de_06_an_old_session_is_gone(client: EndpointClient) -> None:
-    """After a week the client starts over."""
+async def test_de_06_a_session_expires_after_a_week(client: EndpointClient) -> None:
+    """The client has to open a new one."""
     session = await client.open()
     client.clock.now += 7 * 86_400
 
@@ -165,10 +165,10 @@ async def test_de_06_an_old_session_is_gone(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("DE-07", "DE-25")
 @pytest.mark.parametrize("version", [None, *LEGACY_REVISIONS])
-async def test_de_07_what_needs_no_session_is_served_without_one(
+async def test_de_07_a_list_request_is_served_without_a_session(
     client: EndpointClient, version: str | None
 ) -> None:
-    """In the words of the revision that is named, or of 2025-03-26."""
+    """The answer is that of a session of the named revision, or of 2025-03-26."""
     headers = [JSON] if version is None else [JSON, ("mcp-protocol-version", version)]
     listed = await client.send(message("tools/list"), headers)
     session = await client.open(version or "2025-03-26")
@@ -180,8 +180,8 @@ async def test_de_07_what_needs_no_session_is_served_without_one(
 
 @pytest.mark.requirement("DE-07", "DE-25")
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
-async def test_de_07_what_a_session_remembers_needs_one(method: str) -> None:
-    """There is nothing that could remember it, and the answer says so."""
+async def test_de_07_setting_a_level_and_subscribing_need_a_session(method: str) -> None:
+    """The error names `Mcp-Session-Id`."""
     response = await EndpointClient(fixture_tools.resource_pack.offers).send(
         message(method, {"uri": "a:b", "level": "info"})
     )
@@ -194,7 +194,7 @@ async def test_de_07_what_a_session_remembers_needs_one(method: str) -> None:
 async def test_de_08_a_handshake_version_in_meta_counts_only_within_a_session(
     client: EndpointClient,
 ) -> None:
-    """In a session the extra `_meta` is ignored; outside of one it names no way to be served."""
+    """In a session the extra `_meta` is ignored; outside of one the request is refused."""
     session = await client.open()
     meta = {META + "protocolVersion": "2025-11-25", META + "clientCapabilities": {}}
     body = message("tools/list", {"_meta": meta})
@@ -234,7 +234,7 @@ async def test_de_09_the_one_revision_with_batches_gets_them(client: EndpointCli
 async def test_de_09_every_other_revision_refuses_batches(
     client: EndpointClient, version: str
 ) -> None:
-    """One message per POST, in a session of any other revision, in none, and in the modern era."""
+    """This holds in a session of another revision, without one, and in the modern era."""
     session = await client.open(version)
     body = b"[" + message("ping") + b"]"
 
@@ -258,7 +258,7 @@ async def test_de_09_an_empty_or_huge_batch_is_refused(client: EndpointClient, s
 @pytest.mark.requirement("DE-09", "J-09")
 @pytest.mark.parametrize("headers", [[JSON], [JSON, ("mcp-protocol-version", "2025-03-26")]])
 async def test_de_09_a_batch_needs_no_session(client: EndpointClient, headers: list) -> None:
-    """Each request of it is answered as if it had come alone."""
+    """Each request of the batch is answered like a single request."""
     unknown = json.loads(message("tools/call", {"name": "no_such_tool"}, identity=3))
     batch = [*SERVED_MESSAGES, unknown, *REFUSED_MESSAGES]
 
@@ -275,8 +275,8 @@ async def test_de_09_a_batch_needs_no_session(client: EndpointClient, headers: l
 
 
 @pytest.mark.requirement("DE-10", "S-03")
-async def test_de_10_a_response_belongs_into_a_session(client: EndpointClient) -> None:
-    """With a live session it is taken; a modern client never sends one."""
+async def test_de_10_a_response_is_accepted_only_in_a_session(client: EndpointClient) -> None:
+    """A response without a session, or of a modern client, is refused."""
     session = await client.open()
     body = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
@@ -292,7 +292,7 @@ async def test_de_10_a_response_belongs_into_a_session(client: EndpointClient) -
 
 @pytest.mark.requirement("DE-11", "T-06", "S-03", "J-05")
 async def test_de_11_a_notification_is_accepted_and_never_answered(client: EndpointClient) -> None:
-    """202 with nothing in it; in the modern era it also means nothing."""
+    """The answer is an empty 202; in the modern era the notification has no effect."""
     session = await client.open()
     body = message("notifications/initialized", identity=None)
 
@@ -327,7 +327,7 @@ async def test_de_12_de_13_a_modern_request_is_a_post(
 @pytest.mark.requirement("DE-12", "DE-13", "S-01")
 @pytest.mark.parametrize("verb", ["PUT", "HEAD", "PATCH"])
 async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, verb: str) -> None:
-    """Every other method of HTTP is refused and changes nothing."""
+    """Every other HTTP method is refused and has no effect."""
     response = await client.send(b"", [("mcp-session-id", await client.open())], verb=verb)
 
     assert (response.status, response.headers["allow"]) == (405, "GET, POST, DELETE")
@@ -335,7 +335,7 @@ async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, ver
 
 @pytest.mark.requirement("DE-12", "DE-13", "DE-07", "S-15", "S-16")
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
-async def test_de_12_de_13_both_need_a_session_that_lives(
+async def test_de_12_de_13_get_and_delete_need_a_live_session(
     client: EndpointClient, verb: str
 ) -> None:
     """No session id gives 400; an unknown or another caller's id gives 404 and ends no session."""
@@ -354,7 +354,7 @@ async def test_de_12_de_13_both_need_a_session_that_lives(
 
 @pytest.mark.requirement("DE-14")
 async def test_de_14_a_modern_request_ignores_session_and_event_ids(client: EndpointClient) -> None:
-    """Stray headers of the older transport change nothing and come back in nothing."""
+    """Headers of the older transport have no effect and are not returned."""
     response = await client.ask("tools/list", mcp_session_id="invented", last_event_id="1")
 
     assert response.status == 200

@@ -58,7 +58,7 @@ DECLARED_CAPABILITIES = [
 async def test_e_01_only_a_declared_mode_is_asked(
     client: EndpointClient, declared: Any, forms: bool, pages: bool
 ) -> None:
-    """An empty capability means forms; anything else is refused with what is missing."""
+    """An empty capability means forms; the error names the missing mode."""
     form = await ask_again(client, "plan", capabilities=declared)
     page = await ask_again(client, "connect", capabilities=declared)
 
@@ -69,7 +69,7 @@ async def test_e_01_only_a_declared_mode_is_asked(
 
 @pytest.mark.requirement("E-02")
 async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) -> None:
-    """What the author's type says, in the words that every client can show."""
+    """The author's type is written as a schema that every client can show."""
     request = input_requests_of(await ask_again(client, "plan"))["trip"]
 
     assert request["method"] == "elicitation/create"
@@ -110,7 +110,7 @@ async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) 
 
 @pytest.mark.requirement("E-05")
 async def test_e_05_a_page_is_a_message_and_an_address(client: EndpointClient) -> None:
-    """Without the id that 2025-11-25 had."""
+    """It has no id, unlike in 2025-11-25."""
     request = input_requests_of(await ask_again(client, "connect"))["link"]["params"]
 
     assert request == {"mode": "url", "message": "Link your account", "url": PAGE}
@@ -139,7 +139,7 @@ ADDRESSES = [
 @pytest.mark.requirement("E-06")
 @each("url", ADDRESSES)
 def test_e_06_an_address_is_https_and_carries_no_secret(url: str) -> None:
-    """A person who sees it, in a log or over a shoulder, gains nothing."""
+    """A person who sees the address in a log gains no access by it."""
     with pytest.raises(ValueError, match="page"):
         UrlElicitation("Open this", url)
 
@@ -149,16 +149,16 @@ def test_e_06_an_address_is_https_and_carries_no_secret(url: str) -> None:
     "url",
     [PAGE, "http://localhost:8000/x", "http://127.0.0.1/x", "http://[::1]:9/x", PAGE + "?s=1"],
 )
-def test_e_06_on_this_machine_http_will_do(url: str) -> None:
+def test_e_06_a_page_on_loopback_may_use_http(url: str) -> None:
     """The exception only serves developers."""
     assert UrlElicitation("Open this", url).request.params["url"] == url
 
 
 @pytest.mark.requirement("E-08", "E-09", "E-14")
-async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(
+async def test_e_08_e_14_a_finished_page_counts_only_for_its_own_caller(
     client: EndpointClient,
 ) -> None:
-    """Consent is no proof; another caller's finished page does not help; one's own does."""
+    """Accepting the page proves nothing, and another caller's finished page does not help."""
     first = await ask_again(client, "connect")
     LINKED_CALLERS.add(a_caller(subject="bob").principal_key)
     second = await go_on(client, "connect", first, {"link": {"action": "accept"}})
@@ -170,8 +170,8 @@ async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(
 
 
 @pytest.mark.requirement("E-09")
-async def test_e_09_an_answer_is_bound_to_who_was_asked(client: EndpointClient) -> None:
-    """The state that goes with it is no other caller's."""
+async def test_e_09_an_answer_is_bound_to_the_caller_that_was_asked(client: EndpointClient) -> None:
+    """The request state of one caller is refused for another."""
     first = await ask_again(client, "plan")
     client.caller = a_caller(subject="bob")
 
@@ -181,8 +181,8 @@ async def test_e_09_an_answer_is_bound_to_who_was_asked(client: EndpointClient) 
 
 
 @pytest.mark.requirement("E-10")
-async def test_e_10_a_page_never_stands_in_for_the_gate() -> None:
-    """What a caller's token lacks is asked of its issuer, by a challenge."""
+async def test_e_10_a_missing_scope_is_challenged_and_not_elicited() -> None:
+    """The challenge sends the client to the issuer."""
     guarded = Pack("guarded")
     guarded.tool(scopes={"admin:all"})(connect)
     response = await ask_again(EndpointClient(guarded.tools.values()), "connect")
@@ -208,8 +208,10 @@ def test_e_11_a_tool_never_holds_the_clients_token() -> None:
         ({"action": "decline", "content": {"where": "Rome"}}, "decline False None"),
     ],
 )
-async def test_e_12_a_no_is_an_answer(client: EndpointClient, answer: Any, text: str) -> None:
-    """The tool hears it, with no content whatever was sent."""
+async def test_e_12_the_tool_sees_a_declined_or_cancelled_form(
+    client: EndpointClient, answer: Any, text: str
+) -> None:
+    """The tool gets no content, even if the client sent some."""
     first = await ask_again(client, "plan")
 
     assert said(await go_on(client, "plan", first, {"trip": answer})) == text
@@ -217,7 +219,7 @@ async def test_e_12_a_no_is_an_answer(client: EndpointClient, answer: Any, text:
 
 @pytest.mark.requirement("E-13")
 async def test_e_13_an_accepted_form_is_checked_and_typed(client: EndpointClient) -> None:
-    """Defaults, dates and choices are what the author's type says; unknown fields are dropped."""
+    """Defaults, dates and choices have the author's types; unknown fields are dropped."""
     first = await ask_again(client, "plan")
     answer = accept(where="Rome", day="2026-10-01", meals=["dinner"], stranger=1)
 
@@ -239,7 +241,9 @@ async def test_e_13_an_accepted_form_is_checked_and_typed(client: EndpointClient
         {"where": "Rome", "day": "2026-10-01", "meals": ["breakfast"]},
     ],
 )
-async def test_e_13_what_does_not_fit_is_asked_again(client: EndpointClient, content: Any) -> None:
+async def test_e_13_an_answer_that_does_not_fit_the_form_is_asked_again(
+    client: EndpointClient, content: Any
+) -> None:
     """The client is asked again before the tool sees an answer."""
     first = await ask_again(client, "plan")
     second = await go_on(client, "plan", first, {"trip": accept(**content)})
@@ -248,10 +252,10 @@ async def test_e_13_what_does_not_fit_is_asked_again(client: EndpointClient, con
 
 
 @pytest.mark.requirement("E-13")
-async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(
+async def test_e_13_an_answer_that_only_the_authors_type_refuses_fails_the_call(
     client: EndpointClient,
 ) -> None:
-    """With a sentence that a model can act on, and without the value."""
+    """The failure is a sentence that a model can act on, without the value."""
     first = await ask_again(client, "plan")
     answer = accept(where="nowhere", day="2026-10-01")
     response = await go_on(client, "plan", first, {"trip": answer})
@@ -261,8 +265,10 @@ async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(
 
 
 @pytest.mark.requirement("E-16")
-async def test_e_16_who_a_person_claims_to_be_changes_nothing(client: EndpointClient) -> None:
-    """The tool's caller is the token's, whatever the answer says."""
+async def test_e_16_an_identity_in_the_answer_does_not_change_the_caller(
+    client: EndpointClient,
+) -> None:
+    """The tool's caller is that of the token."""
     LINKED_CALLERS.add(client.caller.principal_key)
     answers = {"link": {"action": "accept", "content": {"user": "bob"}, "sub": "bob"}}
     response = await ask_again(client, "connect", inputResponses=answers)
@@ -274,8 +280,8 @@ URL_REQUEST = InputRequest("elicitation/create", {"mode": "url", "message": "m",
 
 
 @pytest.mark.requirement("E-05")
-def test_e_05_older_revisions_open_pages_in_their_own_words() -> None:
-    """2025-11-25 wants an id; before, there are none."""
+def test_e_05_url_elicitation_is_written_for_each_revision() -> None:
+    """2025-11-25 has an id; the earlier revisions have no URL elicitation."""
     assert projected(URL_REQUEST, "2026-07-28") == URL_REQUEST.params
     assert projected(URL_REQUEST, "2025-11-25", elicitation_id="e-1") == {
         **URL_REQUEST.params,

@@ -82,10 +82,10 @@ async def until(condition: Any) -> None:
 
 @pytest.mark.requirement("SU-10", "SU-09")
 @pytest.mark.parametrize("protocol", [HttptoolsProtocol, StrictH11Protocol])
-async def test_a_client_that_reads_nothing_costs_one_message_and_is_disconnected(
+async def test_a_client_that_does_not_read_holds_one_message_and_is_disconnected(
     protocol: Any,
 ) -> None:
-    """However much changes, one piece of news waits; then the connection is given up."""
+    """Any number of changes are one waiting message; later the connection is closed."""
     client = EndpointClient()
     async with serving(gated(client), protocol) as port:
         with socket.socket() as deaf:
@@ -128,7 +128,7 @@ async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) ->
 
 @pytest.mark.requirement("LG-03")
 async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
-    """Where one waits for the client, those after it wait, too, whatever part of the tool spoke."""
+    """If one message waits for the client, later messages of the tool wait, too."""
     meta = {META + "logLevel": "info"}
     call = request("tools/call", {"name": "chatter", "arguments": {}, "_meta": meta})
     async with serving(gated(EndpointClient(pack.offers)), HttptoolsProtocol) as port:
@@ -159,8 +159,8 @@ async def test_a_connection_that_times_out_ends_the_stream() -> None:
     assert len(client.streams) == 0
 
 
-async def test_work_that_never_waits_is_done_at_once() -> None:
-    """Nothing is left to await."""
+async def test_a_coroutine_that_never_waits_is_finished_at_once() -> None:
+    """There is no task left to await."""
 
     async def work() -> None:
         return None
@@ -169,8 +169,8 @@ async def test_work_that_never_waits_is_done_at_once() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_work_that_was_begun_goes_on_in_a_task(cancelled: bool) -> None:
-    """It is awaited from where it waits, hears of a cancellation, and its failure comes out."""
+async def test_a_coroutine_that_has_started_continues_in_a_task(cancelled: bool) -> None:
+    """The task can be cancelled, and its error is raised."""
     gate = asyncio.Event()
     heard: list[str] = []
 
@@ -202,8 +202,8 @@ async def test_work_that_was_begun_goes_on_in_a_task(cancelled: bool) -> None:
             await task
 
 
-async def test_begun_work_can_be_dropped() -> None:
-    """As when a stream ends before its client has read."""
+async def test_a_started_coroutine_can_be_closed() -> None:
+    """A stream may end before its client has read it."""
     dropped: list[bool] = []
 
     async def work() -> None:

@@ -84,16 +84,16 @@ UNSHOWABLE_FORMS: list[tuple[Any, str]] = [
 
 @pytest.mark.requirement("E-03")
 @each(("fields", "sentence"), UNSHOWABLE_FORMS, ids=lambda value: str(value)[:40])
-def test_e_03_what_no_client_can_show_is_refused(fields: Any, sentence: str) -> None:
-    """With a sentence, before the client is asked."""
+def test_e_03_a_form_that_no_client_can_show_is_refused(fields: Any, sentence: str) -> None:
+    """The error comes before the client is asked."""
     with pytest.raises(ValueError, match=sentence):
         Elicitation("Fill this in", fields)
 
 
 @pytest.mark.requirement("E-03")
 @pytest.mark.parametrize("fields", [fixture_tools.DEFAULTS, fixture_tools.CHOICES])
-def test_e_03_every_shape_of_the_schema_goes_out_as_it_is(fields: Any) -> None:
-    """Texts, numbers, booleans and the five ways to choose."""
+def test_e_03_every_shape_of_the_form_schema_is_sent_unchanged(fields: Any) -> None:
+    """Texts, numbers, booleans and the five kinds of choice."""
     assert Elicitation("Choose", fields).request.params["requestedSchema"] == fields
 
 
@@ -107,22 +107,22 @@ SECRETS = [
 @pytest.mark.requirement("E-04")
 @each("name", SECRETS)
 def test_e_04_no_form_asks_for_a_secret(name: str) -> None:
-    """Neither by the name of a field nor by its title; the author is sent to pages."""
+    """Neither the name nor the title of a field may be that of a secret."""
     for fields in (schema({"type": "string"}, name), schema({"type": "string", "title": name})):
         with pytest.raises(ValueError, match="ask_url"):
             Elicitation("Fill this in", fields)
 
 
 @pytest.mark.requirement("E-04")
-def test_e_04_a_secret_type_is_a_secret() -> None:
-    """Whatever its field is called."""
+def test_e_04_a_field_with_a_secret_type_is_refused() -> None:
+    """The name of its field does not matter."""
     with pytest.raises(ValueError, match="ask_url"):
         Elicitation("Fill this in", HiddenField)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "author", "monkey", "sort_key", "discard", "pins"])
-def test_names_that_only_look_like_secrets_may_be_asked(name: str) -> None:
-    """Words count, not letters."""
+def test_field_names_that_only_resemble_secrets_are_allowed(name: str) -> None:
+    """The check compares words and not letters."""
     Elicitation("Fill this in", schema({"type": "string"}, name))
 
 
@@ -135,8 +135,8 @@ def test_e_07_no_field_shows_a_link(word: str) -> None:
 
 
 @pytest.mark.requirement("E-01", "E-02", "E-03")
-def test_e_01_e_03_older_revisions_get_the_forms_they_know() -> None:
-    """2025-06-18 has no mode, no titled choices and no defaults of texts; the rest is said over."""
+def test_e_01_e_03_forms_are_reduced_to_each_older_revision() -> None:
+    """2025-06-18 has no mode, no titled choices and no defaults of texts."""
     trip, choices = (
         Elicitation("Where?", Trip).request,
         Elicitation("?", fixture_tools.CHOICES).request,
@@ -163,8 +163,8 @@ def test_e_01_e_03_older_revisions_get_the_forms_they_know() -> None:
 
 
 @pytest.mark.requirement("E-01")
-def test_e_01_what_a_revision_cannot_ask_is_missing() -> None:
-    """Several choices that are required, or any form at all in 2025-03-26."""
+def test_e_01_a_form_that_a_revision_lacks_is_a_missing_capability() -> None:
+    """Such are multiple choices in 2025-06-18, and any form in 2025-03-26."""
     several = {"type": "array", "items": {"type": "string", "enum": ["a"]}}
     required = Elicitation("?", {**schema(several), "required": ["x"]}).request
     alone = Elicitation("?", schema(several)).request

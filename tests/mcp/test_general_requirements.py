@@ -62,10 +62,10 @@ def sized(value: Any, header: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 @pytest.mark.requirement("V-03", "E-16")
 @pytest.mark.parametrize("info", [{"name": "admin", "version": "9"}, {"name": "x"}, None])
-async def test_v_03_what_a_client_calls_itself_changes_nothing(
+async def test_v_03_client_info_does_not_change_the_caller(
     client: EndpointClient, info: Mapping[str, str] | None
 ) -> None:
-    """Who calls is what the token says."""
+    """The token says who calls."""
     meta = {} if info is None else {META + "clientInfo": info}
 
     answer = await client.ask("resources/read", {"uri": "desk://lamp"}, meta=meta)
@@ -87,10 +87,10 @@ async def test_v_03_what_a_client_calls_itself_changes_nothing(
         ("prompts/get", {"name": "greet", "arguments": {"name": "Bo"}}),
     ],
 )
-async def test_v_07_every_result_says_which_server_it_is_from(
+async def test_v_07_every_result_names_the_server(
     client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
-    """Not only discovery: a client may never have asked for that."""
+    """A client may never have asked for discovery."""
     answer = await client.ask(method, params)
 
     assert answer.json["result"]["_meta"][SERVER] == {"name": "gatepost", "version": "1.0"}
@@ -101,10 +101,8 @@ async def test_v_07_every_result_says_which_server_it_is_from(
     "params",
     [{}, {"protocolVersion": 7}, {"protocolVersion": "2025-11-25", "capabilities": []}, []],
 )
-async def test_l_06_a_handshake_that_is_none_is_refused(
-    client: EndpointClient, params: Any
-) -> None:
-    """A sentence names the member, and no session is opened."""
+async def test_l_06_a_malformed_handshake_is_refused(client: EndpointClient, params: Any) -> None:
+    """The error has -32602, and no session is opened."""
     answer = await client.send(message("initialize", params))
 
     assert answer.json["error"]["code"] == -32602
@@ -112,10 +110,10 @@ async def test_l_06_a_handshake_that_is_none_is_refused(
 
 
 @pytest.mark.requirement("L-03", "S-05")
-async def test_l_03_before_initialized_nothing_but_the_answer_is_sent(
+async def test_l_03_a_request_before_initialized_gets_only_its_response(
     client: EndpointClient,
 ) -> None:
-    """What a session's request is answered with ends with its response, and begins with it too."""
+    """The answer is a single JSON response without any other message."""
     session = await client.open()
 
     answer = await client.within(
@@ -128,14 +126,14 @@ async def test_l_03_before_initialized_nothing_but_the_answer_is_sent(
 
 
 @pytest.mark.requirement("T-03")
-def test_t_03_a_server_listens_on_this_machine_alone_unless_told() -> None:
-    """An operator who opens it to a network says so."""
+def test_t_03_a_server_listens_on_loopback_by_default() -> None:
+    """An operator has to configure any other address."""
     assert Listen().host == "127.0.0.1"
 
 
 @pytest.mark.requirement("T-14", "T-12")
 async def test_t_14_a_session_id_beside_a_modern_request_is_ignored(client: EndpointClient) -> None:
-    """It is neither looked up nor echoed, and neither is an event id."""
+    """Neither the session id nor an event id is looked up or returned."""
     answer = await client.ask("tools/list", mcp_session_id="invented", last_event_id="7")
 
     assert answer.status == 200
@@ -143,8 +141,8 @@ async def test_t_14_a_session_id_beside_a_modern_request_is_ignored(client: Endp
 
 
 @pytest.mark.requirement("S-19")
-async def test_s_19_a_session_speaks_the_revision_it_settled(client: EndpointClient) -> None:
-    """Without the header too: clients of 2025-03-26 never send it."""
+async def test_s_19_a_session_uses_its_negotiated_revision(client: EndpointClient) -> None:
+    """Clients of 2025-03-26 never send the version header."""
     for version, batches in (("2025-03-26", True), ("2025-06-18", False)):
         session = await client.open(version)
 
@@ -161,7 +159,7 @@ async def test_s_19_a_session_speaks_the_revision_it_settled(client: EndpointCli
 async def test_h_11_integers_are_compared_as_numbers(
     client: EndpointClient, value: int, header: str, fits: bool
 ) -> None:
-    """However the client writes them."""
+    """Different spellings of one number match."""
     params, headers = sized(value, header)
 
     answer = await client.ask("tools/call", params, **headers)
@@ -170,8 +168,8 @@ async def test_h_11_integers_are_compared_as_numbers(
 
 
 @pytest.mark.requirement("H-15")
-async def test_h_15_a_mirrored_value_opens_nothing(client: EndpointClient) -> None:
-    """What a tool needs is asked of the token, and no header names a tenant."""
+async def test_h_15_a_mirrored_header_grants_no_scope_and_no_tenant(client: EndpointClient) -> None:
+    """Scopes and the tenant come from the token only."""
     client.caller = a_caller(scopes=frozenset())
     pretending = {"mcp_param_tenant": "globex", "x_octopus_tenant_id": "globex"}
 
@@ -185,7 +183,7 @@ async def test_h_15_a_mirrored_value_opens_nothing(client: EndpointClient) -> No
 @pytest.mark.requirement("H-16")
 @pytest.mark.parametrize("setting", ["max_header_bytes", "max_body_bytes"])
 def test_h_16_the_limits_are_documented(setting: str) -> None:
-    """With their defaults, for authors of a client or a proxy."""
+    """The page has their defaults, for authors of clients and proxies."""
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     errors = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 
@@ -195,7 +193,7 @@ def test_h_16_the_limits_are_documented(setting: str) -> None:
 
 
 @pytest.mark.requirement("H-23")
-def test_h_23_authors_are_told_what_never_to_mirror() -> None:
+def test_h_23_the_docs_warn_against_mirroring_secrets() -> None:
     """Headers end up in the logs of proxies."""
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
 
@@ -205,7 +203,7 @@ def test_h_23_authors_are_told_what_never_to_mirror() -> None:
 @pytest.mark.requirement("TL-06")
 @pytest.mark.parametrize("name", ["", "Upper", "with space", "a/b", "a.b", "é", "x" * 65])
 def test_tl_06_tool_names_are_safe_everywhere(name: str) -> None:
-    """In headers, URLs, metrics and every client; the sentence names the offender."""
+    """Names fit headers, URLs, metrics and every client; the error names an invalid one."""
     with pytest.raises(ValueError, match=re.escape(repr(name))):
         Pack("names").add(name, description="x", input_schema={"type": "object"}, invoke=_never)
 
@@ -216,7 +214,7 @@ async def _never(ctx: CallContext, arguments: Any) -> Outcome:
 
 @pytest.mark.requirement("TL-09")
 async def test_tl_09_a_structured_value_is_in_the_text_too(client: EndpointClient) -> None:
-    """For clients that know no structured content."""
+    """Some clients know no structured content."""
     result = (await client.call("structured")).json["result"]
 
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"] == {"rows": 2}
@@ -232,10 +230,10 @@ async def test_tl_09_a_structured_value_is_in_the_text_too(client: EndpointClien
         ("failing", {"kind": "denied"}, "denied"),
     ],
 )
-async def test_tl_12_what_a_model_can_mend_is_a_result(
+async def test_tl_12_a_failure_that_a_model_can_correct_is_a_tool_result(
     client: EndpointClient, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
-    """Bad arguments, an upstream that is down, a rule of the business: `isError`, with a text."""
+    """Invalid arguments, an upstream outage and a denied call have `isError` and a text."""
     headers = {"mcp_param_size": str(arguments["size"])} if "size" in arguments else {}
     answer = await client.ask("tools/call", {"name": tool, "arguments": arguments}, **headers)
 
@@ -244,8 +242,10 @@ async def test_tl_12_what_a_model_can_mend_is_a_result(
 
 
 @pytest.mark.requirement("TL-15")
-async def test_tl_15_what_embeds_resources_offers_them(client: EndpointClient) -> None:
-    """A client that meets one may want to read it again."""
+async def test_tl_15_a_server_that_embeds_resources_declares_resources(
+    client: EndpointClient,
+) -> None:
+    """A client may want to read such a resource again."""
     declared = (await client.ask("server/discover")).json["result"]["capabilities"]
 
     assert "resources" in declared
@@ -253,10 +253,10 @@ async def test_tl_15_what_embeds_resources_offers_them(client: EndpointClient) -
 
 @pytest.mark.requirement("SEC-08", "P-09", "CP-05")
 @pytest.mark.parametrize("name", ["Bo\u0000", "😀", "</prompt>", "x" * 5000])
-async def test_sec_08_what_goes_through_a_prompt_stays_what_it_was(
+async def test_sec_08_a_prompt_argument_stays_text_of_one_message(
     client: EndpointClient, name: str
 ) -> None:
-    """Text stays text in one message; it neither ends it nor becomes another."""
+    """The argument neither ends the message nor adds another one."""
     answer = await client.ask("prompts/get", {"name": "greet", "arguments": {"name": name}})
     (message,) = answer.json["result"]["messages"]
 
@@ -264,8 +264,8 @@ async def test_sec_08_what_goes_through_a_prompt_stays_what_it_was(
 
 
 @pytest.mark.requirement("P2")
-async def test_p2_only_what_is_configured_exists(client: EndpointClient) -> None:
-    """Name, description and schema of each; nothing else can be called."""
+async def test_p2_only_configured_tools_are_listed_and_called(client: EndpointClient) -> None:
+    """Each has a name, a description and a schema."""
     listed = (await client.ask("tools/list")).json["result"]["tools"]
 
     assert {tool["name"] for tool in listed} == {*pack.tools, *recorder.tools}

@@ -55,7 +55,7 @@ async def test_mcp_method_must_be_the_bodys_method(
 
 
 @pytest.mark.requirement("H-08", "H-09")
-async def test_a_repeated_head_is_checked_against_each_body(client: EndpointClient) -> None:
+async def test_equal_request_heads_are_checked_against_each_body(client: EndpointClient) -> None:
     """Requests of a connection may be about anything."""
     calls = [
         ("tools/call", "echo"),
@@ -187,7 +187,7 @@ async def test_a_declared_argument_is_repeated_faithfully(
     "twice", ["mcp-name", "mcp-method", "mcp-protocol-version", "mcp-param-region", "content-type"]
 )
 async def test_a_routing_header_sent_twice_is_refused(client: EndpointClient, twice: str) -> None:
-    """One reader takes the first, the next one the last."""
+    """Two programs could read different ones of the two values."""
     body = message(
         "tools/call",
         {
@@ -208,8 +208,8 @@ async def test_a_routing_header_sent_twice_is_refused(client: EndpointClient, tw
     assert (await client.send(body, [*headers, *doubled])).error == (400, -32020)
 
 
-async def test_a_hidden_tools_headers_tell_nothing(client: EndpointClient) -> None:
-    """Wrong `Mcp-Param-…` headers of a tool out of reach are answered as for one that is not."""
+async def test_headers_do_not_reveal_a_hidden_tool(client: EndpointClient) -> None:
+    """With or without `Mcp-Param-…` headers the answer is that of an unknown tool."""
     client.caller = a_caller(scopes=frozenset())
 
     for headers in ({}, {"mcp_param_region": "x"}):
@@ -218,7 +218,7 @@ async def test_a_hidden_tools_headers_tell_nothing(client: EndpointClient) -> No
         assert response.error == (400, -32602)
 
 
-async def test_the_order_of_refusals_is_the_specifications(client: EndpointClient) -> None:
+async def test_refusals_have_the_order_of_the_specification(client: EndpointClient) -> None:
     """Missing `_meta`, then headers, then version, then method (H-13)."""
     wrong_version = {META + "protocolVersion": "v999.0.0"}
     call = {"name": "nope", "arguments": {}}
@@ -262,7 +262,7 @@ def test_h_20_h_21_h_22_an_invalid_declaration_is_refused_where_its_author_sees_
 
 
 @pytest.mark.requirement("H-20", "H-22")
-def test_h_20_h_22_nested_declarations_are_found_and_doubled_ones_refused() -> None:
+def test_h_20_h_22_nested_declarations_are_found_and_duplicates_are_refused() -> None:
     """Objects may be nested; the header names must differ, whatever their case."""
     inner = {"type": "object", "properties": {"b": {"type": "string", HEADER: "Deep"}}}
     nested = Pack("good").add(
@@ -295,10 +295,10 @@ MIRRORED_REQUESTS = [
 
 @pytest.mark.requirement("H-03")
 @pytest.mark.parametrize(("method", "params", "member"), MIRRORED_REQUESTS)
-async def test_h_03_mcp_name_repeats_what_is_read_or_filled_in(
+async def test_h_03_mcp_name_must_match_the_uri_or_prompt_name(
     method: str, params: dict[str, str], member: str
 ) -> None:
-    """A URI or a name; missing or different is refused, also when something of it exists."""
+    """A missing or different header is refused."""
     client = EndpointClient(library.offers)
 
     assert (await client.ask(method, params)).status == 200

@@ -44,7 +44,7 @@ GOOD_IDS = [
 
 @pytest.mark.requirement("J-02", "J-03")
 @pytest.mark.parametrize("identity", GOOD_IDS)
-async def test_an_id_comes_back_as_it_is(client: EndpointClient, identity: str) -> None:
+async def test_an_id_is_returned_unchanged(client: EndpointClient, identity: str) -> None:
     """Strings and numbers of any size, in a session and without, in every era."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity.encode()
     modern = message("tools/list", {"_meta": MODERN_META}, identity="@")
@@ -82,10 +82,10 @@ BAD_IDS = [
 
 @pytest.mark.requirement("J-02", "J-03")
 @pytest.mark.parametrize("identity", BAD_IDS)
-async def test_any_other_id_is_refused_and_not_repeated(
+async def test_an_invalid_id_is_refused_and_not_repeated(
     client: EndpointClient, identity: str
 ) -> None:
-    """An error about an id that could not be read has none; null would be a value."""
+    """Such an error has no id, because null would be a value."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity.encode()
     response = await session_of(client, body)
 
@@ -100,8 +100,10 @@ async def test_any_other_id_is_refused_and_not_repeated(
 
 @pytest.mark.requirement("J-01")
 @pytest.mark.parametrize("member", ["id", "method", "params"])
-async def test_what_is_not_utf8_is_no_json(client: EndpointClient, member: str) -> None:
-    """Wherever it stands: repeating it would make our own answer invalid."""
+async def test_a_body_that_is_not_utf8_is_a_parse_error(
+    client: EndpointClient, member: str
+) -> None:
+    """This holds in each member: repeating such bytes would make our answer invalid."""
     text = message("ping", "@").replace(b'"@"', b'{"a":"@"}').replace(b": 7", b': "@"')
     body = {"id": text, "method": text.replace(b"ping", b"@"), "params": text}[member]
     response = await session_of(client, body.replace(b"@", b"\xff"))
@@ -110,10 +112,10 @@ async def test_what_is_not_utf8_is_no_json(client: EndpointClient, member: str) 
 
 
 @pytest.mark.parametrize("identity", [rb'"\ud800"', rb'"\udc00\ud800"'])
-async def test_an_id_that_is_half_a_character_is_not_repeated(
+async def test_an_id_with_a_lone_surrogate_is_refused_and_not_repeated(
     client: EndpointClient, identity: bytes
 ) -> None:
-    """An escape that names no character is refused like any other bad id."""
+    """It is refused like any other invalid id."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity
 
     assert (await session_of(client, body)).status == 400
@@ -143,10 +145,10 @@ NOT_MESSAGES = [
 
 @pytest.mark.requirement("J-01", "J-04", "J-06")
 @each(("body", "code"), NOT_MESSAGES)
-async def test_what_is_no_message_is_told_so(
+async def test_a_body_that_is_no_message_gets_a_json_rpc_error(
     client: EndpointClient, body: bytes, code: int
 ) -> None:
-    """HTTP 400 with a JSON-RPC error, in a session and without."""
+    """The answer has HTTP 400, in a session and without."""
     for response in (await session_of(client, body), await client.send(body, MODERN_HEADERS)):
         assert response.error == (400, code)
         assert isinstance(response.json["error"]["message"], str)
@@ -167,7 +169,7 @@ STATUS_BY_DEPTH = [(61, 200), (62, 400), (900, 400), (100_000, DEEPEST_STATUS)]
 
 
 @pytest.mark.parametrize(("depth", "status"), STATUS_BY_DEPTH)
-async def test_nesting_is_limited_before_it_means_anything(
+async def test_nesting_deeper_than_64_levels_is_refused(
     client: EndpointClient, depth: int, status: int
 ) -> None:
     """64 levels with the envelope's own, whatever they are made of; brackets in text are text."""
@@ -179,7 +181,7 @@ async def test_nesting_is_limited_before_it_means_anything(
     assert (await session_of(client, harmless)).status == 200
 
 
-async def test_many_shallow_brackets_are_no_depth(client: EndpointClient) -> None:
+async def test_many_brackets_on_one_level_are_allowed(client: EndpointClient) -> None:
     """A list of ten thousand rows is two levels."""
     body = message("ping", {"rows": [{"a": [1]}] * 10_000})
 
@@ -188,7 +190,7 @@ async def test_many_shallow_brackets_are_no_depth(client: EndpointClient) -> Non
 
 @pytest.mark.requirement("J-12", "DE-20")
 async def test_any_replica_continues_a_session(client: EndpointClient) -> None:
-    """What one process began, another with the same key ring goes on with."""
+    """A process with the same key ring accepts the session id of another one."""
     session = await client.open()
     replica = EndpointClient(keyring=client.keyring)
 
@@ -197,7 +199,7 @@ async def test_any_replica_continues_a_session(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("L-05")
 async def test_ping_answers_an_object_without_members(client: EndpointClient) -> None:
-    """Not even `_meta`: the conformance suite counts the keys."""
+    """It has no `_meta`, either, because the conformance suite counts the keys."""
     assert (await session_of(client, message("ping"))).json == {
         "jsonrpc": "2.0",
         "id": 7,
@@ -220,8 +222,8 @@ async def test_a_malformed_initialize_is_a_parameter_error(
 
 
 @pytest.mark.requirement("L-04", "DE-24")
-async def test_a_session_id_carries_what_the_client_can_do(client: EndpointClient) -> None:
-    """Whatever it declares, the id stays one that fits a header."""
+async def test_a_session_id_stays_short_for_any_client_capabilities(client: EndpointClient) -> None:
+    """The id fits a header, whatever the client declares."""
     capabilities = {"sampling": {}, "elicitation": {"url": {}}, "x" * 5000: {"y": 1}, "roots": 5}
     session = await client.open(capabilities=capabilities)
 
@@ -325,10 +327,10 @@ def assert_documented(response: Response) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=BODIES, headers=HEADERS, in_session=st.booleans())
-async def test_whatever_arrives_the_answer_is_a_documented_one(
+async def test_any_body_and_headers_get_a_documented_answer(
     client: EndpointClient, body: bytes, headers: list[tuple[str, str]], in_session: bool
 ) -> None:
-    """No body and no header reaches an exception."""
+    """No body and no header causes an unhandled exception."""
     if in_session:
         headers = [*headers, ("mcp-session-id", await client.open("2025-03-26"))]
 

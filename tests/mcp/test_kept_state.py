@@ -22,7 +22,7 @@ async def keep(ctx: CallContext, size: int = 0) -> str:
     return f"after {runs} runs"
 
 
-async def test_each_run_gets_what_the_one_before_kept() -> None:
+async def test_each_run_gets_the_state_that_the_previous_run_kept() -> None:
     client = EndpointClient(PACK.tools.values())
     first = await ask_again(client, "keep")
     second = await go_on(client, "keep", first, {"first": accept(ok=True)})
@@ -34,7 +34,7 @@ async def test_each_run_gets_what_the_one_before_kept() -> None:
     assert said(third) == "after 2 runs"
 
 
-async def test_a_call_without_a_state_begins_with_nothing() -> None:
+async def test_a_call_without_a_request_state_starts_without_kept_state() -> None:
     client = EndpointClient(PACK.tools.values())
     for _ in range(2):
         first = await ask_again(client, "keep")
@@ -44,7 +44,7 @@ async def test_a_call_without_a_state_begins_with_nothing() -> None:
         assert [*input_requests_of(last)] == ["second"]
 
 
-async def test_a_state_is_bounded() -> None:
+async def test_the_size_of_a_kept_state_is_bounded() -> None:
     client = EndpointClient(PACK.tools.values())
 
     fits = await ask_again(client, "keep", {"size": MAX_KEPT_BYTES // 2})
@@ -55,7 +55,9 @@ async def test_a_state_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("states", "expected"), [([b"", b""], b""), ([b"", b"a"], b"a")])
-def test_of_two_that_ask_at_once_one_may_keep(states: list[bytes], expected: bytes) -> None:
+def test_only_one_of_two_simultaneous_requests_may_keep_a_state(
+    states: list[bytes], expected: bytes
+) -> None:
     group = BaseExceptionGroup("", [InputNeeded({}, state) for state in states])
     merged = all_needed(group)
     assert merged is not None

@@ -31,8 +31,8 @@ def replica(ring: Path) -> EndpointClient:
 
 
 @pytest.mark.requirement("M-13")
-async def test_m_13_a_round_goes_on_after_a_rotation(ring: Path) -> None:
-    """Asked before it, answered after it; and at a replica that has not read the new ring yet."""
+async def test_m_13_a_round_trip_continues_after_a_rotation(ring: Path) -> None:
+    """A replica that has not yet read the new ring accepts the new state, too."""
     before = replica(ring)
     asked_before = await ask_again(before, "purge")
     rotate(ring, keep=1)
@@ -45,8 +45,8 @@ async def test_m_13_a_round_goes_on_after_a_rotation(ring: Path) -> None:
 
 
 @pytest.mark.requirement("M-06", "C-09")
-async def test_m_06_what_a_removed_key_sealed_is_refused(ring: Path) -> None:
-    """A request state and a cursor of a removed key are as invalid as ones without a seal."""
+async def test_m_06_a_state_or_cursor_of_a_removed_key_is_refused(ring: Path) -> None:
+    """The error is that of a state without a seal."""
     before = replica(ring)
     request = await ask_again(before, "purge")
     cursor = (await before.ask("tools/list")).json["result"]["nextCursor"]

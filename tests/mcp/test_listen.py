@@ -38,7 +38,7 @@ async def changed(client: EndpointClient, tenant: str = "acme") -> None:
 
 @pytest.mark.requirement("SU-01", "T-09", "X-04")
 async def test_su_01_the_answer_is_an_event_stream(client: EndpointClient) -> None:
-    """Whatever the filter, the answer is events that no proxy holds back."""
+    """For any filter the answer is events with headers that prevent buffering by proxies."""
     async with listening(client, {}) as stream:
         assert await stream.acknowledged() == {}
 
@@ -64,7 +64,7 @@ async def test_su_01_the_answer_is_an_event_stream(client: EndpointClient) -> No
         {"notifications": {"taskIds": {}}},
     ],
 )
-async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
+async def test_su_01_an_invalid_filter_is_refused_before_any_event(
     client: EndpointClient, params: dict[str, Any]
 ) -> None:
     """`params.notifications` is required, typed and bounded; -32602 and HTTP 400."""
@@ -74,8 +74,8 @@ async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
     assert len(client.streams) == 0
 
 
-async def test_a_stream_keeps_nothing_of_a_long_request(client: EndpointClient) -> None:
-    """Parameters that nothing reads may weigh megabytes, and a stream lasts for days."""
+async def test_a_stream_does_not_keep_the_parameters_of_its_request(client: EndpointClient) -> None:
+    """Unread parameters may have megabytes, and a stream lasts for days."""
     long = "x" * 100_000
     async with listening(client, TOOLS, name=long, uri=f"a:{long}") as stream:
         await stream.acknowledged()
@@ -85,8 +85,8 @@ async def test_a_stream_keeps_nothing_of_a_long_request(client: EndpointClient) 
 
 
 @pytest.mark.requirement("SU-01", "T-16")
-async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> None:
-    """406 and words, instead of a stream that is not understood."""
+async def test_su_01_a_client_that_reads_no_events_gets_406(client: EndpointClient) -> None:
+    """The error explains it, instead of a stream that the client cannot read."""
     params = {"notifications": TOOLS}
     response = await client.ask("subscriptions/listen", params, accept="application/json")
 
@@ -105,10 +105,10 @@ async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> N
         ({"resourceSubscriptions": ["a:b"]}, {}),
     ],
 )
-async def test_su_03_the_first_message_says_what_is_honoured(
+async def test_su_03_the_first_message_has_the_accepted_filter(
     client: EndpointClient, filters: dict[str, Any], honoured: dict[str, Any]
 ) -> None:
-    """What this server does not declare is left out of the acknowledgement."""
+    """The acknowledgement leaves out what this server does not declare."""
     async with listening(client, filters) as stream:
         assert await stream.acknowledged() == honoured
 
@@ -132,8 +132,8 @@ async def test_su_04_every_message_carries_the_id_of_the_request(
 
 
 @pytest.mark.requirement("SU-05", "TL-16")
-async def test_su_05_nothing_outside_the_filter_is_told(client: EndpointClient) -> None:
-    """Other lists, documents and tasks change, and the next message is the one asked for."""
+async def test_su_05_only_changes_within_the_filter_are_sent(client: EndpointClient) -> None:
+    """Other lists, resources and tasks change, and the stream has only the wanted change."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         pubsub = client.pubsub.of("acme")
@@ -170,7 +170,7 @@ async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(
 
 
 @pytest.mark.requirement("SU-07", "T-08")
-async def test_su_07_the_servers_end_is_the_result(client: EndpointClient) -> None:
+async def test_su_07_a_stop_ends_the_stream_with_its_result(client: EndpointClient) -> None:
     """The JSON-RPC response of the request closes the stream; new ones are refused from then on."""
     async with listening(client, TOOLS, identity="s1") as stream:
         await stream.acknowledged()
@@ -188,7 +188,7 @@ async def test_su_07_the_servers_end_is_the_result(client: EndpointClient) -> No
 
 @pytest.mark.requirement("SU-08", "SEC-03")
 async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient) -> None:
-    """Each has its own filter and id; the same id twice makes two streams."""
+    """Each has its own filter and id; the same id twice gives two streams."""
     async with (
         listening(client, TOOLS, identity=1) as first,
         listening(client, {}, identity=2) as two,
@@ -205,8 +205,8 @@ async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient)
 
 
 @pytest.mark.requirement("SU-09", "T-11", "T-12")
-async def test_su_09_nothing_is_replayed(client: EndpointClient) -> None:
-    """A change made while no client listened is not told to a later one."""
+async def test_su_09_earlier_changes_are_not_replayed(client: EndpointClient) -> None:
+    """A stream does not get a change that was made before it opened."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
     await changed(client)
@@ -218,7 +218,7 @@ async def test_su_09_nothing_is_replayed(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("T-10", "SU-10")
-async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -> None:
+async def test_t_10_an_idle_stream_sends_keepalive_comments(client: EndpointClient) -> None:
     """A comment now and then, which no reader takes for a message."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -229,7 +229,7 @@ async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -
 
 
 @pytest.mark.requirement("SU-11", "SU-02")
-async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: EndpointClient) -> None:
+async def test_su_11_watching_tasks_requires_the_declared_extension(client: EndpointClient) -> None:
     """`taskIds` without the extension is -32021, naming it."""
     params = {"notifications": {"taskIds": []}}
     refused = await client.ask("subscriptions/listen", params)
@@ -242,8 +242,8 @@ async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: Endp
 
 
 @pytest.mark.requirement("SU-12", "C-07", "TL-16")
-async def test_su_12_what_is_declared_is_served(client: EndpointClient) -> None:
-    """`listChanged` stands beside the lifetime that lists have in a client's cache."""
+async def test_su_12_a_declared_list_change_can_be_subscribed_to(client: EndpointClient) -> None:
+    """Lists have both `listChanged` and a lifetime for the client's cache."""
     discovered = (await client.ask("server/discover")).json["result"]
     listed = (await client.ask("tools/list")).json["result"]
 

@@ -28,8 +28,10 @@ async def client() -> AsyncIterator[EndpointClient]:
 
 
 @pytest.mark.requirement("SU-09", "T-11")
-async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) -> None:
-    """The stream, its place, its interest and the process's own are gone as the client goes."""
+async def test_su_09_a_disconnect_removes_the_stream_and_its_subscription(
+    client: EndpointClient,
+) -> None:
+    """Neither the process nor the shared store keeps anything of the stream."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         references = [weakref.ref(stream) for stream in client.streams]
@@ -43,7 +45,7 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) 
 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
-    """One more than may be is a JSON-RPC error that says when to try again."""
+    """The first one beyond a limit gets a JSON-RPC error with a retry time."""
     client = EndpointClient(streams=OpenStreams(max_streams=3, max_per_caller=2))
     bob = a_caller(subject="bob")
     async with AsyncExitStack() as stack:
@@ -66,7 +68,7 @@ def assert_refused(response: Any) -> None:
 @pytest.mark.requirement("SU-10")
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_told: bool) -> None:
-    """Nothing is told from then on; the result comes with the next change or sign of life."""
+    """After the expiry no change is sent; the stream then ends with its result."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         client.clock.now = client.caller.expires_at + 1.0
@@ -81,10 +83,8 @@ async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_tol
 
 
 @pytest.mark.requirement("SU-10")
-async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
-    client: EndpointClient,
-) -> None:
-    """Only those of the callers concerned end."""
+async def test_su_10_a_stream_ends_when_its_caller_loses_access(client: EndpointClient) -> None:
+    """Only the streams of the callers concerned end."""
     other = a_caller(tenant_id="globex")
     async with (
         listening(client, TOOLS) as ours,
@@ -100,8 +100,8 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
 
 
 @pytest.mark.requirement("SU-10", "SU-05")
-async def test_su_10_a_client_that_does_not_read_is_told_once(client: EndpointClient) -> None:
-    """A thousand changes meanwhile are one message: what waits is a set of what was asked for."""
+async def test_su_10_many_changes_are_one_message_for_a_slow_client(client: EndpointClient) -> None:
+    """A thousand unread changes of one list are sent as one message."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         stream.reading.clear()
@@ -118,7 +118,7 @@ async def test_su_10_a_client_that_does_not_read_is_told_once(client: EndpointCl
 
 
 @pytest.mark.requirement("SU-07", "SU-10")
-async def test_su_10_a_client_that_does_not_read_is_not_waited_for_at_the_end(
+async def test_su_10_a_stop_does_not_wait_for_a_client_that_does_not_read(
     client: EndpointClient,
 ) -> None:
     """A stop lets go of it while its last message still waits to be taken."""
@@ -201,8 +201,8 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
 
 
 @pytest.mark.requirement("T-10")
-async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
-    """In one round every stream has its turn once, and no step of it takes many of them."""
+async def test_t_10_one_timer_sends_keepalives_to_all_streams_in_portions() -> None:
+    """Each round serves every stream once, in small steps."""
     streams = OpenStreams()
     counting_streams = [
         CountingStream(a_caller(subject=f"caller-{number}")) for number in range(1000)
@@ -241,8 +241,8 @@ async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     assert rounds > 10
 
 
-async def test_a_sign_of_life_is_no_message(client: EndpointClient) -> None:
-    """What comes after it is read as ever."""
+async def test_a_keepalive_comment_is_no_message(client: EndpointClient) -> None:
+    """Messages after it are read as usual."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         for counting_stream in client.streams:

@@ -52,7 +52,7 @@ class CountedTenant:
 
 @pytest.mark.requirement("SU-10", "TL-16")
 async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
-    """Announced at one, told at both, once."""
+    """A change announced at one process reaches the streams at both, once."""
     shared_store = MemorySharedStore()
     first, two = (
         EndpointClient(shared_store=shared_store),
@@ -91,8 +91,8 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
 
 
 @pytest.mark.requirement("SU-10")
-async def test_su_10_a_shared_store_that_fails_leaves_nothing_behind() -> None:
-    """After a failure no tenant counts as followed, and the next subscriber follows anew."""
+async def test_su_10_a_failing_shared_store_leaves_no_subscription() -> None:
+    """The next subscriber follows the tenant anew."""
     shared_store = CountedSharedStore()
     pubsub = ChangePubSub(shared_store)
     shared_store.down = True
@@ -139,7 +139,7 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
     ),
 )
 def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None:
-    """Whatever is announced where, each stream is told of what its own tenant changed."""
+    """Each stream has only the changes of its own tenant."""
 
     async def run() -> None:
         shared_store = MemorySharedStore()
@@ -168,7 +168,7 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None
 async def test_su_10_streams_of_two_tenants_stay_apart(
     client_pair: tuple[EndpointClient, EndpointClient],
 ) -> None:
-    """The same request id, the same process, and only the tenant's own change."""
+    """They have the same request id at the same process."""
     first, two = client_pair
     theirs = a_caller(tenant_id="globex")
     async with listening(first, TOOLS) as ours, listening(first, TOOLS, caller=theirs) as other:

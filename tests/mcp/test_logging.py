@@ -90,7 +90,7 @@ def notifications_in(response: Response, method: str = "notifications/message") 
 
 @pytest.mark.requirement("LG-01", "LG-02")
 async def test_lg_02_logging_is_declared(client: EndpointClient) -> None:
-    """What may come is said before; LG-01: kept because tools' authors and clients have it."""
+    """Logging is deprecated (LG-01), and kept for tools and clients that use it."""
     discovered = await client.ask("server/discover")
 
     assert discovered.json["result"]["capabilities"]["logging"] == {}
@@ -101,7 +101,7 @@ async def test_lg_02_logging_is_declared(client: EndpointClient) -> None:
 async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
     client: EndpointClient, level: str
 ) -> None:
-    """On the stream of the request that asked for them, in their order."""
+    """They are on the stream of the request that asked for them, in order."""
     response = await call(client, "speak", level)
 
     heard = LEVELS[LEVELS.index(level) :]  # type: ignore[arg-type]
@@ -112,8 +112,10 @@ async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
 
 
 @pytest.mark.requirement("LG-03")
-async def test_lg_03_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient) -> None:
-    """No level, no messages: plain JSON, or a stream of progress alone."""
+async def test_lg_03_a_client_without_a_log_level_gets_no_log_messages(
+    client: EndpointClient,
+) -> None:
+    """Such a client gets plain JSON."""
     silent = await ask_again(client, "speak")
     deaf = await client.ask(
         "tools/call", {"name": "speak"}, meta={LOG: "debug"}, accept="application/json"
@@ -127,13 +129,15 @@ async def test_lg_03_a_client_that_did_not_ask_is_told_nothing(client: EndpointC
 @pytest.mark.requirement("LG-04")
 @pytest.mark.parametrize("level", ["loud", "", "INFO", "warn"])
 async def test_lg_04_an_unknown_level_is_refused(client: EndpointClient, level: str) -> None:
-    """Before anything runs."""
+    """The tool does not run."""
     assert (await call(client, "speak", level)).error == (400, -32602)
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: EndpointClient) -> None:
-    """A tool in a loop cannot fill a wire; the client hears how much it missed."""
+async def test_lg_06_log_messages_beyond_the_rate_are_dropped_and_counted(
+    client: EndpointClient,
+) -> None:
+    """A last message tells the client how many were dropped."""
     response = await call(client, "shout", times=20_000)
     messages = notifications_in(response)
 
@@ -143,8 +147,8 @@ async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: Endpoint
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_what_cannot_be_said_is_not_guessed(client: EndpointClient) -> None:
-    """The kind of a thing is shown, never its text; a flood in one message is left out."""
+async def test_lg_06_unencodable_and_too_large_log_data_is_replaced(client: EndpointClient) -> None:
+    """The message shows the type of such a value, never its text."""
     odd_message, large = notifications_in(await call(client, "say_odd"))
 
     assert odd_message["data"] == {"odd": "<Odd>"}
@@ -152,8 +156,10 @@ async def test_lg_06_what_cannot_be_said_is_not_guessed(client: EndpointClient) 
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_no_failure_is_told_in_messages(client: EndpointClient) -> None:
-    """What a tool did not foresee stays in our own log."""
+async def test_lg_06_an_unexpected_error_is_not_sent_as_a_log_message(
+    client: EndpointClient,
+) -> None:
+    """The error's text stays in the server's own log."""
     response = await call(client, "speak", "debug", fail=True)
 
     assert b"not told" not in response.body
@@ -161,8 +167,8 @@ async def test_lg_06_no_failure_is_told_in_messages(client: EndpointClient) -> N
     assert response.events[-1]["result"]["isError"] is True
 
 
-async def test_a_logger_that_is_no_text_fails_unsent(client: EndpointClient) -> None:
-    """Only text is searched for secrets."""
+async def test_a_logger_name_that_is_no_text_is_an_error(client: EndpointClient) -> None:
+    """Only texts are searched for secrets."""
     response = await call(client, "name_a_list", "debug")
 
     assert response.json["result"]["isError"] is True
@@ -175,10 +181,10 @@ async def test_an_unknown_log_level_is_the_authors_error(client: EndpointClient)
 
 
 @pytest.mark.requirement("PR-01", "PR-02", "PR-03")
-async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(
+async def test_pr_02_fast_reports_are_thinned_out_and_the_last_one_is_sent(
     client: EndpointClient,
 ) -> None:
-    """Progress still grows, nothing comes after the result, and 100 % is said."""
+    """Progress still grows up to 100 %, and no report comes after the result."""
     response = await call(client, "count", most=20_000)
     reports = [
         report["progress"] for report in notifications_in(response, "notifications/progress")
@@ -192,7 +198,7 @@ async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(
 
 @pytest.mark.requirement("PR-02")
 async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> None:
-    """Also when the tool says nothing more for a long time."""
+    """It does not wait for another report of the tool."""
     sent: list[Any] = []
 
     class LoggingClient:
@@ -219,7 +225,7 @@ async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> Non
 
 @pytest.mark.requirement("PR-02", "LG-06")
 def test_pr_02_the_progress_limit_is_a_burst_and_then_a_rate() -> None:
-    """So many at once, then so many a second, and no saving up beyond the burst."""
+    """Unused reports do not add up beyond the burst."""
     now = [0.0]
     limit = LocalLimits.of_rate(10, 3, now[0])
 

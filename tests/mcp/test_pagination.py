@@ -78,7 +78,7 @@ async def cursor_of(
 @PER_METHOD
 @each("revision", REVISIONS)
 async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str) -> None:
-    """In the order of one big page, with the same scope on each, and no cursor at the end."""
+    """The entries have the order of one big page, and the last page has no cursor."""
     small, large = EndpointClient(many(), page_size=3), EndpointClient(many())
     results = await pages(small, revision, method)
     member, _ = LIST_MEMBERS[method]
@@ -99,8 +99,8 @@ async def test_c_09_a_list_that_fits_has_no_cursor(method: str) -> None:
 
 
 @pytest.mark.requirement("C-09")
-async def test_c_09_a_cursor_is_stable_and_says_nothing() -> None:
-    """Used twice it gives the same page; what it holds cannot be read."""
+async def test_c_09_a_cursor_is_stable_and_unreadable() -> None:
+    """Used twice, a cursor gives the same page; a client cannot read its content."""
     client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
     first = await client.ask("tools/list", {"cursor": cursor})
@@ -124,7 +124,7 @@ def refused(response: Response) -> bool:
 @each("cursor", ["", "x", "a.b", "AAAA.AAAA", "…", "x" * 300_000])
 @each("page_size", [3, 500])
 async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_size: int) -> None:
-    """Also where there is only one page; the empty one is a cursor too."""
+    """This holds for a single page as well, and for an empty cursor."""
     client = EndpointClient(many(), page_size=page_size)
 
     assert refused(await client.ask(method, {"cursor": cursor}))
@@ -168,8 +168,8 @@ async def test_c_10_a_cursor_of_another_caller_is_invalid(
 
 
 @pytest.mark.requirement("C-10")
-async def test_c_10_a_cursor_is_good_for_its_own_list_only() -> None:
-    """Another method, another revision and another purpose of the same keys refuse it."""
+async def test_c_10_a_cursor_counts_only_for_its_own_list() -> None:
+    """Another method or revision refuses it, and so does another purpose of the same keys."""
     client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
     session = await ask(client, "2025-11-25", "tools/list", cursor=cursor)
@@ -181,8 +181,8 @@ async def test_c_10_a_cursor_is_good_for_its_own_list_only() -> None:
 
 
 @pytest.mark.requirement("C-10")
-async def test_c_10_a_cursor_ends_with_the_list_it_points_into() -> None:
-    """Other scopes, or a server that offers something else: begin again instead of missing some."""
+async def test_c_10_a_cursor_is_invalid_after_its_list_changed() -> None:
+    """With other scopes or other offers the client has to begin again."""
     client = EndpointClient([*many(), *many_more()], obtainable=frozenset(), page_size=3)
     cursor = await cursor_of(client)
     client.caller = a_caller(scopes=frozenset({"more"}))
@@ -202,10 +202,10 @@ def many_more() -> list[Offer]:
 
 @pytest.mark.requirement("C-09", "C-11")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
+async def test_c_09_pages_continue_after_the_last_entry_when_the_list_changes(
     revision: str,
 ) -> None:
-    """A lister answers anew for each page; nothing comes twice, nothing that stayed is missed."""
+    """A lister runs for each page; no entry comes twice, and no entry that stayed is missing."""
     pack, names = Pack("shelf"), [f"b{number}" for number in range(7)]
 
     @pack.resource("book://{title}")
@@ -229,8 +229,8 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
 
 
 @pytest.mark.requirement("C-09")
-async def test_c_09_a_cursor_is_good_at_every_replica() -> None:
-    """They share the keys; nothing else is needed."""
+async def test_c_09_a_cursor_is_valid_at_every_replica() -> None:
+    """The replicas share only the key ring."""
     here = EndpointClient(many(), page_size=3)
     other = EndpointClient(many(), page_size=3, keyring=here.keyring)
     response = await other.ask("tools/list", {"cursor": await cursor_of(here)})

@@ -145,10 +145,10 @@ async def test_pr_01_progress_only_ever_grows(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("PR-01")
-async def test_pr_01_what_is_beyond_every_number_of_a_client_is_left_out(
+async def test_pr_01_progress_beyond_the_range_of_a_double_is_left_out(
     client: EndpointClient,
 ) -> None:
-    """An integer may be larger than any double, and infinity is no number of JSON."""
+    """An integer may be larger than any double, and JSON has no infinity."""
     response = await ask(client, "count_too_far", {})
 
     assert [
@@ -178,14 +178,14 @@ async def test_a_number_of_any_type_is_sent_as_a_number(client: EndpointClient) 
 async def test_pr_02_a_message_that_cannot_be_encoded_fails_in_the_tool(
     client: EndpointClient,
 ) -> None:
-    """Also where it is held back, because those before it came too fast."""
+    """So does a message that is held back because of the rate."""
     response = await ask(client, "say_half_a_character", {})
 
     assert response.events[-1]["result"]["content"][0]["text"] == "refused"
 
 
-async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) -> None:
-    """Only text is searched for secrets."""
+async def test_a_progress_message_that_is_no_text_is_an_error(client: EndpointClient) -> None:
+    """Only texts are searched for secrets."""
     response = await ask(client, "say_a_list", {})
 
     assert response.json["result"]["isError"] is True
@@ -193,8 +193,8 @@ async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) ->
 
 
 @pytest.mark.requirement("PR-01")
-async def test_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient) -> None:
-    """No token, a token of no good type, or a client that reads no events: plain JSON."""
+async def test_a_client_without_a_progress_token_gets_plain_json(client: EndpointClient) -> None:
+    """The same holds for an invalid token and for a client that reads no events."""
     call = {"name": "count", "arguments": {"values": [1]}}
 
     without = await client.ask("tools/call", call)
@@ -205,15 +205,15 @@ async def test_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient)
         assert response.json["result"]["content"][0]["text"] == "counted"
 
 
-async def test_a_tool_that_says_nothing_answers_json_even_when_asked(
+async def test_a_tool_without_reports_answers_json_despite_a_progress_token(
     client: EndpointClient,
 ) -> None:
-    """The stream begins with the first report, not with the wish for one."""
+    """The stream begins with the first report."""
     assert (await ask(client, "count", {"values": []})).json["result"]["isError"] is False
 
 
 @pytest.mark.requirement("PR-01")
-async def test_progress_tokens_come_back_as_they_are(client: EndpointClient) -> None:
+async def test_progress_tokens_are_returned_unchanged(client: EndpointClient) -> None:
     """An integer stays one, however large."""
     params = {"name": "count", "arguments": {"values": [1]}}
     response = await client.ask("tools/call", params, meta={"progressToken": 2**70})
@@ -222,8 +222,8 @@ async def test_progress_tokens_come_back_as_they_are(client: EndpointClient) -> 
 
 
 @pytest.mark.requirement("PR-01")
-async def test_a_session_is_told_of_progress_too(client: EndpointClient) -> None:
-    """The same in the older revisions, without the members they do not have."""
+async def test_a_session_gets_progress_too(client: EndpointClient) -> None:
+    """The result has none of the members that came with 2026-07-28."""
     session = await client.open()
     call = {"name": "count", "arguments": {"values": [1]}, "_meta": TOKEN}
     response = await client.within(session, message("tools/call", call))
@@ -237,7 +237,7 @@ async def test_a_session_is_told_of_progress_too(client: EndpointClient) -> None
 async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
     client: EndpointClient, report: bool
 ) -> None:
-    """The tool is told to stop, and nothing more is sent."""
+    """The tool is cancelled, and no further message is sent."""
     hang_up = asyncio.Event()
     params = {
         "name": "wait_forever",
@@ -269,7 +269,7 @@ async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
 
 @pytest.mark.requirement("L-07")
 async def test_a_session_cancels_by_notification(client: EndpointClient) -> None:
-    """Only within the same session, and the request gets no response."""
+    """Only a notification of the same session counts; the request gets no response."""
     mine, other = await client.open(), await client.open()
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity="a")
     asking = asyncio.create_task(client.within(mine, body))
@@ -290,8 +290,10 @@ async def test_a_session_cancels_by_notification(client: EndpointClient) -> None
 @pytest.mark.parametrize(
     "params", [{"requestId": "gone"}, {"requestId": None}, {"requestId": 0}, {}, [], None]
 )
-async def test_a_cancellation_of_nothing_is_ignored(client: EndpointClient, params: object) -> None:
-    """Unknown, finished and malformed ones, and one that names `initialize`, change nothing."""
+async def test_a_cancellation_of_an_unknown_request_is_ignored(
+    client: EndpointClient, params: object
+) -> None:
+    """So is a malformed one, and one that names `initialize`."""
     session = await client.open()
     cancel = message("notifications/cancelled", params, identity=None)
 
@@ -300,7 +302,7 @@ async def test_a_cancellation_of_nothing_is_ignored(client: EndpointClient, para
 
 
 async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -> None:
-    """In the older revisions hanging up is no cancellation: the tool runs on."""
+    """In the older revisions a disconnect is no cancellation, so the tool runs on."""
     session, hang_up = await client.open(), asyncio.Event()
     hang_up.set()
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity=1)
@@ -317,7 +319,7 @@ async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -
 
 
 async def test_a_cancelled_server_cancels_its_calls(client: EndpointClient) -> None:
-    """Cancellation from outside passes through every stage; nothing swallows it."""
+    """No stage swallows a cancellation from outside."""
     asking = asyncio.create_task(client.call("wait_forever"))
     await asyncio.wait_for(ProgressSignal.started.wait(), 20)
     asking.cancel()
@@ -328,7 +330,7 @@ async def test_a_cancelled_server_cancels_its_calls(client: EndpointClient) -> N
 
 
 async def test_a_tool_that_takes_too_long_is_stopped(client: EndpointClient) -> None:
-    """The model hears that it timed out, and after how long."""
+    """The model gets the timeout in seconds."""
     result = (await client.call("too_slow")).json["result"]
 
     assert result["isError"] is True
@@ -336,10 +338,8 @@ async def test_a_tool_that_takes_too_long_is_stopped(client: EndpointClient) -> 
 
 
 @pytest.mark.requirement("T-07")
-async def test_a_demand_for_scopes_after_the_first_event_is_an_event(
-    client: EndpointClient,
-) -> None:
-    """Before the first event it is a challenge; afterwards the status is spent."""
+async def test_a_scope_challenge_after_the_first_event_is_an_event(client: EndpointClient) -> None:
+    """Before the first event it is a 403; afterwards the status has been sent."""
     before = await ask(client, "step_up_late", {"report": False})
     after = await ask(client, "step_up_late", {"report": True})
 

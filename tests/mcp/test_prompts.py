@@ -18,7 +18,7 @@ def client() -> EndpointClient:
 
 @pytest.mark.requirement("P-01", "V-08")
 async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> None:
-    """Exactly then; without them their methods are unknown."""
+    """Without prompts their methods are unknown."""
     tools_alone, with_prompt = (
         EndpointClient([pack.tools["stamp"]]),
         EndpointClient([pack.prompts["broken"]]),
@@ -32,10 +32,10 @@ async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> N
 
 
 @pytest.mark.requirement("P-02", "P-03", "IC-01")
-async def test_p_02_p_03_prompts_are_described_as_the_revision_knows_them(
+async def test_p_02_p_03_prompts_have_the_members_of_each_revision(
     client: EndpointClient, revision: str
 ) -> None:
-    """Those this caller may use, each with its arguments."""
+    """The list has the prompts that the caller may use, with their arguments."""
     listed = (await result_of(client, revision, "prompts/list"))["prompts"]
     prompts = {prompt["name"]: prompt for prompt in listed}
     summarise = prompts["summarise"]
@@ -53,7 +53,7 @@ async def test_p_02_p_03_prompts_are_described_as_the_revision_knows_them(
 
 @pytest.mark.requirement("P-04", "J-07")
 async def test_p_04_a_prompt_answers_messages(client: EndpointClient, revision: str) -> None:
-    """A text alone is the user's; what the caller may know of itself can be in it."""
+    """A plain text is a user message; the prompt can use the caller's own data."""
     arguments = {"quarter": "q2", "tone": "warm"}
     result = await result_of(client, revision, "prompts/get", name="summarise", arguments=arguments)
 
@@ -103,10 +103,10 @@ WRONG_PARAMS = [
 
 @pytest.mark.requirement("P-06", "P-09")
 @each(("params", "says"), WRONG_PARAMS, ids=[says for _, says in WRONG_PARAMS])
-async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
+async def test_p_06_p_09_an_invalid_request_gets_an_error_that_names_the_problem(
     client: EndpointClient, revision: str, params: dict[str, object], says: str
 ) -> None:
-    """-32602 before anything runs; out of reach sounds like not there."""
+    """The error is -32602; a hidden prompt gets the error of a missing one."""
     response = await ask(client, revision, "prompts/get", **params)
 
     assert response.error == (400 if revision == VERSION else 200, -32602)
@@ -114,9 +114,7 @@ async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
 
 
 @pytest.mark.requirement("P-06")
-async def test_p_06_an_internal_failure_is_one_without_detail(
-    client: EndpointClient, revision: str
-) -> None:
+async def test_p_06_an_internal_error_has_no_detail(client: EndpointClient, revision: str) -> None:
     """-32603 and the request's id, which finds the story in the log."""
     response = await ask(client, revision, "prompts/get", name="broken")
 
@@ -144,8 +142,8 @@ async def test_p_09_a_prompt_too_large_is_an_error(revision: str) -> None:
 
 
 @pytest.mark.requirement("P-02", "P-09")
-async def test_p_09_what_can_be_stepped_up_to_is_listed_and_challenged(revision: str) -> None:
-    """One decision for the list and the use."""
+async def test_p_09_a_prompt_with_obtainable_scopes_is_listed_and_challenged(revision: str) -> None:
+    """The list and the use take the same decision."""
     client = EndpointClient(pack.offers)
     client.caller = a_caller(scopes=frozenset())
     listed = (await result_of(client, revision, "prompts/list"))["prompts"]

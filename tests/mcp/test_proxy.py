@@ -44,7 +44,9 @@ def proxy(upstream: ProxiedApp) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_only_the_credentials_and_its_own_name_change(proxy: tuple[str, str], method: str) -> None:
+def test_the_proxy_changes_only_credentials_and_its_own_name(
+    proxy: tuple[str, str], method: str
+) -> None:
     """Method, body, status and headers pass; a Host or Origin naming the proxy is translated."""
     url, origin = proxy
     own = url.removesuffix("/mcp")
@@ -61,8 +63,8 @@ def test_only_the_credentials_and_its_own_name_change(proxy: tuple[str, str], me
     assert answer.headers["x-saw-accept"] == "a, b"
 
 
-def test_a_foreign_name_reaches_the_server_as_it_is(proxy: tuple[str, str]) -> None:
-    """The server itself has to refuse a rebound name: the proxy must not launder it."""
+def test_a_foreign_host_name_is_forwarded_unchanged(proxy: tuple[str, str]) -> None:
+    """The server itself has to refuse a rebound name."""
     url, _ = proxy
 
     answer = httpx2.get(url, headers={"Host": "evil.example", "Origin": "http://evil.example"})

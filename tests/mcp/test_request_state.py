@@ -33,8 +33,8 @@ def client() -> EndpointClient:
 
 
 @pytest.mark.requirement("M-05", "M-13", "J-13")
-async def test_m_05_m_13_any_replica_goes_on(client: EndpointClient) -> None:
-    """Nothing links two rounds but what the client brings, and the ring that replicas share."""
+async def test_m_05_m_13_any_replica_continues_a_round_trip(client: EndpointClient) -> None:
+    """Two rounds share only what the client sends and the key ring of the replicas."""
     other = EndpointClient(ROUNDS.tools.values(), keyring=client.keyring)
     first = await ask_again(client, "purge")
 
@@ -58,7 +58,7 @@ STATE_CHANGES = [
 async def test_m_06_a_changed_state_is_refused(
     client: EndpointClient, what: str, change: Any
 ) -> None:
-    """Whatever is done to it, the tool does not run."""
+    """The tool does not run with a state that was changed in any way."""
     state = (await ask_again(client, "purge")).json["result"]["requestState"]
     RUNS.clear()
 
@@ -162,8 +162,8 @@ async def test_m_07_a_state_expires(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("M-07", "E-13")
-async def test_m_07_a_yes_counts_for_the_request_that_was_sent(client: EndpointClient) -> None:
-    """When the question reads differently by now, the person is asked again."""
+async def test_m_07_an_answer_counts_only_for_its_own_input_request(client: EndpointClient) -> None:
+    """If the question has changed since, the person is asked again."""
     first = await ask_again(client, "purge")
     FILES["count"] = 300
     RUNS.clear()
@@ -175,10 +175,8 @@ async def test_m_07_a_yes_counts_for_the_request_that_was_sent(client: EndpointC
 
 
 @pytest.mark.requirement("M-08")
-async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(
-    client: EndpointClient,
-) -> None:
-    """It holds answers and no permission: the second run is a call like any other."""
+async def test_m_08_a_repeated_state_grants_no_more_than_before(client: EndpointClient) -> None:
+    """The state holds answers and no permission: each run is a call like any other."""
     first = await ask_again(client, "ask_twice")
     answers = {"question-1": accept(ok=True)}
     again = [await go_on(client, "ask_twice", first, answers) for _ in range(2)]
@@ -187,8 +185,8 @@ async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(
 
 
 @pytest.mark.requirement("M-09")
-async def test_m_09_nothing_waits_for_a_client(client: EndpointClient) -> None:
-    """A thousand unanswered client requests leave no task and no record."""
+async def test_m_09_unanswered_client_requests_leave_no_task(client: EndpointClient) -> None:
+    """A thousand of them leave no asyncio task behind."""
     before = len(asyncio.all_tasks())
     for _ in range(1000):
         await ask_again(client, "purge")
@@ -197,7 +195,7 @@ async def test_m_09_nothing_waits_for_a_client(client: EndpointClient) -> None:
 
 
 async def test_answers_too_large_for_another_round_are_refused(client: EndpointClient) -> None:
-    """What is carried through the client has a limit."""
+    """The state that the client carries has a maximum size."""
     large = {**accept(ok=True), "padding": "x" * 200_000}
     first = await ask_again(client, "ask_twice")
 
@@ -212,10 +210,10 @@ async def test_answers_too_large_for_another_round_are_refused(client: EndpointC
     issuer=st.sampled_from(["https://id.example.com", "https://other.example.com"]),
     client_id=st.sampled_from(["some-client", None, "other"]),
 )
-async def test_m_07_no_other_principal_goes_on(
+async def test_m_07_only_the_same_principal_can_use_a_state(
     client: EndpointClient, tenant: str, subject: str, kind: Any, issuer: str, client_id: str | None
 ) -> None:
-    """Only exactly the same caller's state is taken."""
+    """The state of any other caller is refused."""
     client.caller = a_caller()
     first = await ask_again(client, "purge")
     client.caller = a_caller(

@@ -40,10 +40,10 @@ async def test_r_01_resources_are_declared_when_there_are_some(revision: str) ->
 
 
 @pytest.mark.requirement("R-02", "R-03", "R-14", "IC-01")
-async def test_r_03_resources_are_described_as_the_revision_knows_them(
+async def test_r_03_resources_have_the_members_of_each_revision(
     client: EndpointClient, revision: str
 ) -> None:
-    """`uri` and `name` always; titles and dates came with 2025-06-18, icons with 2025-11-25."""
+    """`uri` and `name` always; titles came with 2025-06-18, icons with 2025-11-25."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
     rules = next(resource for resource in listed if resource["uri"] == "library://rules")
     new = {
@@ -77,10 +77,10 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
 
 
 @pytest.mark.requirement("R-02")
-async def test_r_02_what_a_lister_names_is_listed_and_can_be_read(
+async def test_r_02_entries_of_a_lister_are_listed_and_readable(
     client: EndpointClient, revision: str
 ) -> None:
-    """Entries that the template cannot name, or that its function would refuse, are left out."""
+    """Entries that the template or its function would refuse are left out."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
     reports = [resource for resource in listed if resource["uri"].startswith("report://")]
 
@@ -93,10 +93,10 @@ async def test_r_02_what_a_lister_names_is_listed_and_can_be_read(
 
 
 @pytest.mark.requirement("R-03", "IC-01")
-async def test_r_03_templates_are_described_as_the_revision_knows_them(
+async def test_r_03_templates_have_the_members_of_each_revision(
     client: EndpointClient, revision: str
 ) -> None:
-    """RFC 6570, as written by the author."""
+    """A template is listed as its author wrote it (RFC 6570)."""
     result = await result_of(client, revision, "resources/templates/list")
     templates = {template["uriTemplate"]: template for template in result["resourceTemplates"]}
 
@@ -111,7 +111,7 @@ async def test_r_03_templates_are_described_as_the_revision_knows_them(
 
 @pytest.mark.requirement("R-04", "R-12")
 async def test_r_04_contents_are_text_or_base64(client: EndpointClient, revision: str) -> None:
-    """Each with its URI and type; bytes survive the way unchanged."""
+    """Each has its URI and type; bytes arrive unchanged."""
     rules, cover = "library://rules", "library://cover"
 
     assert await read(client, revision, rules) == [
@@ -193,8 +193,10 @@ async def test_r_05_r_06_a_missing_resource_is_an_error(
 
 
 @pytest.mark.requirement("R-12")
-async def test_r_12_an_endless_uri_is_not_repeated(client: EndpointClient, revision: str) -> None:
-    """Beyond a length nothing is looked up."""
+async def test_r_12_a_too_long_uri_is_not_repeated_in_the_error(
+    client: EndpointClient, revision: str
+) -> None:
+    """A URI beyond the maximum length is not looked up."""
     response = await ask(client, revision, "resources/read", uri="note://" + "a" * 100_000)
 
     assert response.json["error"]["message"] == "Unknown resource"
@@ -203,7 +205,7 @@ async def test_r_12_an_endless_uri_is_not_repeated(client: EndpointClient, revis
 
 @pytest.mark.requirement("R-12")
 @pytest.mark.parametrize("uri", ["report://q9", "note://a?line=x"])
-async def test_r_12_a_value_that_cannot_be_is_explained(
+async def test_r_12_an_invalid_uri_value_is_explained(
     client: EndpointClient, revision: str, uri: str
 ) -> None:
     """The form is right, so the sentence says which value is wrong."""
@@ -236,8 +238,8 @@ async def test_r_07_failures_are_errors_without_detail(
 
 
 @pytest.mark.requirement("R-13")
-async def test_r_13_what_can_be_stepped_up_to_is_challenged(revision: str) -> None:
-    """403 with all scopes, before the function runs; unlisted entries of its lister stay so."""
+async def test_r_13_a_resource_with_obtainable_scopes_is_challenged(revision: str) -> None:
+    """The 403 names all scopes, and the function does not run."""
     guarded = Pack("guarded")
 
     @guarded.resource("vault://{name}", scopes={"vault:read", "vault:open"})
@@ -255,7 +257,7 @@ async def test_r_13_what_can_be_stepped_up_to_is_challenged(revision: str) -> No
 
 
 async def test_a_read_needs_a_uri(client: EndpointClient, revision: str) -> None:
-    """Said as such, not as an unknown one."""
+    """The error is that of a missing parameter and not that of an unknown resource."""
     response = await ask(client, revision, "resources/read")
 
     assert response.json["error"]["code"] == -32602

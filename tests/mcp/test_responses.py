@@ -10,8 +10,8 @@ from gatepost_authz.config import Resource
 CONSTANT_ERROR = JsonRpcError(-32600, "As many others")
 
 
-def test_a_refusal_that_is_a_constant_keeps_nothing_of_its_requests() -> None:
-    """A traceback holds the frames of its request, and each raise of one exception adds more."""
+def test_a_constant_refusal_keeps_no_reference_to_its_requests() -> None:
+    """A traceback holds the frames of a request, and each raise would add another."""
     replies = Replies(Challenge(), Resource("https://mcp.example.com/mcp"), modern=True)
     for _ in range(3):
         with pytest.raises(JsonRpcError) as caught:

@@ -16,7 +16,7 @@ def client() -> EndpointClient:
 @pytest.mark.requirement("V-01")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
 async def test_both_meta_members_are_required(client: EndpointClient, missing: str) -> None:
-    """Every request says its version and what its client can do."""
+    """Every request has its version and the client's capabilities."""
     meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
     del meta[META + missing]
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discover")]
@@ -41,7 +41,7 @@ async def test_both_meta_members_are_required(client: EndpointClient, missing: s
     ],
 )
 async def test_malformed_meta_is_a_parameter_error(client: EndpointClient, params: object) -> None:
-    """Whatever shape it has, the answer is -32602 with HTTP 400."""
+    """The answer is -32602 with HTTP 400."""
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "tools/list")]
 
     assert (await client.send(message("tools/list", params), headers)).error == (400, -32602)
@@ -57,8 +57,8 @@ async def test_a_client_need_not_introduce_itself(client: EndpointClient) -> Non
 
 
 @pytest.mark.requirement("V-05", "V-06", "C-01", "C-02", "C-03", "J-07", "TL-01")
-async def test_discovery_says_what_is_served(client: EndpointClient) -> None:
-    """Versions newest first, the capabilities that work, and for how long that may be kept."""
+async def test_discovery_lists_versions_and_capabilities(client: EndpointClient) -> None:
+    """The newest version comes first, with the lifetime of the answer."""
     result = (await client.ask("server/discover")).json["result"]
 
     assert result == {
@@ -80,16 +80,16 @@ async def test_discovery_says_what_is_served(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("V-08", "J-11", "V-10")
 @pytest.mark.parametrize("method", ["prompts/list", "resources/list", "completion/complete"])
-async def test_v_08_what_is_not_advertised_does_not_exist(
+async def test_v_08_methods_of_undeclared_capabilities_are_unknown(
     client: EndpointClient, method: str
 ) -> None:
-    """Only tools are declared, and only tools answer."""
+    """The server declares only tools, so methods of prompts and resources are unknown."""
     assert (await client.ask(method)).error == (404, -32601)
 
 
 @pytest.mark.requirement("J-07", "C-01", "C-05", "C-08", "TL-02")
 async def test_the_list_of_tools_is_complete_and_private(client: EndpointClient) -> None:
-    """Every call in between leaves it as it was."""
+    """Calls between two lists do not change it."""
     before = await client.ask("tools/list")
     await client.call("echo", {"text": "x"})
     after = await client.ask("tools/list")
@@ -133,7 +133,7 @@ TYPES = [
 
 @pytest.mark.parametrize(("declared", "accepted"), TYPES)
 async def test_a_post_is_json(client: EndpointClient, declared: str, accepted: bool) -> None:
-    """Forms and plain text are what a foreign page can post across sites without asking."""
+    """A foreign page can post forms and plain text to another site without a preflight."""
     response = await client.send(message("ping"), [("content-type", declared)])
 
     if accepted:
@@ -143,7 +143,7 @@ async def test_a_post_is_json(client: EndpointClient, declared: str, accepted: b
 
 
 async def test_a_compressed_body_is_refused(client: EndpointClient) -> None:
-    """What it expands to would be beyond every limit."""
+    """Its expanded size could exceed every limit."""
     response = await client.send(message("ping"), [JSON, ("content-encoding", "gzip")])
 
     assert response.error == (415, -32600)
@@ -151,7 +151,7 @@ async def test_a_compressed_body_is_refused(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("T-05")
 async def test_a_request_is_answered_by_one_json_object(client: EndpointClient) -> None:
-    """Without anything to say before the result there is no stream."""
+    """Without messages before the result there is no event stream."""
     response = await client.call("echo", {"text": "x"})
 
     assert response.headers["content-type"] == "application/json"
@@ -161,12 +161,12 @@ async def test_a_request_is_answered_by_one_json_object(client: EndpointClient) 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*", "image/png"])
 async def test_accept_is_read_leniently(client: EndpointClient, accept: str) -> None:
-    """Every client of this protocol reads JSON, whatever it says."""
+    """Every client of this protocol reads JSON, whatever its `Accept` header says."""
     assert (await client.ask("tools/list", accept=accept)).status == 200
 
 
 async def test_a_body_too_large_is_refused() -> None:
-    """By its real length; a declared one is the edge's to judge."""
+    """Its real length counts; the edge checks the declared one."""
     client = EndpointClient(limits=EndpointLimits(max_body_bytes=500))
     small, large = message("ping"), message("ping", {"x": "y" * 500})
 
@@ -174,8 +174,8 @@ async def test_a_body_too_large_is_refused() -> None:
     assert (await client.send(large)).status == 413
 
 
-async def test_a_user_of_a_suspended_tenant_is_told_so_after_signing_in() -> None:
-    """HTTP 200: a 401 or 403 would send its people through the login again and again."""
+async def test_a_user_of_a_suspended_tenant_gets_an_error_with_http_200() -> None:
+    """A 401 or 403 would send the user through the sign-in again and again."""
     client = EndpointClient(suspended=frozenset({"acme"}))
 
     suspended = await client.call("echo", {"text": "x"})
@@ -187,8 +187,8 @@ async def test_a_user_of_a_suspended_tenant_is_told_so_after_signing_in() -> Non
     assert served.json["result"]["isError"] is False
 
 
-async def test_a_session_from_before_a_suspension_serves_nothing() -> None:
-    """Neither a single message nor a batch of the older era gets past it."""
+async def test_a_session_opened_before_a_suspension_is_refused() -> None:
+    """Neither a single message nor a batch is served."""
     before, after = EndpointClient(), EndpointClient(suspended=frozenset({"acme"}))
     session = await before.open("2025-03-26")
     call = message("tools/call", {"name": "echo", "arguments": {"text": "x"}})

@@ -82,10 +82,10 @@ async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> Non
 
 
 @pytest.mark.requirement("M-02")
-async def test_m_02_an_input_request_is_the_answer_and_its_answer_goes_on(
+async def test_m_02_an_input_request_is_the_result_and_the_next_call_answers_it(
     client: EndpointClient,
 ) -> None:
-    """The tool ends at its question; called again with the answer, it gets past it."""
+    """The tool ends at its question; called again with the answer, it continues."""
     first = await ask_again(client, "purge")
 
     assert input_requests_of(first) == {
@@ -132,8 +132,8 @@ async def test_m_12_input_requests_carry_no_caching_hints(client: EndpointClient
 
 
 @pytest.mark.requirement("M-01")
-async def test_m_01_lists_ask_nothing(client: EndpointClient) -> None:
-    """A method that may not ask ignores answers and states."""
+async def test_m_01_list_methods_ignore_answers_and_states(client: EndpointClient) -> None:
+    """Such a method may not ask."""
     more = {"inputResponses": 5, "requestState": "junk"}
     for method in ("tools/list", "server/discover"):
         assert (await client.ask(method, more)).json["result"]["resultType"] == "complete"
@@ -199,7 +199,7 @@ MALFORMED_ANSWERS = [
 @pytest.mark.requirement("M-11")
 @pytest.mark.parametrize("responses", MALFORMED_ANSWERS, ids=lambda value: str(value)[:40])
 async def test_m_11_malformed_answers_are_an_error(client: EndpointClient, responses: Any) -> None:
-    """With a state or without, and the tool does not get past its question."""
+    """With or without a state, the tool does not get past its question."""
     first = await ask_again(client, "purge")
     alone = await ask_again(client, "purge", inputResponses=responses)
 
@@ -231,7 +231,7 @@ async def test_input_requests_of_several_tasks_are_sent_at_once(client: Endpoint
 async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
     client: EndpointClient,
 ) -> None:
-    """Progress may come first; what is asked is in the result, never a request of the server's."""
+    """Progress may come first; the input requests are in the result."""
     response = await ask_again(client, "test_streaming_elicitation", meta={"progressToken": 1})
 
     *before, last = response.events
@@ -269,10 +269,10 @@ ANSWERS = st.dictionaries(st.sampled_from(["confirm", "question-1", "other"]), J
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(responses=ANSWERS, state=st.text(max_size=60) | JSON | st.just(...))
-async def test_m_11_nothing_that_is_sent_breaks_it(
+async def test_m_11_any_answers_and_state_end_in_an_input_request_or_an_error(
     client: EndpointClient, responses: Any, state: Any
 ) -> None:
-    """Any answers and any state end in a question or an error, and never past the question."""
+    """No input gets past the question."""
     RUNS.clear()
     more = {} if state is ... else {"requestState": state}
     response: Response = await ask_again(client, "purge", inputResponses=responses, **more)

@@ -51,7 +51,7 @@ def client() -> EndpointClient:
 async def test_sa_01_a_model_is_asked_where_it_was_offered(
     client: EndpointClient, declared: Any, plain: Any, with_tools: Any
 ) -> None:
-    """And gets tools only where the client said that it can use them."""
+    """It gets tools only if the client declared that it can use them."""
     for tools, lacks in ((False, plain), (True, with_tools)):
         response = await ask_again(client, "think", {"tools": tools}, capabilities=declared)
         if lacks is None:
@@ -61,8 +61,8 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 
 
 @pytest.mark.requirement("SA-02")
-async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: EndpointClient) -> None:
-    """In the schema's words."""
+async def test_sa_02_a_sampling_request_has_messages_and_max_tokens(client: EndpointClient) -> None:
+    """The request has the form of the schema."""
     request = input_requests_of(await ask_again(client, "think", {"tools": True}))["k"]
 
     assert request == {
@@ -103,7 +103,7 @@ IMPOSSIBLE_REQUESTS: list[tuple[list[Any], str]] = [
 @pytest.mark.requirement("SA-02")
 @each(("messages", "sentence"), IMPOSSIBLE_REQUESTS)
 def test_sa_02_impossible_conversations_are_refused(messages: list[Any], sentence: str) -> None:
-    """Each use of a tool is followed at once by its results, and by these alone."""
+    """Each use of a tool must be followed at once by its results and by nothing else."""
     with pytest.raises(ValueError, match=sentence):
         Sampling(messages, 10)
 
@@ -134,8 +134,8 @@ def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
 
 
 @pytest.mark.requirement("SA-05")
-async def test_sa_05_what_a_model_said_arrives_checked(client: EndpointClient) -> None:
-    """One block or several, of known kinds; unknown members do not matter."""
+async def test_sa_05_a_valid_sampling_result_reaches_the_tool(client: EndpointClient) -> None:
+    """It has one block or several; unknown members do not matter."""
     first = await ask_again(client, "think", {"tools": True})
     several = {**SAMPLED, "content": [TEXT, TOOL_USE], "usage": 3}
 
@@ -165,16 +165,20 @@ async def test_sa_05_what_a_model_said_arrives_checked(client: EndpointClient) -
     ],
     ids=lambda change: str(change)[:40],
 )
-async def test_sa_05_what_is_no_sampling_is_refused(client: EndpointClient, change: Any) -> None:
-    """A tool never sees the wrong shape, a use of tools that it did not give, or a flood."""
+async def test_sa_05_an_invalid_sampling_result_is_refused(
+    client: EndpointClient, change: Any
+) -> None:
+    """The tool sees no wrong shape, no use of a tool that it did not offer, and no flood."""
     response = await ask_again(client, "think", inputResponses={"k": {**SAMPLED, **change}})
 
     assert response.error == (400, -32602)
 
 
 @pytest.mark.requirement("RO-01")
-async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: EndpointClient) -> None:
-    """A root that is elsewhere is no root."""
+async def test_ro_01_roots_are_requested_if_declared_and_must_be_files(
+    client: EndpointClient,
+) -> None:
+    """A root with another scheme is refused."""
     first = await ask_again(client, "look")
     elsewhere = {"roots": [{"uri": "https://example.com/"}]}
 
@@ -198,10 +202,10 @@ async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: Endpo
     ],
     ids=lambda value: str(value)[:30],
 )
-async def test_ro_02_roots_may_be_gone_and_are_checked(
+async def test_ro_02_an_empty_list_of_roots_is_valid_and_a_malformed_one_is_not(
     client: EndpointClient, roots: Any, outcome: Any
 ) -> None:
-    """None at all is an answer; what is no list of roots is none."""
+    """A root may name a file that does not exist."""
     response = await ask_again(client, "look", inputResponses={"k": {"roots": roots}})
 
     if isinstance(outcome, str):
@@ -211,8 +215,8 @@ async def test_ro_02_roots_may_be_gone_and_are_checked(
 
 
 @pytest.mark.requirement("SA-01", "SA-02")
-def test_sa_01_older_revisions_get_the_samplings_they_know() -> None:
-    """One block a message and no tools, before 2025-11-25."""
+def test_sa_01_sampling_requests_are_reduced_to_each_older_revision() -> None:
+    """Before 2025-11-25 a message has one block, and there are no tools."""
     talk = Sampling(
         [message("user", TEXT, TEXT), {"role": "assistant", "content": TEXT}], 5
     ).request

@@ -35,7 +35,7 @@ async def is_error(client: EndpointClient, **arguments: Any) -> bool:
 @pytest.mark.requirement("TL-01", "V-08")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> None:
-    """Exactly then; without them their methods are unknown."""
+    """Without tools their methods are unknown."""
     prompts_alone = EndpointClient([library.prompts["broken"]])
 
     assert "tools" in await declared(EndpointClient(), revision)
@@ -48,7 +48,7 @@ async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> No
 @pytest.mark.requirement("TL-02")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_02_a_caller_without_any_right_gets_an_empty_list(revision: str) -> None:
-    """The list is there, with nothing in it."""
+    """The result has the list without entries."""
     guarded = [library.prompts["hidden_prompt"], library.documents["library://hidden"]]
     pack = Pack("hidden")
 
@@ -67,8 +67,8 @@ async def test_tl_02_a_caller_without_any_right_gets_an_empty_list(revision: str
 
 
 @pytest.mark.requirement("TL-04")
-async def test_tl_04_a_tool_without_arguments_says_so() -> None:
-    """An object, and nothing in it."""
+async def test_tl_04_a_tool_without_arguments_has_an_empty_object_schema() -> None:
+    """Its schema is an object without properties."""
     tools = (await EndpointClient(library.offers).ask("tools/list")).json["result"]["tools"]
 
     assert tools[0]["inputSchema"] == {
@@ -80,15 +80,15 @@ async def test_tl_04_a_tool_without_arguments_says_so() -> None:
 
 @pytest.mark.requirement("TL-06")
 @pytest.mark.parametrize("name", ["", "a b", "ä", "a/b", "a:b", "x" * 129, "A", "a.b"])
-def test_tl_06_a_name_that_clients_may_refuse_is_none(name: str) -> None:
-    """The grammar is narrower than the protocol's, so that it fits headers and URLs as well."""
+def test_tl_06_a_tool_name_outside_the_grammar_is_refused(name: str) -> None:
+    """The grammar is narrower than the protocol's, so that names fit headers and URLs."""
     with pytest.raises(ValueError, match="tool name"):
         Pack("p").add(name, description="…", input_schema=OBJECT, invoke=answer)
 
 
 @pytest.mark.requirement("TL-06")
-def test_tl_06_a_name_is_one_tools() -> None:
-    """Within a pack, and among all of them."""
+def test_tl_06_a_tool_name_is_unique() -> None:
+    """This holds within a pack and across all packs."""
     pack, other = Pack("p"), Pack("q")
     for owner in (pack, other):
         owner.add("same", description="…", input_schema=OBJECT, invoke=answer)
@@ -114,7 +114,7 @@ KEYWORDS = {
 @pytest.mark.requirement("TL-05", "JS-01", "JS-05")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_05_js_05_a_schema_passes_unchanged_and_is_enforced(revision: str) -> None:
-    """Whatever 2020-12 allows beside the object at its root."""
+    """It may use all of 2020-12 with an object at its root."""
     client = client_of(KEYWORDS)
     listed = (await result_of(client, revision, "tools/list"))["tools"]
 
@@ -165,10 +165,10 @@ BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.requirement("JS-01", "JS-02", "JS-03", "JS-04", "TL-04")
 @each(("row", "schema", "says"), BAD_SCHEMAS)
-def test_js_01_js_02_js_03_js_04_a_schema_that_does_not_hold_is_refused(
+def test_js_01_js_02_js_03_js_04_an_unusable_schema_is_refused(
     row: str, schema: dict[str, Any], says: str
 ) -> None:
-    """When its pack loads, with the reason; nothing is fetched to find out."""
+    """The pack does not load, with the reason; nothing is fetched for the check."""
     with pytest.raises(ValueError, match=says):
         client_of(schema)
     if row.startswith("JS"):
@@ -177,7 +177,7 @@ def test_js_01_js_02_js_03_js_04_a_schema_that_does_not_hold_is_refused(
 
 
 @pytest.mark.requirement("JS-03")
-async def test_js_03_a_reference_to_an_id_of_its_own_stays_inside() -> None:
+async def test_js_03_a_reference_to_an_id_within_the_schema_is_not_fetched() -> None:
     """Bundled schemas name their parts by URIs that are never fetched."""
     bundled = {
         "type": "object",
@@ -190,8 +190,8 @@ async def test_js_03_a_reference_to_an_id_of_its_own_stays_inside() -> None:
 
 
 @pytest.mark.requirement("JS-04")
-async def test_js_04_a_pattern_cannot_run_away() -> None:
-    """Backtracking is bounded: a text that would take for ever does not match."""
+async def test_js_04_pattern_matching_is_bounded() -> None:
+    """A text whose matching would backtrack without end does not match."""
     schema = {**OBJECT, "properties": {"a": {"type": "string", "pattern": "^(a|a)*(?=b)$"}}}
 
     assert await is_error(client_of(schema), a="a" * 40 + "!")
@@ -210,10 +210,10 @@ ROWS = {"type": "object", "properties": {"rows": {"type": "integer"}}, "required
 
 @pytest.mark.requirement("TL-08", "JS-05")
 @pytest.mark.parametrize(("value", "fits"), OUTPUTS)
-async def test_tl_08_js_05_a_structured_answer_is_what_the_tool_declares(
+async def test_tl_08_js_05_a_structured_answer_must_match_the_output_schema(
     value: Any, fits: bool
 ) -> None:
-    """Or it does not leave: clients check it too, and drop what does not fit."""
+    """Clients check it, too, and drop an answer that does not match."""
 
     async def answers(ctx: CallContext, arguments: Any) -> Outcome:
         return Outcome(({"type": "text", "text": "x"},), value)
@@ -234,8 +234,8 @@ class Point(msgspec.Struct):
 
 @pytest.mark.requirement("TL-08")
 @pytest.mark.parametrize(("y", "fits"), [(2, True), ("2", False), (None, False)])
-async def test_tl_08_a_struct_with_the_wrong_members_does_not_leave(y: Any, fits: bool) -> None:
-    """As for models and dataclasses."""
+async def test_tl_08_a_struct_with_wrong_members_is_not_returned(y: Any, fits: bool) -> None:
+    """Structs are checked like models and dataclasses."""
     pack = Pack("points")
 
     @pack.tool()
@@ -250,10 +250,10 @@ async def test_tl_08_a_struct_with_the_wrong_members_does_not_leave(y: Any, fits
 
 @pytest.mark.requirement("TL-07")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_07_an_output_schema_of_another_root_is_the_newest_revisions(
+async def test_tl_07_only_the_newest_revision_shows_output_schemas_of_other_roots(
     revision: str,
 ) -> None:
-    """Before, the root is an object or the schema is not shown."""
+    """For older revisions such a schema is left out."""
     client = client_of(OBJECT, output_schema={"type": "array"})
     tool = (await result_of(client, revision, "tools/list"))["tools"][0]
 
@@ -263,7 +263,7 @@ async def test_tl_07_an_output_schema_of_another_root_is_the_newest_revisions(
 @pytest.mark.requirement("IC-01")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_ic_01_icons_came_with_2025_11_25(revision: str) -> None:
-    """On tools as on everything else."""
+    """This holds for tools as for all other offers."""
     tools = (await result_of(EndpointClient(library.offers), revision, "tools/list"))["tools"]
     icons = [
         {"src": "https://mcp.example.com/icon.png", "mimeType": "image/png", "sizes": ["48x48"]}
@@ -282,7 +282,7 @@ def test_ic_01_an_icon_is_https_or_an_image(src: str) -> None:
 
 @pytest.mark.requirement("TL-15")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_15_what_a_message_embeds_can_be_read(revision: str) -> None:
+async def test_tl_15_an_embedded_resource_can_be_read(revision: str) -> None:
     """The server that embeds a resource also offers it."""
     client = EndpointClient(library.offers)
     messages = (await result_of(client, revision, "prompts/get", name="illustrated"))["messages"]

@@ -94,8 +94,8 @@ IN_PARTS = {
 
 @pytest.mark.requirement("J-01", "P1")
 @each("data", IN_ONE_PASS.values(), ids=IN_ONE_PASS.keys())
-def test_one_pass_says_what_the_parts_say(data: bytes) -> None:
-    """The same id, method and parameters, however it was read."""
+def test_one_pass_parsing_agrees_with_parsing_in_parts(data: bytes) -> None:
+    """The id, method and parameters are the same."""
     usual = read_whole(data)
     message = read(data)
 
@@ -109,8 +109,8 @@ def test_one_pass_says_what_the_parts_say(data: bytes) -> None:
 
 @pytest.mark.requirement("J-01", "P1")
 @each("data", IN_PARTS.values(), ids=IN_PARTS.keys())
-def test_whatever_is_not_usual_is_read_in_parts(data: bytes) -> None:
-    """The parts refuse it, or take it for what it is."""
+def test_an_unusual_message_is_parsed_in_parts(data: bytes) -> None:
+    """The one-pass parser returns None for it."""
     assert read_whole(data) is None
     try:
         message = read(data)

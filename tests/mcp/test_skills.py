@@ -23,7 +23,7 @@ def a_client(*, scopes: frozenset[str] = frozenset(), obtainable: bool = True) -
 
 @pytest.mark.requirement("X-01", "X-05")
 async def test_x_01_a_server_with_skills_declares_them() -> None:
-    """The settings stand directly under the identifier, and without skills there is none."""
+    """Its settings are directly under the identifier; without skills it is missing."""
     declared = (await a_client().ask("server/discover")).json["result"]["capabilities"]
     without = (await EndpointClient().ask("server/discover")).json["result"]["capabilities"]
 
@@ -34,7 +34,7 @@ async def test_x_01_a_server_with_skills_declares_them() -> None:
 
 
 async def test_every_file_that_is_listed_can_be_read_and_has_its_digest() -> None:
-    """What a client verifies is what it gets, and nothing is left out."""
+    """The digest that a client verifies is that of the file it reads."""
     client = a_client()
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 
@@ -51,7 +51,7 @@ async def test_every_file_that_is_listed_can_be_read_and_has_its_digest() -> Non
         assert len(data) == file["size"]
 
 
-async def test_one_skill_and_its_folders_can_be_asked_for() -> None:
+async def test_a_single_skill_and_its_folders_can_be_read() -> None:
     """The entry is the listed one; a folder's children can be opened in turn."""
     client = a_client()
     (listed,) = (await client.ask("skills/list")).json["result"]["skills"]
@@ -81,8 +81,8 @@ async def test_one_skill_and_its_folders_can_be_asked_for() -> None:
         "x" * 9000,
     ],
 )
-async def test_x_04_what_is_no_skill_or_folder_is_said_to_be_none(method: str, uri: str) -> None:
-    """-32602 for everything that was not listed, however it is spelt."""
+async def test_x_04_an_unknown_skill_or_folder_is_invalid_params(method: str, uri: str) -> None:
+    """-32602 for every URI that was not listed, in any spelling."""
     assert (await a_client().ask(method, {"uri": uri})).error == (400, -32602)
 
 

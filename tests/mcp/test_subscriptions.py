@@ -75,7 +75,9 @@ async def ask(replicas: EndpointPair, client: EndpointClient, method: str, **par
 
 
 @pytest.mark.requirement("TL-16", "P-08", "R-01", "SU-12")
-async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: EndpointClient) -> None:
+async def test_tl_16_list_changes_and_subscriptions_are_declared_in_both_eras(
+    client: EndpointClient,
+) -> None:
     """Lists that change, and resources that can be watched."""
     expected = {
         "tools": {"listChanged": True},
@@ -94,10 +96,10 @@ async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: Endp
 
 @pytest.mark.requirement("P-08", "TL-16", "SU-05")
 @pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
-async def test_p_08_each_list_is_announced_to_who_asked_for_it(
+async def test_p_08_each_list_change_goes_to_its_subscribers(
     client: EndpointClient, what: Any
 ) -> None:
-    """A stream for one list hears of that list and of no other."""
+    """A stream for one list gets no changes of other lists."""
     async with listening(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
         for each in ("tools", "prompts", "resources", what):
@@ -118,8 +120,8 @@ async def _rest(stream: Any) -> Any:
 
 @pytest.mark.requirement("P-08", "TL-16")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
-async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
-    """Before 2026 on the session's own stream, made at another process."""
+async def test_p_08_sessions_get_list_changes_too(version: str) -> None:
+    """The session's own stream has a change that was made at another process."""
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
@@ -132,7 +134,7 @@ async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
 
 @pytest.mark.requirement("R-09", "SU-02", "SU-10")
 async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
-    """What this caller may not read is left out exactly like what does not exist."""
+    """An unreadable resource is left out exactly like a missing one."""
     uris = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
     async with listening(client, {"resourceSubscriptions": uris}) as stream:
         honoured = await stream.acknowledged()
@@ -146,8 +148,8 @@ async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointC
 
 
 @pytest.mark.requirement("R-09", "SU-10")
-async def test_r_09_who_may_read_a_document_may_watch_it(client: EndpointClient) -> None:
-    """The decision is the one that reading takes."""
+async def test_r_09_a_caller_that_may_read_a_resource_may_watch_it(client: EndpointClient) -> None:
+    """Watching takes the same decision as reading."""
     reader = a_caller(scopes=frozenset({"notes:secret"}))
     filters = {"resourceSubscriptions": ["notes://secret"]}
     async with listening(client, filters, caller=reader) as stream:
@@ -166,7 +168,7 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 @pytest.mark.requirement("R-10", "S-10")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
-    """At whichever process: subscribed at one, changed at the other, told on the open stream."""
+    """Subscription, change and open stream may be at different processes."""
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
@@ -206,8 +208,8 @@ class SlowSessions(MemorySessions):
 
 
 @pytest.mark.requirement("R-10")
-async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
-    """Though the stream, at another process, still reads what the session is subscribed to."""
+async def test_r_10_a_change_right_after_the_subscription_is_announced() -> None:
+    """The stream's process is still reading the session record at that moment."""
     records, slow = MemoryRecords(), SlowSessions()
     records.of("acme").sessions = slow
     replicas = await a_pair(records=records).open()
@@ -226,8 +228,8 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
 
 @pytest.mark.requirement("R-10")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
-async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
-    """The other one still is; unsubscribing what was never watched is as good."""
+async def test_r_10_changes_of_an_unsubscribed_resource_are_not_announced(version: str) -> None:
+    """Others still are; unsubscribing from an unwatched resource is no error."""
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
     for uri in ("notes://mine", "notes://2026/report"):
@@ -245,8 +247,10 @@ async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
 
 
 @pytest.mark.requirement("R-10", "SEC-03")
-async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointClient) -> None:
-    """What is out of this caller's reach is answered like what does not exist."""
+async def test_r_10_a_caller_can_subscribe_only_to_readable_resources(
+    client: EndpointClient,
+) -> None:
+    """A hidden resource gets the error of a missing one."""
     session = await client.open()
     refused = [
         await client.within(session, message("resources/subscribe", params))
@@ -264,8 +268,8 @@ async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointC
 
 
 @pytest.mark.requirement("R-10")
-async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
-    """As reading it does: 403 with all the scopes it takes, where they can be had."""
+async def test_r_10_a_resource_with_missing_scopes_is_challenged() -> None:
+    """The answer is 403 with all missing scopes, if they are obtainable, as for reading."""
     replicas = await a_pair().open()
 
     refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
@@ -294,7 +298,7 @@ async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
 
 @pytest.mark.requirement("K-18", "SU-02", "SU-10", "SEC-03")
 async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
-    """Each word of it is the whole task as it stands; the id alone opens nothing to others."""
+    """Each notification has the whole task; other callers cannot watch it by its id."""
     client = EndpointTaskClient(pack.offers)
     task = (await client.start("wait"))["taskId"]
     filters = {"taskIds": [task, "t_unknown"]}

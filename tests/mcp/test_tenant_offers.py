@@ -54,8 +54,8 @@ def two_tenants(**options: Any) -> tuple[EndpointClient, MemorySource]:
 
 
 @each("revision", REVISIONS)
-async def test_two_tenants_with_the_same_names_see_their_own(revision: str) -> None:
-    """In every list and every call, in each era."""
+async def test_tenants_with_the_same_names_see_their_own_offers(revision: str) -> None:
+    """This holds in every list and every call, in each era."""
     client, _ = two_tenants()
     for caller, word in ((a_caller(), "ours"), (GLOBEX, "theirs"), (a_caller(), "ours")):
         client.caller = caller
@@ -90,8 +90,8 @@ LISTED_OFFERS = {
 
 @each("revision", REVISIONS)
 @each("method", LISTED_OFFERS)
-async def test_lists_show_what_the_tenant_has(method: str, revision: str) -> None:
-    """A tenant without any has the enabled ones; the lists are private."""
+async def test_lists_have_the_offers_of_the_callers_tenant(method: str, revision: str) -> None:
+    """A tenant without any has only the enabled ones; the lists are private."""
     client, _ = two_tenants()
     member, key, name = LISTED_OFFERS[method]
     for tenant, expected in (("acme", True), ("nobody", False), ("globex", True)):
@@ -103,7 +103,7 @@ async def test_lists_show_what_the_tenant_has(method: str, revision: str) -> Non
 
 
 @each("revision", REVISIONS)
-async def test_every_kind_is_declared_before_a_tenant_has_one(revision: str) -> None:
+async def test_every_kind_of_offer_is_declared_even_if_it_is_empty(revision: str) -> None:
     """A catalogue may bring it at any time; empty lists are answered."""
     client = EndpointClient(source=MemorySource())
     capabilities = await declared(client, revision)
@@ -117,7 +117,7 @@ async def test_every_kind_is_declared_before_a_tenant_has_one(revision: str) -> 
 async def test_an_apps_interface_is_named_in_both_spellings(
     revision: str, meta: dict[str, Any]
 ) -> None:
-    """Whichever the upstream has; the first revision knows no `_meta`."""
+    """The upstream may use either spelling; the first revision has no `_meta`."""
     source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", upstream.tool("map", meta={**meta, "other": [1]}))
     client = EndpointClient(source=source)
@@ -132,7 +132,7 @@ async def test_an_apps_interface_is_named_in_both_spellings(
 
 
 @each("listed, expected", [(None, 300_000), (60_000, 60_000), (900_000, 300_000), (0, 0)])
-async def test_a_list_stays_fresh_as_long_as_the_shortest_says(
+async def test_a_list_has_the_shortest_lifetime_of_its_parts(
     listed: int | None, expected: int
 ) -> None:
     """Never longer than the server's own lists."""
@@ -157,7 +157,7 @@ METHODS = {
 @each("method", METHODS)
 @each("revision", REVISIONS)
 async def test_offers_are_loaded_once_and_an_outage_is_503(method: str, revision: str) -> None:
-    """Nothing is decided without the tenant's agents, not even about enabled tools."""
+    """Without the tenant's agents even enabled tools cannot be decided about."""
     client, source = two_tenants()
     session = None if revision == REVISIONS[0] else await client.open(revision)
     source.drop()
@@ -173,7 +173,7 @@ async def test_offers_are_loaded_once_and_an_outage_is_503(method: str, revision
 
 
 @pytest.mark.requirement("C-10")
-async def test_a_cursor_is_of_one_snapshot_and_one_tenant() -> None:
+async def test_a_cursor_is_valid_for_one_snapshot_and_one_tenant() -> None:
     """Pages never mix two snapshots: the client begins again."""
     source, upstream = MemorySource(), ToolUpstream()
     tools = [upstream.tool(f"t{number}") for number in range(5)]
@@ -193,7 +193,7 @@ async def test_a_cursor_is_of_one_snapshot_and_one_tenant() -> None:
 
 
 async def test_arguments_in_headers_are_compared_for_a_tenants_tool() -> None:
-    """As for an enabled tool; a tool without such arguments needs none."""
+    """This works as for an enabled tool; a tool without such arguments needs no header."""
     source, upstream = MemorySource(), ToolUpstream()
     region = {"type": "string", "x-mcp-header": "Region"}
     schema = {"type": "object", "properties": {"region": region}}
@@ -211,7 +211,7 @@ async def test_arguments_in_headers_are_compared_for_a_tenants_tool() -> None:
 
 @pytest.mark.requirement("E9")
 async def test_a_tool_without_the_capability_is_answered_as_an_unknown_one() -> None:
-    """To the byte, but for the name."""
+    """The answers differ only in the name of the tool."""
     source, upstream = MemorySource(), ToolUpstream()
     agents = {"agent": Agent(frozenset({upstream.capability}))}
     source.put("acme", upstream.tool("find"), agents=agents)
@@ -224,8 +224,8 @@ async def test_a_tool_without_the_capability_is_answered_as_an_unknown_one() -> 
     assert (await client.call("mcp_crm__find")).status == 200
 
 
-async def test_a_tool_that_goes_away_is_unknown_from_then_on() -> None:
-    """And one that comes is called without a new registry."""
+async def test_a_removed_tool_is_unknown_and_a_new_one_is_called() -> None:
+    """Neither needs a new registry."""
     client, source = two_tenants()
     assert (await client.call("mcp_crm__find")).status == 200
 
@@ -234,8 +234,8 @@ async def test_a_tool_that_goes_away_is_unknown_from_then_on() -> None:
     assert (await client.call("mcp_wiki__read")).status == 200
 
 
-async def test_a_prompt_that_goes_away_during_its_call_is_still_answered() -> None:
-    """The call was made; only its description is unknown."""
+async def test_a_prompt_removed_during_its_call_is_still_answered() -> None:
+    """Only its description is missing."""
     source, upstream = MemorySource(), ToolUpstream()
 
     @upstream.pack.prompt(name="mcp_crm__last")
@@ -254,7 +254,7 @@ async def test_a_prompt_that_goes_away_during_its_call_is_still_answered() -> No
 
 @each("revision", REVISIONS)
 async def test_a_changed_definition_is_shown_and_called(revision: str) -> None:
-    """Nothing of the old one is left in a cache."""
+    """No cache keeps the old definition."""
     source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", upstream.tool("find", "Before."))
     client = EndpointClient(source=source)
@@ -270,7 +270,7 @@ async def test_a_changed_definition_is_shown_and_called(revision: str) -> None:
 
 
 async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
-    """A stream hears of the changes of its own tenant."""
+    """The stream gets the changes of its own tenant."""
     client = EndpointClient(source=MemorySource())
     filters = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
     async with listening(client, filters) as stream:

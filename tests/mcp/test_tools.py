@@ -71,10 +71,10 @@ async def result_of(
 @pytest.mark.requirement("A1")
 @pytest.mark.requirement("TL-04", "TL-02")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_04_tl_02_tools_are_described_as_the_revision_knows_them(
+async def test_tl_04_tl_02_tools_have_the_members_of_each_revision(
     client: EndpointClient, revision: str
 ) -> None:
-    """Titles and output schemas came with 2025-06-18; schemas pass through unchanged."""
+    """Titles and output schemas came with 2025-06-18; schemas are passed on unchanged."""
     listed = (await result_of(client, revision, "tools/list"))["tools"]
     tools = {tool["name"]: tool for tool in listed}
 
@@ -111,7 +111,7 @@ async def test_tl_09_tl_10_a_structured_answer_is_also_text(
 async def test_tl_08_only_the_newest_revision_has_structured_arrays(
     client: EndpointClient, revision: str
 ) -> None:
-    """Before, structured content is an object or nothing."""
+    """In older revisions structured content is an object or missing."""
     result = await result_of(client, revision, "tools/call", name="answers_list", arguments={})
 
     assert result.get("structuredContent") == ([1] if revision == VERSION else None)
@@ -122,7 +122,7 @@ async def test_tl_08_only_the_newest_revision_has_structured_arrays(
 async def test_tl_14_a_link_is_text_where_there_are_no_links(
     client: EndpointClient, revision: str
 ) -> None:
-    """2025-03-26 has no such block, and strict clients refuse what they do not know."""
+    """2025-03-26 has no such block, and strict clients refuse unknown blocks."""
     content = (await result_of(client, revision, "tools/call", name="link"))["content"]
 
     assert content == (
@@ -141,7 +141,7 @@ FAILURE_KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unav
 async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
     client: EndpointClient, revision: str, kind: str
 ) -> None:
-    """Not an error of the protocol, which most clients keep from the model."""
+    """Most clients do not show protocol errors to the model."""
     result = await result_of(
         client, revision, "tools/call", name="failing", arguments={"kind": kind}
     )
@@ -152,7 +152,7 @@ async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
 
 @pytest.mark.requirement("J-18")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_too_many_calls_are_an_error_with_a_time_to_wait(
+async def test_too_many_calls_are_an_error_with_a_retry_time(
     client: EndpointClient, revision: str
 ) -> None:
     """HTTP 200: clients take many another status for a lost session or login."""
@@ -194,8 +194,8 @@ async def test_tl_11_arguments_that_are_no_object_are_malformed(
 
 
 @pytest.mark.requirement("J-16", "J-17")
-async def test_our_meta_holds_nothing_but_what_the_protocol_defines(client: EndpointClient) -> None:
-    """Reserved prefixes are left alone, and reserved names of a client are no trouble."""
+async def test_result_meta_has_only_server_info(client: EndpointClient) -> None:
+    """Reserved names in a client's `_meta` cause no error."""
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     unusual_meta = {"tracestate": 5, "baggage": None, META + "unheard": {}}
 

@@ -81,10 +81,10 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_text_stays_a_text_and_stands_in_the_value(
+async def test_a_text_answer_is_also_the_structured_value(
     client: EndpointClient, revision: str
 ) -> None:
-    """`content` is what it was; a revision that knows structured values has it there too."""
+    """`content` is unchanged; revisions without structured values have only `content`."""
     text = 'say "hi",\n\u00fc \\ '
     result = await called(client, revision, "say", text=text)
     blocks = await called(client, revision, "two_blocks")
@@ -100,7 +100,7 @@ async def test_a_text_stays_a_text_and_stands_in_the_value(
 async def test_a_bare_value_is_wrapped_as_its_schema_says(
     client: EndpointClient, revision: str
 ) -> None:
-    """In every revision that has structured values; one that does not fit fails the call."""
+    """A value that does not match its schema fails the call."""
     result = await called(client, revision, "names", value=["a"])
     wrong = await called(client, revision, "names", value=[1])
 
@@ -128,8 +128,10 @@ async def test_text_of_third_parties_is_labelled(client: EndpointClient, revisio
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_we_say_ourselves_is_not_labelled(client: EndpointClient, revision: str) -> None:
-    """Other tools' answers, and what is said before a labelled tool runs."""
+async def test_answers_and_errors_of_gatepost_itself_are_not_labelled(
+    client: EndpointClient, revision: str
+) -> None:
+    """Such are answers of other tools, and errors before a labelled tool runs."""
     ours = await called(client, revision, "say", text="x")
     wrong = await called(client, revision, "fetch", text=7)
 
@@ -140,7 +142,7 @@ async def test_what_we_say_ourselves_is_not_labelled(client: EndpointClient, rev
 
 @pytest.mark.parametrize("source", ["", "mail", "fails", f"mail of {TOKEN}"])
 async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) -> None:
-    """By its Outcome or its ToolFailure; a secret does not leave by this way either."""
+    """It uses its Outcome or its ToolFailure; a secret in the label is redacted, too."""
     result = await called(client, REVISIONS[0], "either", source=source)
 
     label = result["_meta"].get(LABEL, {}).get("source", "")
@@ -149,7 +151,7 @@ async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) 
 
 
 async def test_a_task_and_a_replay_have_the_same_form(client: EndpointTaskClient) -> None:
-    """What is kept of an answer and read again is complete."""
+    """A stored answer is read back completely."""
     call = {"name": "fetch", "arguments": {"text": "x"}}
     first = (await client.ask("tools/call", call, idempotency_key="k1")).json["result"]
     again = (await client.ask("tools/call", call, idempotency_key="k1")).json["result"]
@@ -161,8 +163,8 @@ async def test_a_task_and_a_replay_have_the_same_form(client: EndpointTaskClient
     assert stored["_meta"][LABEL] == first["_meta"][LABEL]
 
 
-async def test_a_secret_is_in_neither_copy(client: EndpointClient) -> None:
-    """The value is written from the text that has been searched."""
+async def test_a_secret_is_redacted_in_content_and_structured_value(client: EndpointClient) -> None:
+    """The value is written from the redacted text."""
     result = await called(client, REVISIONS[0], "say", text=f"it is {TOKEN}.")
 
     assert TOKEN not in json.dumps(result)
@@ -171,7 +173,7 @@ async def test_a_secret_is_in_neither_copy(client: EndpointClient) -> None:
 
 
 async def test_a_long_text_is_cut_in_both_copies() -> None:
-    """It counts once, and what is left of it still satisfies the schema."""
+    """The text counts once, and the cut text still satisfies the schema."""
     client = EndpointClient(pack.offers, max_result_bytes=SMALL_RESULT_CHARS)
     whole = await called(client, REVISIONS[0], "say", text="x" * (SMALL_RESULT_CHARS - 500))
     cut = await called(client, REVISIONS[0], "say", text="x" * (2 * SMALL_RESULT_CHARS))
@@ -194,7 +196,7 @@ async def test_a_long_text_is_cut_in_both_copies() -> None:
 def test_a_schema_that_does_not_belong_to_the_return_type_is_refused(
     returns: type, schema: dict[str, Any], error: type[Exception]
 ) -> None:
-    """When the pack loads, not when a client drops the answer."""
+    """The pack does not load, so that no client has to drop the answer."""
 
     async def tool(ctx: CallContext) -> Any:
         """Do nothing."""
@@ -206,7 +208,7 @@ def test_a_schema_that_does_not_belong_to_the_return_type_is_refused(
 
 @pytest.mark.parametrize("untrusted", ["", " ", True, ["web page"]])
 def test_a_label_that_names_no_source_is_refused(untrusted: Any) -> None:
-    """A host could do nothing with it."""
+    """A host could not use such a label."""
 
     async def tool(ctx: CallContext) -> str:
         """Do nothing."""

@@ -81,10 +81,10 @@ def hostile() -> Iterator[HostileServer]:
     ],
     ids=["another issuer", "a line break", "no ASCII"],
 )
-def test_a_bad_answer_of_a_sign_in_ends_it(
+def test_an_invalid_redirect_ends_the_sign_in(
     hostile: HostileServer, tmp_path: Path, issuer: str, token: str, says: str
 ) -> None:
-    """Also of an issuer whose metadata does not promise to name it (RFC 9207 section 2.4)."""
+    """The issuer's metadata need not promise to name it (RFC 9207 section 2.4)."""
     hostile.issued = token
     process = run(
         "list", "--url", f"{hostile.url}/mcp", "--no-browser", "--client-id", "me", cwd=tmp_path
@@ -114,7 +114,7 @@ def test_a_bad_answer_of_a_sign_in_ends_it(
     ],
     ids=["a number", "an object", "odd schemas", "deep lists", "deep objects"],
 )
-def test_a_list_in_no_form_shows_no_traceback(
+def test_a_malformed_list_shows_no_traceback(
     hostile: HostileServer, tmp_path: Path, listed: Any
 ) -> None:
     hostile.is_signed_in, hostile.listed = True, listed
@@ -124,7 +124,9 @@ def test_a_list_in_no_form_shows_no_traceback(
     assert "Traceback" not in complaints
 
 
-def test_printed_json_moves_no_cursor(hostile: HostileServer, tmp_path: Path) -> None:
+def test_printed_json_escapes_terminal_control_characters(
+    hostile: HostileServer, tmp_path: Path
+) -> None:
     """The control characters above 128 and the reordering ones, which JSON need not escape."""
     tools = [{"name": "a\x9b2J\u202e\x7f\U000e0041"}]
     hostile.is_signed_in, hostile.listed = True, {"tools": tools}
@@ -136,8 +138,8 @@ def test_printed_json_moves_no_cursor(hostile: HostileServer, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("member", ["authorization_servers", "registration_endpoint"])
-async def test_a_server_elsewhere_reaches_nothing_on_this_machine(member: str) -> None:
-    """Its metadata could make the command send requests to programs that listen here only."""
+async def test_a_remote_server_cannot_send_the_command_to_local_addresses(member: str) -> None:
+    """Its metadata could otherwise direct requests to programs that listen only here."""
     sent: list[str] = []
     documents: dict[str, Any] = {
         "https://mcp.example/.well-known/oauth-protected-resource/mcp": {

@@ -91,7 +91,7 @@ async def test_a_sign_out_waits_for_a_refresh(
     assert [path.suffix for path in (tmp_path / "gatepost/sign-ins").iterdir()] == [".lock"]
 
 
-def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
+def test_no_temporary_file_with_tokens_is_left(tmp_path: Path) -> None:
     """A write that fails removes them, and a sign-out those of a command that was killed."""
     sign_in, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
     sign_in.write(tokens())
@@ -122,10 +122,10 @@ def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
         ("true", None),
     ],
 )
-async def test_a_lifetime_out_of_range_is_none(
+async def test_a_lifetime_out_of_range_is_ignored(
     tmp_path: Path, expires_in: str, seconds: int | None
 ) -> None:
-    """Whatever number the issuer sends: the new token is used."""
+    """The new token is used, whatever number the issuer sends."""
     sign_in, began = kept_in(tmp_path), time.time()
     sign_in.write(tokens())
 
@@ -143,7 +143,7 @@ async def test_a_lifetime_out_of_range_is_none(
 
 
 def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the umask; a folder that others can change, or that is theirs, is not used."""
+    """The umask does not matter; a folder that another user owns or can change is not used."""
     sign_in, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
     before = os.umask(0)
     try:
@@ -172,7 +172,7 @@ def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
-    """Nor one of another server, of another version, or behind a link."""
+    """Neither is one of another server, of another version, or behind a link."""
     sign_in = kept_in(tmp_path)
     written = replace(tokens(), access_token="secret")
     sign_in.write(written)

@@ -44,7 +44,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
         ("http", "plain.corp.example", 80, "10.0.0.9"),
     ],
 )
-async def test_public_and_allowed_hosts_have_addresses(
+async def test_public_and_allowed_hosts_are_resolved(
     scheme: str, host: str, port: int, first: str
 ) -> None:
     """The best one first."""
@@ -73,7 +73,7 @@ async def test_public_and_allowed_hosts_have_addresses(
         ("https", "empty.example", 443, "upstream_unavailable"),
     ],
 )
-async def test_everything_else_is_refused(scheme: str, host: str, port: int, kind: str) -> None:
+async def test_any_other_host_is_refused(scheme: str, host: str, port: int, kind: str) -> None:
     """The spelling of a host, its port, or one of its addresses is a reason to refuse it."""
 
     async def system(name: str, at: int) -> Sequence[str]:

@@ -48,10 +48,10 @@ HOST_CASES = [
 
 
 @each(("entries", "host", "port", "address", "may"), HOST_CASES)
-def test_an_entry_opens_what_it_names_and_nothing_else(
+def test_an_entry_allows_only_its_own_host_and_port(
     entries: list[str], host: str, port: int, address: str, may: bool
 ) -> None:
-    """Name and port; a name leads to hosts inside, and to no metadata service."""
+    """A name may lead to internal hosts, but not to a metadata service."""
     assert ToolAddressPolicy(entries).reachable(host, port, ip_address(address)) is may
 
 
@@ -71,7 +71,7 @@ def test_an_entry_is_a_host_and_a_port(entry: str, host: str, port: int) -> None
 
 
 @pytest.mark.parametrize("url", ["http://a:8080/", "https://a:22/", "http://a:22/"])
-def test_an_allowed_port_may_be_any(url: str) -> None:
+def test_any_port_can_be_allowed(url: str) -> None:
     """The operator must have named the port."""
     port = urlsplit(url).port
     assert ToolAddressPolicy([f"a:{port}"]).problem(url) is None
@@ -89,9 +89,7 @@ def test_an_allowed_port_may_be_any(url: str) -> None:
         ("a:8080", "https://a:8080/", True),
     ],
 )
-async def test_a_host_without_port_is_spoken_to_by_https_only(
-    entry: str, url: str, allowed: bool
-) -> None:
+async def test_a_host_without_a_port_allows_https_only(entry: str, url: str, allowed: bool) -> None:
     """An operator who writes `host` has not allowed plain HTTP, on any port."""
     names = EmptyResolver()
     client = OutboundClient(
@@ -128,7 +126,7 @@ URL_PIECES = (
 )
 @example(url="http://example.com:80#@127.0.0.1:8080")
 @example(url="https://example.com\\@127.0.0.1")
-async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str) -> None:
+async def test_any_url_is_refused_or_resolves_only_its_visible_host(url: str) -> None:
     """Gatepost connects only to the host that a plain reading of the URL names."""
     names = EmptyResolver()
     client = OutboundClient(Network(), tls=Fetcher(development=True).tls, resolver=names)
@@ -144,8 +142,8 @@ async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str)
 
 
 @given(st.ip_addresses())
-def test_no_address_inside_counts_as_public(address: object) -> None:
-    """What the standard library calls private, reserved or link-local is never public."""
+def test_no_private_or_reserved_address_counts_as_public(address: object) -> None:
+    """Private, reserved and link-local addresses of the standard library are never public."""
     parsed = ip_address(str(address))
     if parsed.is_private or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
         assert not is_public(parsed)

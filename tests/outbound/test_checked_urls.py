@@ -35,7 +35,7 @@ def test_a_refused_url_stays_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             assert policy.problem(f"{URL}/{number}") is None
 
 
-def test_new_rules_remember_nothing_of_the_old_ones() -> None:
+def test_a_new_address_policy_does_not_reuse_old_checks() -> None:
     """A host that is no longer allowed is refused, although its URL was checked before."""
     url = "https://crm.internal:22/mcp"
     assert ToolAddressPolicy(["crm.internal:22"]).problem(url) is None

@@ -23,7 +23,7 @@ async def refused(
 
 
 @pytest.mark.requirement("O13")
-async def test_a_request_arrives_as_it_was_meant(
+async def test_a_request_is_sent_with_parameters_headers_and_json(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
@@ -47,10 +47,10 @@ async def test_a_request_arrives_as_it_was_meant(
     assert seen.headers["user-agent"].startswith("gatepost/")
 
 
-async def test_bodies_of_every_kind_arrive(
+async def test_bodies_of_every_kind_are_sent(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """Forms, multipart forms with files, and bytes with a type of one's own."""
+    """Forms, multipart forms with files, and bytes with a custom type."""
     http = outbound_client.of("acme")
     upload = Upload("file", 'a"\r\nX: y.txt', b"data", "text/plain")
 
@@ -72,7 +72,7 @@ async def test_bodies_of_every_kind_arrive(
     assert (empty.body, empty.headers["content-length"]) == (b"", "0")
 
 
-async def test_a_proxy_is_asked_for_the_address_that_was_checked(
+async def test_a_proxy_gets_the_checked_address(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Gatepost never sends the name, which the proxy might resolve to an internal address."""
@@ -84,7 +84,7 @@ async def test_a_proxy_is_asked_for_the_address_that_was_checked(
     assert [seen.scheme for seen in world.site.seen] == ["https", "http"]
 
 
-async def test_an_ipv6_address_is_asked_for_in_brackets(
+async def test_a_proxy_gets_an_ipv6_address_in_brackets(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """CONNECT requires brackets (RFC 9110 section 9.3.6)."""
@@ -96,10 +96,10 @@ async def test_an_ipv6_address_is_asked_for_in_brackets(
 
 
 @pytest.mark.parametrize("name", ["", "x\0y", "ep isode", "ü", "x" * 300])
-async def test_a_correlation_id_that_is_none_stays_here(
+async def test_an_invalid_correlation_id_is_not_sent(
     outbound_client: OutboundClient, world: Internet, name: str
 ) -> None:
-    """Nothing that a caller writes becomes another header."""
+    """A caller cannot add another header by it."""
     await outbound_client.of("acme", name).send("GET", f"{SITE}/")
 
     assert "x-octopus-correlation-id" not in world.site.seen[0].headers
@@ -140,7 +140,7 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
         ("GET", {"headers": {"X-Anything": "x"}}),
     ],
 )
-async def test_nothing_secret_travels_unencrypted(
+async def test_writes_and_headers_over_plain_http_are_refused(
     outbound_client: OutboundClient, world: Internet, method: str, options: Any
 ) -> None:
     """A tool may only read from a public host over HTTP, with headers that hold no secret."""
@@ -173,7 +173,7 @@ async def test_nothing_secret_travels_unencrypted(
     ],
     ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
 )
-async def test_a_header_that_frames_the_message_is_not_the_tools(
+async def test_a_tool_cannot_set_headers_that_frame_the_message(
     outbound_client: OutboundClient, world: Internet, headers: dict[str, str], says: str
 ) -> None:
     """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
@@ -201,7 +201,7 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
     ],
     ids=[str(n) for n in range(11)],
 )
-async def test_what_cannot_be_sent_is_refused(
+async def test_an_unencodable_request_is_refused(
     outbound_client: OutboundClient, world: Internet, options: Any, says: str
 ) -> None:
     """Gatepost refuses it before it connects."""
@@ -213,7 +213,7 @@ async def test_what_cannot_be_sent_is_refused(
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE", "GET /\r\nX: ", "", "G T"])
-async def test_a_method_that_is_none_is_not_sent(
+async def test_an_invalid_or_dangerous_method_is_refused(
     outbound_client: OutboundClient, world: Internet, method: str
 ) -> None:
     """Gatepost does not send a method that opens a tunnel or echoes headers, either."""

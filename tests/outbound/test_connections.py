@@ -53,7 +53,7 @@ async def reaching(world: Internet, **network: Any) -> AsyncIterator[OutboundCli
 async def test_tenants_share_no_connection(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """What one of them proved on a connection, a proxy or server may take for the other's."""
+    """A proxy or server could take one tenant's authentication for the other's."""
     for tenant in ("acme", "globex", "acme", "globex"):
         await outbound_client.of(tenant).send("GET", SITE)
 
@@ -62,10 +62,10 @@ async def test_tenants_share_no_connection(
     assert first != second
 
 
-async def test_only_so_many_tenants_keep_connections(
+async def test_a_bounded_number_of_tenants_keep_idle_connections(
     outbound_client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The latest request keeps them; no request loses one that is in use."""
+    """The latest requests keep them; no request loses one that is in use."""
     monkeypatch.setattr(connections, "IDLE_POOLS", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
         await outbound_client.of(tenant).send("GET", "http://www.web.test/")
@@ -114,10 +114,10 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("method", "answer", "kind", "says"), FAILURES, ids=[str(n) for n in range(len(FAILURES))]
 )
-async def test_an_answer_that_is_none_is_a_failure(
+async def test_an_invalid_response_is_a_failure(
     world: Internet, method: str, answer: bytes, kind: str | None, says: str
 ) -> None:
-    """What may have been done is told apart from what was not."""
+    """The failure says whether the request may have had an effect."""
     async with (
         raw(saying(answer)) as port,
         reaching(world, allow_hosts=(f"a.web.test:{port}",)) as c,
@@ -130,7 +130,7 @@ async def test_an_answer_that_is_none_is_a_failure(
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
+async def test_a_silent_server_times_out(world: Internet) -> None:
     """Each kind of wait has a deadline."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -149,7 +149,7 @@ async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
             assert failure.value.failure.kind == "timeout"
 
 
-async def test_a_host_that_is_not_there(world: Internet) -> None:
+async def test_an_unreachable_host_is_a_failure(world: Internet) -> None:
     """No such name, or no server listens."""
     async with reaching(world, allow_hosts=("localhost:1",)) as outbound_client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
@@ -182,7 +182,7 @@ async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
     ],
     ids=["refuses", "speaks-first", "endless", "no-proxy", "hangs-up"],
 )
-async def test_a_way_out_that_is_closed(world: Internet, answer: bytes) -> None:
+async def test_a_refusing_proxy_is_a_failure(world: Internet, answer: bytes) -> None:
     """The proxy's answer is not shown: it is the operator's."""
     async with raw(saying(answer)) as port, reaching(world, proxy=f"http://127.0.0.1:{port}") as c:
         with pytest.raises(ToolFailure, match="cannot be reached") as failure:
@@ -192,8 +192,8 @@ async def test_a_way_out_that_is_closed(world: Internet, answer: bytes) -> None:
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_the_way_out_may_be_encrypted(world: Internet) -> None:
-    """A proxy by https: its certificate counts for its own name, and the tunnel lies within."""
+async def test_a_proxy_can_be_reached_over_https(world: Internet) -> None:
+    """The proxy's certificate counts for its own name, and the tunnel is inside its TLS."""
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

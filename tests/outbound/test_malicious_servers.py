@@ -67,18 +67,16 @@ INTERIM_ANSWERS = {
 
 
 @pytest.mark.parametrize("pieces", INTERIM_ANSWERS.values(), ids=INTERIM_ANSWERS)
-async def test_what_comes_before_an_answer_is_bounded(
-    world: Internet, pieces: Sequence[bytes]
-) -> None:
-    """However long the server goes on, the call is over soon, and says why."""
+async def test_data_before_a_response_is_bounded(world: Internet, pieces: Sequence[bytes]) -> None:
+    """The call ends soon, whatever the server sends, and says why."""
     async with says(world, pieces, times=100_000) as outbound_client:
         with pytest.raises(ToolFailure, match="not HTTP") as failure:
             await reply_of(outbound_client)
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
-    """They are skipped, as HTTP has it."""
+async def test_a_few_interim_responses_are_skipped(world: Internet) -> None:
+    """HTTP allows interim responses before the final one."""
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     async with says(world, (whole,)) as outbound_client:
@@ -86,7 +84,7 @@ async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
 
 
 async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
-    """Between a few chunks and the next few, everything else goes on."""
+    """Other tasks run between the chunks."""
     chunks = 6_000
     turns = 0
 

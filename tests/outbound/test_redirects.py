@@ -26,10 +26,10 @@ async def send(
     return await outbound_client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
 
 
-async def test_a_redirect_is_an_answer_unless_asked_otherwise(
+async def test_a_redirect_is_not_followed_by_default(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """Tools that speak to an interface see what it says."""
+    """The tool gets the redirect as the response."""
     world.site.pages["/"] = leads(f"{OTHER_ORIGIN}/there")
 
     reply = await outbound_client.of("acme").send("GET", f"{SITE}/")
@@ -56,14 +56,14 @@ async def test_a_redirect_is_an_answer_unless_asked_otherwise(
         ("DELETE", 302, "DELETE"),
     ],
 )
-async def test_the_method_changes_as_browsers_have_it(
+async def test_a_redirect_changes_the_method_as_browsers_do(
     outbound_client: OutboundClient,
     world: Internet,
     method: str,
     status: int,
     redirected_method: str,
 ) -> None:
-    """A body goes along with a method that keeps it, and with nothing else."""
+    """The body is sent again only if the method stays the same."""
     world.site.pages["/"] = leads("/there?x=%C3%BC#part", status)
     body = {"json": {"a": 1}} if method in {"POST", "PUT"} else {}
 
@@ -94,7 +94,7 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
         assert seen.headers["accept"] == "text/plain"
 
 
-async def test_a_body_goes_to_no_other_host(
+async def test_a_body_is_not_sent_to_another_host(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """The caller gets the redirect itself as the answer."""
@@ -107,7 +107,7 @@ async def test_a_body_goes_to_no_other_host(
     assert len(world.site.seen) == 2
 
 
-async def test_encryption_is_never_given_up(
+async def test_a_redirect_from_https_to_http_is_not_followed(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Gatepost follows no redirect from https to http."""
@@ -117,8 +117,10 @@ async def test_encryption_is_never_given_up(
     assert (await send(outbound_client, url="http://other.web.test")).status == 200
 
 
-async def test_so_many_and_no_more(outbound_client: OutboundClient, world: Internet) -> None:
-    """A loop ends with the redirect that is one too many."""
+async def test_the_number_of_redirects_is_bounded(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
+    """In a loop, the first redirect beyond the limit is the response."""
     world.site.pages["/"] = leads("/")
 
     reply = await send(outbound_client, redirects=3)
@@ -127,10 +129,10 @@ async def test_so_many_and_no_more(outbound_client: OutboundClient, world: Inter
     assert len(world.site.seen) == 4
 
 
-async def test_a_server_outside_does_not_lead_inside(
+async def test_a_redirect_does_not_lead_to_an_allowed_internal_host(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """What the configuration allows is for tools to ask, not for pages to point at."""
+    """Only a tool may name an allowed host; a redirect of a public server may not."""
     inside = f"http://localhost:{world.plain}"
     world.site.pages["/"] = leads(f"{inside}/there")
 
@@ -142,10 +144,10 @@ async def test_a_server_outside_does_not_lead_inside(
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 302])
-async def test_a_redirect_to_nowhere_is_an_answer(
+async def test_a_redirect_without_a_target_is_returned(
     outbound_client: OutboundClient, world: Internet, status: int
 ) -> None:
-    """The response has no Location, or a status that asks for something else."""
+    """It has no Location, or a status that is not followed."""
     world.site.pages["/"] = leads("" if status == 302 else "/there", status)
 
     assert (await send(outbound_client)).status == status

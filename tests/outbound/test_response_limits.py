@@ -56,10 +56,10 @@ COMPRESSED_BODIES = [
 
 
 @pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
-async def test_a_packed_body_is_unpacked(
+async def test_a_compressed_body_is_decompressed(
     outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
-    """gzip and deflate, which need nothing beside Python, in each of their forms."""
+    """gzip and deflate work in each of their forms, without further packages."""
     world.site.pages["/"] = answers(body, coding)
 
     reply = await get(outbound_client)
@@ -69,7 +69,7 @@ async def test_a_packed_body_is_unpacked(
 
 
 @pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
-async def test_a_body_is_cut_where_asked(
+async def test_a_body_is_cut_at_the_requested_size(
     outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
     """The cut counts unpacked bytes exactly, and is reported; a body that fits stays whole."""
@@ -81,7 +81,7 @@ async def test_a_body_is_cut_where_asked(
     assert (await get(outbound_client, max_bytes=len(TEXT))).truncated is False
 
 
-async def test_a_body_that_unpacks_to_gigabytes_is_never_in_memory(
+async def test_a_decompression_bomb_is_never_in_memory(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""
@@ -94,10 +94,10 @@ async def test_a_body_that_unpacks_to_gigabytes_is_never_in_memory(
     assert len(Unpacker("gzip").unpack(bomb, 1000)) == 1000
 
 
-async def test_what_unpacks_to_nothing_ends_too(
+async def test_many_empty_gzip_members_are_cut(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """Empty members of gzip, one after another, would be read for ever."""
+    """Otherwise Gatepost would read them for ever."""
     world.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
 
     reply = await get(outbound_client, max_bytes=1000)
@@ -115,10 +115,10 @@ async def test_what_unpacks_to_nothing_ends_too(
         ("gzip, gzip", b"x", "not requested"),
     ],
 )
-async def test_what_cannot_be_unpacked_is_a_failure(
+async def test_a_body_that_cannot_be_decompressed_is_a_failure(
     outbound_client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
 ) -> None:
-    """Rather than garbage for a model."""
+    """The model would otherwise get garbage."""
     world.site.pages["/"] = answers(body, coding)
 
     with pytest.raises(ToolFailure, match=says) as failure:
@@ -127,10 +127,10 @@ async def test_what_cannot_be_unpacked_is_a_failure(
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_packed_body_without_its_end_is_cut(
+async def test_an_incomplete_compressed_body_is_marked_as_cut(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """What came is shown, and not taken for all."""
+    """The received part is shown and marked as cut."""
     world.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
 
     reply = await get(outbound_client)
@@ -139,7 +139,7 @@ async def test_a_packed_body_without_its_end_is_cut(
     assert reply.truncated is True
 
 
-async def test_a_server_that_drips_is_left(
+async def test_a_response_that_arrives_too_slowly_times_out(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
     """The time is for all of it, however often something arrives."""
@@ -161,7 +161,7 @@ async def test_a_server_that_drips_is_left(
 async def test_headers_come_by_lower_case_names(
     outbound_client: OutboundClient, world: Internet
 ) -> None:
-    """Those that come several times as one (RFC 9110 section 5.3)."""
+    """Repeated headers are joined into one (RFC 9110 section 5.3)."""
 
     async def page(seen: ReceivedRequest, send: Send) -> None:
         headers = [(b"x-one", b"1"), (b"x-one", b"2"), (b"content-length", b"0")]

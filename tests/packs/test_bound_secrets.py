@@ -145,10 +145,10 @@ ATTEMPTS = {
 @pytest.mark.requirement("X4")
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
-def test_gitlab_gets_what_is_bound_to_it(
+def test_a_gitlab_request_gets_only_a_secret_bound_to_its_host(
     secret_servers: SecretBindingServers, agent: PackCaller, attempt: tuple[str, str, str | None]
 ) -> None:
-    """The endpoint is the caller's choice, and the hosts are the operator's."""
+    """The caller chooses the endpoint, and the operator the hosts of a secret."""
     name, base, says = attempt
     reply = agent.call(
         "gitlab_request",
@@ -167,7 +167,7 @@ def test_gitlab_gets_what_is_bound_to_it(
 @pytest.mark.parametrize("how", ["override", "server", "operation"])
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
-def test_a_loaded_api_gets_what_is_bound_to_it(
+def test_a_loaded_api_gets_only_a_secret_bound_to_its_host(
     secret_servers: SecretBindingServers,
     agent: PackCaller,
     attempt: tuple[str, str, str | None],
@@ -219,10 +219,10 @@ def loaded(
     return reply.failure
 
 
-def test_a_description_at_another_server_leads_there(
+def test_a_relative_server_url_means_the_host_of_the_description(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """A relative server is where the description was in the end."""
+    """Redirects of the description count."""
     failure = loaded(
         secret_servers,
         agent,
@@ -238,7 +238,7 @@ def test_a_description_at_another_server_leads_there(
 def test_binding_is_judged_at_each_call(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
+    """A loaded API no longer gets a secret that was bound to other hosts since."""
     assert loaded(secret_servers, agent, "BOUND") is None
     secret_servers.server.put_secrets(agent.tenant, "gitlab.com", BOUND=TOKEN)
     reply = agent.call("openapi_call", name="api", path="/list", method="GET")
@@ -261,10 +261,10 @@ MOVED_HOSTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("tool", "arguments"), FIXED_HOSTS.values(), ids=FIXED_HOSTS)
-def test_where_the_configuration_says_the_host(
+def test_a_configured_host_gets_secrets_that_are_not_bound_elsewhere(
     secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
-    """A secret that is bound to none goes there; one that is bound elsewhere does not."""
+    """An unbound secret is sent to the configured host; one bound elsewhere is not."""
     hosts: tuple[tuple[str, ...], ...] = ((), (secret_servers.home.place,), ("gitlab.com",))
     failures = []
     for bound in hosts:
@@ -297,7 +297,7 @@ def test_a_description_that_was_fetched_does_not_say_the_host(
 def test_a_redirect_takes_no_configured_secret_along(
     secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
-    """It is followed to another host, which learns nothing of who asks."""
+    """The redirect is followed to another host without any data of the caller."""
     secret_servers.server.put_secrets(agent.tenant, secret_servers.home.place, TOKEN=TOKEN)
     agent.call(tool, **arguments)
 
@@ -320,10 +320,10 @@ def test_a_redirect_takes_no_named_secret_along(
     assert not secret_servers.stolen()
 
 
-def test_a_literal_goes_where_its_caller_says(
+def test_a_literal_credential_is_sent_to_any_host(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """A literal credential belongs to the caller."""
+    """It belongs to the caller."""
     reply = agent.call(
         "gitlab_request",
         endpoint=secret_servers.thief.url,
@@ -335,10 +335,10 @@ def test_a_literal_goes_where_its_caller_says(
     assert secret_servers.stolen()
 
 
-def test_what_was_withheld_is_logged(
+def test_a_withheld_secret_is_logged(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """With the host that a caller wanted it to be sent to."""
+    """The log line has the host that the caller wanted."""
     with capture_logs() as logs:
         agent.call(
             "gitlab_request", endpoint=secret_servers.thief.url, token="secret:BOUND", path="/list"

@@ -328,7 +328,7 @@ def type_of(schema: dict[str, Any]) -> str:
 @each(
     "name", [pytest.param(name, marks=pytest.mark.requirement(PAGES[name].row)) for name in PAGES]
 )
-def test_a_tool_is_what_its_page_says(name: str) -> None:
+def test_a_tool_matches_its_documentation_page(name: str) -> None:
     """Parameters with types and defaults, hints, scopes; every parameter is described."""
     page, tool = PAGES[name], tool_of(name)
     properties = tool.input_schema["properties"]
@@ -360,7 +360,7 @@ def test_a_tool_is_what_its_page_says(name: str) -> None:
 
 @pytest.mark.requirement("P3", "P4", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_all_of_them_are_listed(server: PackServer, protocol: Any) -> None:
+def test_every_documented_tool_is_listed(server: PackServer, protocol: Any) -> None:
     """A caller with the scopes sees every tool."""
     served = {name for name, page in PAGES.items() if page.pack in server.packs}
 
@@ -383,7 +383,7 @@ openapi_load openapi_list_apis openapi_list_endpoints openapi_get_operation open
 @pytest.mark.requirement("X8", "X9")
 @each("name", [*OPENPACT.split(), *OCTOPROX.split()])
 def test_a_documented_tool_is_served(name: str) -> None:
-    """With a page that holds its parameters, defaults, annotations and scopes."""
+    """Its page has its parameters, defaults, annotations and scopes."""
     pages: dict[str, Any] = PAGES
 
     assert name in pages

@@ -69,8 +69,10 @@ def test_save_csv_has_the_schema_the_platform_documents() -> None:
     )
 
 
-async def test_save_csv_replaces_nothing_unasked(client: EndpointClient, tmp_path: Path) -> None:
-    """Its hint says so: other lines need `overwrite`, and the same lines are a retry."""
+async def test_save_csv_replaces_a_file_only_with_overwrite(
+    client: EndpointClient, tmp_path: Path
+) -> None:
+    """Saving the same lines again is a retry and no error."""
     saved = tmp_path / "acme/a.csv"
     await result_of(client, "save_csv", filename="a", rows=[{"vendor": "x"}])
 
@@ -88,7 +90,7 @@ async def test_save_csv_replaces_nothing_unasked(client: EndpointClient, tmp_pat
 
 
 async def test_each_tenant_has_its_own_files(client: EndpointClient, tmp_path: Path) -> None:
-    """The same name twice is two files."""
+    """The same name is another file for each tenant."""
     await result_of(client, "save_csv", filename="a", rows=[])
     client.caller = a_caller(tenant_id="globex")
     await result_of(client, "save_csv", filename="a", rows=[{"vendor": "x"}])
@@ -114,7 +116,7 @@ async def test_a_cell_never_becomes_a_formula(
     "filename", ["", "../x", "a/b", "/etc/passwd", ".hidden", "a\nb", "x" * 101, "a:b", "-x"]
 )
 async def test_a_bad_filename_is_explained(client: EndpointClient, filename: str) -> None:
-    """The model hears what a filename may hold."""
+    """The failure tells the model which names are valid."""
     result = await result_of(client, "save_csv", filename=filename, rows=[])
 
     assert result["isError"] is True
@@ -134,8 +136,8 @@ async def test_save_csv_asks_for_its_scope(client: EndpointClient) -> None:
     assert "save_csv" in [tool["name"] for tool in listed]
 
 
-async def test_whoami_says_what_the_gate_knows(client: EndpointClient) -> None:
-    """All of it from the token, as a structured value."""
+async def test_whoami_returns_the_caller_of_the_token(client: EndpointClient) -> None:
+    """The structured value has the caller's data."""
     result = await result_of(client, "whoami")
 
     assert result["structuredContent"] == {
@@ -152,7 +154,7 @@ async def test_whoami_says_what_the_gate_knows(client: EndpointClient) -> None:
 
 
 async def test_count_slowly_reports_each_step(client: EndpointClient) -> None:
-    """As events, the last of them its answer."""
+    """Each step is an event, and the last event is the answer."""
     params = {"name": "count_slowly", "arguments": {"steps": 3, "delay_s": 0}}
     response = await client.ask("tools/call", params, meta={"progressToken": 1})
 
@@ -166,8 +168,8 @@ async def test_count_slowly_has_bounds(client: EndpointClient, steps: int, delay
     assert (await result_of(client, "count_slowly", steps=steps, delay_s=delay))["isError"] is True
 
 
-def test_every_demo_tool_says_what_it_does_to_the_world() -> None:
-    """The approver sees the hints; clients take a tool without any for destructive."""
+def test_every_demo_tool_has_effect_hints() -> None:
+    """The approver sees them; clients take a tool without hints for destructive."""
     for tool in pack.tools.values():
         assert tool.annotations.read_only_hint is not None
         assert tool.annotations.idempotent_hint is not None
@@ -188,7 +190,7 @@ READER = a_caller(scopes=frozenset({"files:read", "files:write"}))
 async def test_the_workspace_is_listed_read_and_completed(
     client: EndpointClient, tmp_path: Path
 ) -> None:
-    """What a tool wrote is a resource at once; its name is encoded as a URI needs it."""
+    """A saved file is a resource at once; its URI has the encoded name."""
     client.caller = READER
     await result_of(client, "save_csv", filename="Jänner 24", rows=SEED_ROWS)
     (tmp_path / "acme/logo.png").write_bytes(b"\x89PNG\xff")
@@ -213,7 +215,7 @@ async def test_the_workspace_is_listed_read_and_completed(
 
 
 async def test_another_tenants_files_are_not_there(client: EndpointClient) -> None:
-    """Neither the list, nor a read by name, nor the completion shows them."""
+    """They are in no list, no read by name and no completion."""
     client.caller = READER
     await result_of(client, "save_csv", filename="secret", rows=[])
     client.caller = a_caller(tenant_id="globex", scopes=READER.scopes)

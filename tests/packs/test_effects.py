@@ -288,7 +288,7 @@ def case_id(case: EffectCase) -> str:
 def test_a_call_does_no_more_than_its_tool_declares(
     packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
-    """Read-only leaves all as it was, and only what is destructive replaces or deletes."""
+    """A read-only tool changes nothing, and only a destructive one replaces or deletes."""
     effects, agent = TOOLS[case.tool].effects, packs_under_test.agent()
     for name, arguments in case.before:
         packs_under_test.call(agent, name, arguments)
@@ -310,7 +310,7 @@ def test_a_call_does_no_more_than_its_tool_declares(
 
 
 @each("case", EFFECT_CASES, ids=case_id)
-def test_an_answer_has_the_form_and_the_label_of_its_tool(
+def test_an_answer_matches_the_output_schema_and_label_of_its_tool(
     packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
     """The value satisfies the output schema; text of third parties names its source, as the page
@@ -329,8 +329,10 @@ def test_an_answer_has_the_form_and_the_label_of_its_tool(
     assert label.get("source") == LABELS.get(case.tool)
 
 
-def test_a_script_names_the_sources_of_what_it_called(packs_under_test: PacksUnderTest) -> None:
-    """Whether it answers what it read or fails with it."""
+def test_a_script_result_is_labelled_with_the_sources_of_its_calls(
+    packs_under_test: PacksUnderTest,
+) -> None:
+    """This holds for its value and for its failure."""
     agent = packs_under_test.agent()
     packs_under_test.call(agent, *write("a"))
     read = 'text = call("fs_read_text", path = "a")\n'

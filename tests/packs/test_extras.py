@@ -31,8 +31,8 @@ tools.packs = {packs}
 MISSING_MODULE = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)\n"
 
 
-def test_every_extra_is_a_packs_or_a_stores() -> None:
-    """None that nothing asks for, and none that is asked for and not there."""
+def test_every_extra_belongs_to_a_pack_or_a_store() -> None:
+    """No extra is unused, and no used extra is missing."""
     assert set(EXTRAS) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
 
 
@@ -58,8 +58,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_check_says_which_extra_brings_it(folder: Path) -> None:
-    """One warning for each, with the line to type; the rest is fine."""
+def test_check_names_the_extra_of_a_missing_package(folder: Path) -> None:
+    """There is one warning for each, with the command to install it."""
     paths = os.pathsep.join([str(folder / "bare"), python_environment(None)["PYTHONPATH"]])
     done = finished(run("check", cwd=folder, env={"PYTHONPATH": paths}))
 

@@ -117,7 +117,7 @@ async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
     assert refused.value.scopes == {"orders:use"}
 
 
-async def test_two_callers_at_once_stay_apart() -> None:
+async def test_each_request_carries_its_own_caller() -> None:
     """Each request carries its own caller."""
     async with serving(Pack.from_fastapi(app, tags=("orders",))) as server:
         clients = [server.client(tenant) for tenant in ("acme", "globex")]
@@ -138,8 +138,8 @@ DOCUMENT = {
 }
 
 
-async def test_scopes_and_approvals_of_single_operations() -> None:
-    """By the tool's name, and `*` for the others."""
+async def test_operations_can_have_their_own_scopes_and_approvals() -> None:
+    """They are set by the tool's name, or by `*` for all others."""
     pack = Pack.from_fastapi(
         app,
         tags=("orders",),
@@ -242,7 +242,7 @@ async def test_a_path_argument_reaches_no_other_operation() -> None:
 
 
 def test_a_description_is_a_mapping_or_a_file(tmp_path: Path) -> None:
-    """Nothing is fetched while a file loads; a wrong option is refused by name."""
+    """Loading a file fetches nothing; an invalid option is named."""
     (tmp_path / "status.yaml").write_text(
         "openapi: 3.1.0\ninfo: {title: Status, version: '1'}\n"
         "servers: [{url: 'https://status.example.com'}]\n"

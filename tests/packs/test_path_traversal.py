@@ -159,7 +159,7 @@ async def test_a_bad_path_is_refused_by_every_tool(tenant_files: TenantFiles, pa
 async def test_another_spelling_is_the_same_file_for_every_tool(
     tenant_files: TenantFiles, path: str
 ) -> None:
-    """`.` and empty names lead nowhere; what is answered is the plain path."""
+    """`.` and empty names are ignored; the answer has the plain path."""
     plain = RESPELT_PATHS[path]
     in_vault = path.replace("/workspace/", "/vault/")
     for write, name, where in (
@@ -199,7 +199,7 @@ async def test_another_spelling_is_the_same_file_for_every_tool(
 async def test_another_spelling_is_the_same_folder_for_every_tool(
     tenant_files: TenantFiles, folder: str
 ) -> None:
-    """Also for a list, which says names relative to it."""
+    """A list gives names relative to the folder, too."""
     await tenant_files.call("fs_write_text", "a/b/c")
     await tenant_files.call("vault_write", "a/b/c")
     listed = await tenant_files.call("fs_list", folder)
@@ -217,7 +217,7 @@ async def test_another_spelling_is_the_same_folder_for_every_tool(
     "folder", [".", "./", ".//", "./.", "/workspace", "/workspace/", "/workspace//"]
 )
 async def test_every_spelling_of_the_root_lists_it(tenant_files: TenantFiles, folder: str) -> None:
-    """And none of them deletes it."""
+    """None of them deletes it."""
     await tenant_files.call("fs_write_text", "kept")
     failed, text = await tenant_files.call("workspace_list", folder)
 
@@ -229,10 +229,10 @@ async def test_every_spelling_of_the_root_lists_it(tenant_files: TenantFiles, fo
 
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("path", HARMLESS_PATHS, ids=path_id)
-async def test_what_means_something_elsewhere_is_a_name_here(
+async def test_special_path_syntax_of_other_programs_is_a_plain_name(
     tenant_files: TenantFiles, path: str
 ) -> None:
-    """Nothing decodes, expands or translates: it is written, read and deleted in its place."""
+    """No tool decodes or expands the name: it is written, read and deleted as given."""
     before = tenant_files.others()
 
     for tool in TOOLS:
@@ -250,10 +250,10 @@ async def test_what_means_something_elsewhere_is_a_name_here(
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("half", SURROGATE_PATHS)
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_half_characters_name_nothing(
+async def test_a_path_with_a_lone_surrogate_is_refused(
     tenant_files: TenantFiles, tool: str, half: str
 ) -> None:
-    """They would be bytes that are no UTF-8 where Python meets the file system."""
+    """Such a path would become invalid UTF-8 in the file system."""
     params = {"name": tool, "arguments": arguments(tool, "@@")}
     session = await tenant_files.client.open()
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
@@ -305,7 +305,9 @@ PATH_PIECES = st.sampled_from(
         st.text(max_size=30),
     )
 )
-async def test_no_text_at_all_leads_out(tenant_files: TenantFiles, path: str) -> None:
+async def test_no_path_text_leads_out_of_the_workspace(
+    tenant_files: TenantFiles, path: str
+) -> None:
     """No path shows, changes or adds a file outside the workspace."""
     (tenant_files.cleared() / "link").symlink_to("../globex")
     before = tenant_files.others()

@@ -75,10 +75,10 @@ PLANTED_LINKS: dict[str, Callable[[Path, Path], None]] = {
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("planted", PLANTED_LINKS)
 @pytest.mark.parametrize("below", ["", "/secret.txt", "/globex/secret.txt", "/etc/passwd", "/new"])
-async def test_nothing_that_stands_in_a_workspace_leads_out(
+async def test_no_planted_file_leads_out_of_the_workspace(
     tenant_files: TenantFiles, planted: str, below: str
 ) -> None:
-    """Links in every place, hard links, pipes, sockets, odd bytes: each tool, each time anew."""
+    """Links, hard links, pipes, sockets and odd names, for each tool."""
     before = tenant_files.others()
 
     for tool in TOOLS:

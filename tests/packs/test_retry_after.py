@@ -22,13 +22,13 @@ RETRY_AFTER_VALUES = {
 
 @pytest.mark.requirement("X7", "P8", "P9")
 @pytest.mark.parametrize("text", RETRY_AFTER_VALUES)
-def test_a_wait_is_read_and_bounded(text: str) -> None:
+def test_retry_after_is_parsed_and_bounded(text: str) -> None:
     """Seconds or a date; at most a day."""
     assert retry_after({"retry-after": text}) == RETRY_AFTER_VALUES[text]
 
 
 @pytest.mark.requirement("X7", "P8", "P9")
-def test_every_pack_tells_a_date_as_seconds() -> None:
+def test_every_pack_converts_a_date_to_seconds() -> None:
     """Each pack bounds the wait by its own maximum."""
     reply = OutboundReply(
         429, {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}, b"{}", False, "https://a.example/"

@@ -311,7 +311,7 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_a_url_does_not_lead_inside(
+def test_a_url_cannot_reach_an_internal_address(
     agent: PackCaller,
     world: Internet,
     inside: Inside,
@@ -319,7 +319,7 @@ def test_a_url_does_not_lead_inside(
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
-    """It is refused in a sentence, and no server is asked."""
+    """Gatepost refuses it with a sentence and asks no server."""
     for url in shared(some, taker, share):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
 
@@ -332,7 +332,7 @@ def test_a_url_does_not_lead_inside(
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
-def test_a_redirect_does_not_lead_inside(
+def test_a_redirect_cannot_reach_an_internal_address(
     agent: PackCaller,
     world: Internet,
     inside: Inside,
@@ -340,7 +340,7 @@ def test_a_redirect_does_not_lead_inside(
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
-    """Wherever a page points to."""
+    """The redirect may point to any spelling of an internal address."""
     for url in shared(some, taker, share):
         target = url.replace("{port}", str(inside.port))
         world.site.pages["/to"] = leads("".join(c for c in target if c not in "\r\n\0\t"))
@@ -354,10 +354,10 @@ def test_a_redirect_does_not_lead_inside(
 @pytest.mark.requirement("P9")
 @each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_a_name_that_changes_its_mind_does_not_lead_inside(
+def test_dns_rebinding_cannot_reach_an_internal_address(
     agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
 ) -> None:
-    """What was checked is what is connected to; the next check finds the change."""
+    """Gatepost connects to the address that it checked, and checks the next one again."""
     world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
     for _ in range(REBINDS):
@@ -371,7 +371,7 @@ def test_a_name_that_changes_its_mind_does_not_lead_inside(
 def test_a_chain_of_redirects_ends(
     agent: PackCaller, world: Internet, taker: UrlTool, status: int
 ) -> None:
-    """Whether it goes in a circle or on and on."""
+    """It may be a circle or endless."""
     world.site.seen.clear()
     world.site.pages["/"] = leads("/to", status)
     world.site.pages["/to"] = leads("https://other.web.test/", status)

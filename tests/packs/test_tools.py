@@ -71,8 +71,8 @@ def step_id(step: PackStep) -> Any:
 
 
 @pytest.mark.parametrize("step", [step_id(step) for step in WORKING_CALLS])
-def test_a_call_answers_what_the_page_says(agent: PackCaller, step: PackStep) -> None:
-    """The same by both protocols."""
+def test_a_call_returns_the_documented_result(agent: PackCaller, step: PackStep) -> None:
+    """The result is the same over both protocols."""
     put(agent, step.files)
 
     reply = agent.call(step.tool, **step.arguments)
@@ -154,8 +154,8 @@ FAILING_CALLS = [
 
 @pytest.mark.parametrize("step", [step_id(step) for step in FAILING_CALLS])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, step: PackStep) -> None:
-    """In the words of the workspace; nothing of the machine's own paths."""
+def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, step: PackStep) -> None:
+    """It names the path as the tools show it, and no path of the machine."""
     put(agent, step.files)
     kind, says = step.answer
 
@@ -169,10 +169,8 @@ def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, step: Pack
 
 @pytest.mark.requirement("X1", "P3")
 @pytest.mark.parametrize("tool", ["fs_read_text", "workspace_read"])
-def test_a_long_file_is_cut_where_a_character_ends_and_says_so(
-    agent: PackCaller, tool: str
-) -> None:
-    """Half an `ü` is no text; what is missing must not be taken for the end."""
+def test_a_long_file_is_cut_at_a_character_and_marked(agent: PackCaller, tool: str) -> None:
+    """The cut text is valid and is marked as incomplete."""
     put(agent, {"long.txt": "aüü".encode()})
 
     reply = agent.call(tool, path="long.txt", max_bytes=4)
@@ -205,8 +203,8 @@ def test_a_folder_is_listed_with_all_that_it_holds(agent: PackCaller) -> None:
 
 
 @pytest.mark.requirement("P4")
-def test_what_is_remembered_is_read_again(agent: PackCaller) -> None:
-    """Replaced, or added to; listed by name; no file tool sees any of it."""
+def test_a_memory_is_replaced_appended_listed_and_read(agent: PackCaller) -> None:
+    """No file tool sees memories."""
     agent.call("memory_write", name="b", content="1")
     agent.call("memory_write", name="Ä note.md", content="x")
     agent.call("memory_write", name="b", content="2")
@@ -221,7 +219,7 @@ def test_what_is_remembered_is_read_again(agent: PackCaller) -> None:
 
 @pytest.mark.requirement("P3", "P4", "P14", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_two_tenants_with_the_same_names_never_meet(server: PackServer, protocol: Any) -> None:
+def test_tenants_with_the_same_file_names_are_isolated(server: PackServer, protocol: Any) -> None:
     """Reading, listing, replacing and deleting touch only the caller's own files."""
     first, other = server.agent(protocol), server.agent(protocol)
     for agent in (first, other):

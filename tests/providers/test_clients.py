@@ -53,7 +53,7 @@ class DashboardUser(ProviderBrowser):
 
 
 def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
-    """An approver sees it; a person without a role is told so; both are signed in."""
+    """An approver sees it; a person without the role is told so."""
     for name, status in (("alice", 200), ("bob", 403)):
         if "roles" in pair.provider.limits:
             status = 403
@@ -64,8 +64,8 @@ def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
             assert user_browser.get(user_browser.home).status_code == status
 
 
-def test_signing_out_is_signing_out(pair: Pairing) -> None:
-    """It ends the session at the provider, too: the next sign-in asks for the password again."""
+def test_signing_out_ends_the_session_at_the_provider(pair: Pairing) -> None:
+    """The next sign-in asks for the password again."""
     with DashboardUser(pair, "alice") as user_browser:
         user_browser.enter()
         assert user_browser.passwords == 1
@@ -83,7 +83,7 @@ def test_signing_out_is_signing_out(pair: Pairing) -> None:
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
 @pytest.mark.parametrize("name", ["oidc-provider"])
 def test_a_real_browser_follows_the_sign_out(pairings: Callable[[str], Pairing], name: str) -> None:
-    """Its content security policy lets the form of the sign-out lead to the provider."""
+    """The content security policy allows the sign-out form to lead to the provider."""
     pair = pairings(name)
     site = pair.provider.site
     with chromium() as browser:
@@ -111,8 +111,10 @@ def known_client(*redirects: str) -> OAuthClientInformationFull:
     )
 
 
-async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes from the challenge through discovery and sign-in to the token and the call."""
+async def test_the_python_sdk_signs_in_from_the_challenge(
+    pair: Pairing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discovery, sign-in, token and call follow."""
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.provider.site.company.bundle))
     wallet, wire = Wallet(), RecordedExchanges()
     wallet.client = known_client(REDIRECT)
@@ -127,8 +129,8 @@ async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.M
     assert [each["resource"] for each in person.asked] == [pair.client.resource]
 
 
-def test_the_inspector_signs_in_by_itself(pair: Pairing, tmp_path: Path) -> None:
-    """Its command line prints where to go, listens for the way back, and calls."""
+def test_the_inspector_signs_in_and_calls(pair: Pairing, tmp_path: Path) -> None:
+    """Its command line prints the address of the sign-in and listens for the redirect."""
     site = pair.provider.site
     words = [
         *("--cli", site.resource, "--transport", "http", "--format", "json"),

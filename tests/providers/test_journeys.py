@@ -58,14 +58,14 @@ def test_each_person_is_one_caller(pair: Pairing) -> None:
         assert set(pair.provider.scopes) <= set(caller["scopes"])
 
 
-def test_a_person_stays_the_same_from_sign_in_to_sign_in(pair: Pairing) -> None:
-    """What a caller owns hangs on the subject."""
+def test_a_person_has_the_same_subject_at_every_sign_in(pair: Pairing) -> None:
+    """Tasks and sessions belong to the subject."""
     first, second = (pair.client.whoami(pair.provider.person_token("alice")) for _ in range(2))
 
     assert first["subject"] == second["subject"]
 
 
-def test_a_machine_is_its_client(pair: Pairing) -> None:
+def test_a_machine_is_a_caller_of_kind_client(pair: Pairing) -> None:
     """Client credentials make a caller of the kind client, whose id is the client's."""
     caller = pair.client.whoami(pair.provider.machine_token())
 
@@ -76,7 +76,7 @@ def test_a_machine_is_its_client(pair: Pairing) -> None:
 
 @journey("audience")
 def test_a_token_for_another_resource_is_refused(pair: Pairing) -> None:
-    """The same client, person and scopes, and `resource` of a neighbour."""
+    """Client, person and scopes are the same; only the `resource` differs."""
     other = pair.provider.site.neighbour
 
     assert refused(pair, pair.provider.machine_token(resource=other)) == "wrong_audience"
@@ -98,8 +98,8 @@ def test_a_token_of_another_client_is_refused(pair: Pairing) -> None:
         }
 
 
-def test_other_tokens_of_the_sign_in_open_nothing(pair: Pairing) -> None:
-    """Neither the ID token nor the refresh token is an access token."""
+def test_id_and_refresh_tokens_are_refused(pair: Pairing) -> None:
+    """Neither is an access token."""
     tokens = pair.provider.signed_in("alice")
 
     assert pair.client.call(tokens["access_token"], "whoami").status == 200
@@ -109,7 +109,7 @@ def test_other_tokens_of_the_sign_in_open_nothing(pair: Pairing) -> None:
 
 
 def test_an_expired_token_is_refused(pair: Pairing) -> None:
-    """It worked, and works no more when its time is over."""
+    """The same token was accepted before its expiry."""
     provider = pair.provider
     usual, provider.lasts_s = provider.lasts_s, LASTS_S
     provider.restart()
@@ -137,7 +137,7 @@ def test_a_revoked_token_is_refused(pair: Pairing) -> None:
 
 
 @journey("keys")
-def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
+def test_new_keys_are_fetched_and_removed_keys_are_refused(pair: Pairing) -> None:
     """Gatepost finds them without a restart, and refuses tokens of a key that is gone."""
     before = pair.provider.person_token("alice")
     assert status(pair, before) == 200
@@ -171,10 +171,8 @@ def test_roles_come_from_the_provider(pair: Pairing) -> None:
     assert (alice["roles"], bob["roles"]) == (["approver"], [])
 
 
-def test_a_certificate_of_an_unknown_authority_is_told_as_such(
-    pair: Pairing, tmp_path: Path
-) -> None:
-    """Without `network.ca_bundle` Gatepost accepts no token, and does not blame the caller's."""
+def test_an_untrusted_certificate_of_the_provider_is_logged(pair: Pairing, tmp_path: Path) -> None:
+    """Without `network.ca_bundle` calls get 503, and the log names the issuer."""
     port = free_port()
     settings = configuration(pair.provider) | {
         "resource": f"http://127.0.0.1:{port}/mcp",

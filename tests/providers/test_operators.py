@@ -67,7 +67,7 @@ def test_the_probe_writes_a_table_that_works(pair: Pairing, kind: str, tmp_path:
     assert SECRET not in table + errors
 
 
-def test_the_probe_proposes_nothing_for_other_tokens(pair: Pairing) -> None:
+def test_the_probe_proposes_no_settings_for_id_and_refresh_tokens(pair: Pairing) -> None:
     """An ID token or a refresh token by mistake: the table must not be changed to accept it."""
     tokens = pair.provider.signed_in("alice")
     for name in ("id_token", "refresh_token"):
@@ -89,7 +89,7 @@ def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
     return commands.ended("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
 
 
-def test_the_check_finds_no_problem_where_there_is_none(pair: Pairing, tmp_path: Path) -> None:
+def test_the_check_passes_for_a_sound_configuration(pair: Pairing, tmp_path: Path) -> None:
     """Metadata, keys, introspection and the dashboard's client, as the journeys use them."""
     bundle = str(pair.provider.site.company.bundle)
     code, output, errors = checked(configuration(pair.provider, ca_bundle=bundle), tmp_path)

@@ -21,13 +21,13 @@ def test_lines_of_a_key_are_found_one_by_one() -> None:
     assert REDACTOR.clean(f"11: {lines[0]}") == f"11: {lines[0]}"
 
 
-def test_what_is_too_short_to_be_told_from_text_stays() -> None:
-    """Two characters stand in every text."""
+def test_a_very_short_secret_is_not_redacted() -> None:
+    """Two characters occur in every text."""
     assert REDACTOR.clean("about") == "about"
 
 
 @pytest.mark.requirement("P13")
-def test_of_a_header_value_the_secret_part_is_found_alone() -> None:
+def test_the_credential_of_a_header_value_is_found_without_its_scheme() -> None:
     """The program that echoes the header may have removed the scheme."""
     header = Redactor({"AUTH": "Bearer token123-x", "USER": "Basic dXNlcjpteS1vd24tcGFzc3dvcmQ="})
 
@@ -63,17 +63,17 @@ OVERLAPPING_SECRETS = [
 
 
 @pytest.mark.parametrize(("secrets", "text", "clean"), OVERLAPPING_SECRETS)
-def test_where_several_overlap_the_same_one_always_gives_its_name(
+def test_overlapping_matches_always_get_the_same_name(
     secrets: dict[str, str], text: str, clean: str
 ) -> None:
-    """Known values before forms, longer ones before shorter; nothing of any is left."""
+    """Known values win over token forms, and longer matches over shorter ones."""
     assert Redactor(secrets).clean(text) == clean
 
 
 @pytest.mark.requirement("P13")
 @given(st.data(), st.sampled_from(["PASSWORD", "API_KEY"]))
 def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> None:
-    """Over blocks of content and over strings of a list, in pieces of any size."""
+    """It may be split over blocks of content or strings of a list, in pieces of any size."""
     value = SECRETS[name]
     cuts = sorted(data.draw(st.sets(st.integers(1, len(value) - 1), max_size=5)))
     pieces = [value[a:b] for a, b in zip([0, *cuts], [*cuts, len(value)], strict=True)]
@@ -122,7 +122,7 @@ def planted(value: object, secret: str) -> object:
 
 @pytest.mark.requirement("P13")
 @given(JSON_VALUES, st.sampled_from(["API_KEY", "PASSWORD"]), st.booleans())
-def test_json_stays_json_with_all_the_rest_in_place(
+def test_redacted_json_stays_valid_with_all_other_values(
     value: object, name: str, ascii_only: bool
 ) -> None:
     """Strings, names of members and numbers alike, however the document is written."""
@@ -151,8 +151,8 @@ def test_a_secret_of_digits_is_found_as_a_number(value: object, expected: object
     assert (None if clean is None else json.loads(clean)) == expected
 
 
-def test_what_is_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
-    """Kept outcomes meet the redactor twice."""
+def test_redacting_a_redacted_text_changes_nothing() -> None:
+    """Stored outcomes are redacted twice."""
     for form in FORMS.values():
         once = REDACTOR.clean(f"a {form.encode(SECRETS['PASSWORD'])} b")
 
@@ -175,7 +175,7 @@ ORDINARY_TEXTS = [
 
 
 @each("text", ORDINARY_TEXTS)
-def test_ordinary_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_not_redacted(text: str) -> None:
     """Words that begin like tokens, hashes, ids, certificates, pictures."""
     assert Redactor({}).clean(text) is text
     assert REDACTOR.clean(text) is text
@@ -223,14 +223,14 @@ HOSTILE_PREFIXES = [
 
 
 @each("piece", HOSTILE_PREFIXES)
-def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
+def test_a_text_of_many_token_prefixes_is_searched_in_time(piece: str) -> None:
     """A search that grew with the square of such a text would not come back from this one."""
     text = piece * (300_000 // len(piece))
 
     assert isinstance(REDACTOR.clean(text), str)
 
 
-def test_a_token_among_very_many_beginnings_is_found_all_the_same() -> None:
+def test_a_token_among_very_many_token_prefixes_is_redacted() -> None:
     """When the search reaches its limit, it redacts instead of letting text through."""
     token = TOKENS[-4][1]
 
@@ -243,7 +243,7 @@ TEXT_PIECES = st.sampled_from([*PLAIN_PIECES, *BREAKS_AND_ESCAPES])
 
 
 @given(st.lists(TEXT_PIECES, max_size=12).map(b"".join), st.sampled_from([REDACTOR, Redactor({})]))
-def test_one_search_finds_what_all_readings_of_a_text_hold(text: bytes, redactor: Redactor) -> None:
+def test_one_search_agrees_with_a_search_of_every_decoding(text: bytes, redactor: Redactor) -> None:
     """The escape behind the text makes the redactor read every decoding of it."""
     longer = text + b" . " + b"%41"
     spans = [span for span in redactor.spans(longer) if span.start < len(text)]

@@ -65,17 +65,15 @@ SEPARATED_PARTS |= {
 
 
 @each("between", SEPARATED_PARTS)
-def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(
-    between: str,
-) -> None:
-    """The caller decides how far behind the cut of a record the rest of the secret comes."""
+def test_a_secret_that_a_cut_parts_is_found_at_any_distance(between: str) -> None:
+    """The caller decides how far behind the cut of a record the rest of the secret is."""
     encoded = SEPARATED_PARTS[between].encode()
     for cut in range(10, encoded.index(FIRST_PART.encode()) + len(FIRST_PART)):
         assert not is_clear_before(encoded, cut, REDACTOR)
 
 
-def test_what_is_nested_deepest_is_found_before_a_cut_within_a_pair_of_escapes() -> None:
-    """Half a character at its end would keep the string from being decoded once."""
+def test_a_nested_token_is_found_before_a_cut_within_a_surrogate_pair() -> None:
+    """The cut string could otherwise not be decoded."""
     token = 16 * "\\" + "u0067hp_" + "a1B2" * 9
     for size in (1_000, 4_096 + NEAR_BYTES):
         begin = '{"q":"' + token
@@ -86,7 +84,7 @@ def test_what_is_nested_deepest_is_found_before_a_cut_within_a_pair_of_escapes()
         assert b"a1B2" not in (cleaned(cut_whole(encoded, size), Redactor({})) or encoded)
 
 
-def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
+def test_only_the_part_near_the_cut_of_a_long_document_is_searched() -> None:
     """Usual documents are decided this way."""
     line = "A line of a document as agents send and read them, at its length.\n"
 
@@ -94,7 +92,7 @@ def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
 
 
 @given(st.lists(TEXT_PIECES, max_size=12).map(b"".join), st.integers(1, 60))
-def test_what_is_clear_before_a_cut_shows_nothing_there(text: bytes, cut: int) -> None:
+def test_a_clear_text_before_a_cut_has_no_secret(text: bytes, cut: int) -> None:
     """A search of the whole document agrees, except for the first bytes of a token's form."""
     encoded = json.dumps({"text": text.decode() + "." * 9_000}).encode()
     for redactor in (REDACTOR, Redactor({})):
@@ -115,7 +113,7 @@ FAR_APART: dict[str, object] = {
 
 
 @given(NEIGHBOURS, st.sampled_from(sorted(FAR_APART)), NEIGHBOURS, st.integers(0, 900))
-def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
+def test_a_clear_text_of_many_values_before_a_cut_has_no_secret(
     before: list[object], between: str, behind: list[object], cut: int
 ) -> None:
     """Any separator may stand between the values, in the document or in one within a text."""
@@ -127,7 +125,7 @@ def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
             assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(prefix)
 
 
-def test_of_many_values_only_those_near_the_cut_are_searched() -> None:
+def test_only_the_values_near_the_cut_are_searched() -> None:
     """This takes a thirtieth of the time of a search of the whole document."""
     rows = [{"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}] * 700
 

@@ -253,7 +253,9 @@ def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> N
     ),
     st.data(),
 )
-def test_escapes_may_be_mixed_character_by_character(value: str, data: st.DataObject) -> None:
+def test_each_character_of_a_secret_may_have_another_escape(
+    value: str, data: st.DataObject
+) -> None:
     """A reader undoes each escape, so each character may be written in its own way."""
     ways = [FORMS[name] for name in ("as it is", "percent, every byte", "HTML, decimal")]
     ways.append(FORMS["JSON, every character"])
@@ -264,9 +266,7 @@ def test_escapes_may_be_mixed_character_by_character(value: str, data: st.DataOb
 
 @pytest.mark.requirement("P13")
 @given(st.data(), st.sampled_from(sorted(FORMS)))
-def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
-    data: st.DataObject, form: str
-) -> None:
+def test_a_stream_redacts_the_last_piece_of_a_split_secret(data: st.DataObject, form: str) -> None:
     """The stream holds nothing back, and a reader cannot put the whole secret together."""
     value, row = SECRETS["PASSWORD"], FORMS[form]
     written = row.encode(value)
@@ -281,8 +281,8 @@ def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     assert heard[2] == "the end"
 
 
-def test_a_form_is_what_it_says() -> None:
-    """The table decodes what it encodes, or it would prove nothing."""
+def test_each_encoding_of_the_table_can_be_decoded() -> None:
+    """The other tests would otherwise prove nothing."""
     unread = [
         name
         for name, form in FORMS.items()

@@ -132,10 +132,8 @@ def test_the_log_holds_no_secret(
 
 
 @pytest.mark.requirement("P13")
-def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
-    server: EchoServer,
-) -> None:
-    """The server cannot tell which tenant such a line belongs to."""
+def test_log_lines_outside_of_calls_are_redacted_for_all_tenants(server: EchoServer) -> None:
+    """The server cannot know which tenant such a line belongs to."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     with overheard("json") as log:
@@ -146,10 +144,10 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
+def test_log_lines_about_a_tenant_are_redacted_for_that_tenant(
     server: EchoServer, form: LogFormat
 ) -> None:
-    """With ten thousand tenants, a search for the secrets of all would take longer than a call."""
+    """With ten thousand tenants a search for all their secrets would take too long."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     redaction = server.services.redaction
@@ -174,10 +172,10 @@ def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
 
 
 @pytest.mark.requirement("P13")
-def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
+def test_a_nested_call_does_not_end_the_redaction_of_its_callers_secrets(
     server: EchoServer,
 ) -> None:
-    """What its caller wrote into it stays out of what it logs then."""
+    """Its secret arguments are still redacted in what it logs after the nested call."""
     with overheard("json") as log:
         answer = server.call("shared_store", token="only-of-this-call", text="inner text")
 
@@ -187,7 +185,7 @@ def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
 
 
 @pytest.mark.requirement("P13")
-def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) -> None:
+def test_log_lines_of_background_work_are_redacted_for_all_tenants(server: EchoServer) -> None:
     """A connection that one tenant's call opened serves others later."""
     SAID[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
     server.call("say", text="so that it is known")
@@ -213,8 +211,8 @@ def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
 
 
 @pytest.mark.requirement("P13")
-def test_other_tenants_secrets_are_not_looked_for(server: EchoServer) -> None:
-    """They are ordinary text to this one: markers would tell which texts are secrets."""
+def test_secrets_of_other_tenants_are_not_redacted(server: EchoServer) -> None:
+    """A marker would tell this tenant which texts are secrets of another one."""
     answer = texts(
         server.call("say", text=f"{SECRETS['zeta']['OTHER']} {SECRET_VALUE}", tenant="bare")
     )
@@ -244,10 +242,10 @@ LITERALS = [
 
 @pytest.mark.requirement("P13", "X4")
 @pytest.mark.parametrize(("token", "text", "clean"), LITERALS)
-def test_what_a_caller_writes_into_a_secret_argument_is_one_for_that_call(
+def test_a_literal_secret_argument_is_redacted_in_its_own_call(
     server: EchoServer, token: str, text: str, clean: str
 ) -> None:
-    """Under the argument's name, and only for that call."""
+    """The marker has the argument's name; other calls are not affected."""
     expected = f"[REDACTED:TOKEN] {clean}"
     if token.startswith("B"):
         assert clean in texts(server.rest("use", token=token, text=text))
@@ -272,7 +270,7 @@ TOKENS = {
 @pytest.mark.requirement("P13")
 @each("name", TOKENS)
 @each("channel", ["text", "structured value", "blocks", "failure", "REST text"])
-def test_tokens_of_known_forms_go_although_no_tenant_has_such_a_secret(
+def test_tokens_of_known_forms_are_redacted_for_every_tenant(
     server: EchoServer, name: str, channel: str
 ) -> None:
     """They go from the answers of every tenant, even of one without secrets."""
@@ -283,8 +281,8 @@ def test_tokens_of_known_forms_go_although_no_tenant_has_such_a_secret(
     assert f"[REDACTED:{name}]" in server.call("say", text=TOKENS[name], tenant="bare")
 
 
-def test_the_answer_around_a_secret_is_as_it_was(server: EchoServer) -> None:
-    """The same value, with the marker in the secret's place."""
+def test_only_the_secret_of_an_answer_is_replaced(server: EchoServer) -> None:
+    """Only the secret is replaced by its marker."""
     answer = json.loads(server.rest("say_rows", text=SECRET_VALUE))
 
     assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}

@@ -197,7 +197,7 @@ PLANTED_PIECES = (
 
 
 @given(PLANTED_PIECES, st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(REDACTORS)))
-def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
+def test_one_search_of_an_answer_covers_its_single_texts(
     told: list[str | int], written: str, many: str
 ) -> None:
     """A search of every single text of the answer finds no secret, either."""
@@ -228,7 +228,7 @@ def test_a_private_key_in_a_list_of_its_lines_is_found_in_answers_of_any_length(
 
 @pytest.mark.requirement("P13")
 @each("character", ["é", "€", "😀"], ids=str)
-def test_a_document_may_be_cut_within_a_character(character: str) -> None:
+def test_a_document_cut_within_a_character_is_still_searched(character: str) -> None:
     """The audit record cuts arguments, and would otherwise say nothing of the call."""
     redactor = REDACTORS["few"]
     document = json.dumps({"text": f"{character * 40}\n" * 500}, ensure_ascii=False).encode()
@@ -257,7 +257,7 @@ def test_a_cut_document_ends_with_a_whole_character(text: str, ascii_only: bool)
         assert (text * 100).startswith(json.loads(cut + b'"}')["text"])
 
 
-def test_a_text_of_what_is_screened_for_is_screened_no_further() -> None:
+def test_a_text_full_of_token_prefixes_is_one_place_of_the_screen() -> None:
     """Otherwise a caller could make each byte of its texts cost twenty times as much."""
     screen = Screen({b"sk-", b"ghp_"})
     clear, dense = b"." * STEP_BYTES, b"sk-" * STEP_BYTES

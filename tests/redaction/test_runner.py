@@ -137,9 +137,7 @@ async def test_no_tool_runs_while_the_secrets_are_unknown(stage: RedactionRunner
 
 
 @pytest.mark.requirement("P13")
-async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
-    stage: RedactionRunner,
-) -> None:
+async def test_a_secret_set_during_a_call_is_redacted_in_its_answer(stage: RedactionRunner) -> None:
     """A person may have set it because of what this call does."""
     text = "was-set-meanwhile"
 
@@ -149,7 +147,7 @@ async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
 
 
 @pytest.mark.requirement("P13")
-async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunner) -> None:
+async def test_a_value_is_not_redacted_after_the_source_dropped_it(stage: RedactionRunner) -> None:
     """The source of the secrets decides how long a replaced value counts."""
     stage.secrets.put("acme", KEY="the-old-value")
     assert await stage.say(text="the-old-value the-new-value") == "[REDACTED:KEY] the-new-value"
@@ -169,16 +167,16 @@ async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner)
     assert answers == ["[REDACTED:S0]", "[REDACTED:S7]", "[REDACTED:S99]"]
 
 
-def test_tenants_without_secrets_share_what_is_searched_with(stage: RedactionRunner) -> None:
-    """A server with ten thousand tenants has one automaton for all that keep nothing."""
+def test_tenants_without_secrets_share_one_redactor(stage: RedactionRunner) -> None:
+    """Ten thousand tenants without secrets need one automaton."""
     stage.secrets.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
 
     assert stage.redaction.of("acme") is stage.redaction.of("zeta")
 
 
 @pytest.mark.requirement("P13")
-async def test_a_long_answer_is_searched_beside_the_loop(stage: RedactionRunner) -> None:
-    """Others are answered meanwhile."""
+async def test_a_long_answer_is_searched_outside_the_event_loop(stage: RedactionRunner) -> None:
+    """Other calls are answered during the search."""
     stage.secrets.put("acme", KEY="a-secret-in-it")
     text = "x a-secret-in-it "
     await stage.say(text="so that all is prepared")

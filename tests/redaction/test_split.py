@@ -212,10 +212,10 @@ def result(answer: str) -> dict[str, Any]:
 @pytest.mark.requirement("P13")
 @FEW_EXAMPLES
 @given(st.data())
-def test_neither_copy_shows_a_secret_split_over_members(
+def test_no_copy_of_an_answer_shows_a_secret_split_over_members(
     server: EchoServer, data: st.DataObject
 ) -> None:
-    """Text, structured value and the answer by REST say the same, with the secret's parts gone."""
+    """Text, structured value and the answer over REST agree."""
     value, clean = shaped(data, SplitSecret(data).leaves)
 
     for answer in (server.call("give", value=value), server.old("give", value=value)):
@@ -250,8 +250,10 @@ SPLIT_CREDENTIALS = [
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(("value", "name"), SPLIT_CREDENTIALS)
-def test_neighbours_of_a_credential_stay(server: EchoServer, value: Any, name: str) -> None:
-    """What follows a secret behind `Bearer` in another member is no part of it."""
+def test_text_next_to_a_credential_is_not_redacted(
+    server: EchoServer, value: Any, name: str
+) -> None:
+    """Text after `Bearer` in another member is no part of the credential."""
     written = json.dumps(value)
     given_value = json.loads(written.replace("{}", SECRETS["acme"][name]))
     clean = json.loads(written.replace("{}", f"[REDACTED:{name}]"))
@@ -271,8 +273,10 @@ MIXED_DOCUMENTS = [
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(("value", "clean"), MIXED_DOCUMENTS)
-def test_names_and_numbers_are_parts_as_well(server: EchoServer, value: Any, clean: Any) -> None:
-    """A secret may go on from a name to its value, and over a number between two strings."""
+def test_a_secret_split_over_names_and_numbers_is_redacted(
+    server: EchoServer, value: Any, clean: Any
+) -> None:
+    """Its parts may be a name and its value, or strings with a number between them."""
     output = result(server.call("give", value=value))
 
     assert (
@@ -321,8 +325,8 @@ OUTPUT_CHANNELS: dict[str, Callable[[EchoServer, str], str]] = {
 
 @pytest.mark.requirement("P13")
 @each("channel", OUTPUT_CHANNELS)
-def test_a_text_that_is_json_is_read_like_one(server: EchoServer, channel: str) -> None:
-    """Wherever a tool writes a document into a text, and within another one."""
+def test_a_secret_split_within_a_json_text_is_redacted(server: EchoServer, channel: str) -> None:
+    """The JSON may be a text in the answer or within another JSON text."""
     document = {"a": "correct-horse", "n": 7, "b": ["-battery-staple"], "c": "application/json"}
     for text in (document, {"inner": json.dumps(document)}):
         answer = texts(OUTPUT_CHANNELS[channel](server, json.dumps(text)))

@@ -55,7 +55,7 @@ def test_every_way_to_cut_a_secret_is_found(gap: str) -> None:
 
 @pytest.mark.requirement("P13")
 def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
-    """What of it is digits may stand there as numbers."""
+    """Digits of the secret may be numbers."""
     secret = "a12-b345c6"
     redactor = Redactor({"KEY": secret})
     for pieces in ways_to_cut(secret):
@@ -82,8 +82,8 @@ SPREAD_SECRETS = {
 @pytest.mark.requirement("P13")
 @each("quote", ['"', "'"], ids=str)
 @each("spread", SPREAD_SECRETS, ids=str)
-def test_what_stands_for_one_character_may_be_split_too(spread: str, quote: str) -> None:
-    """A reader that joins the strings first decodes what neither of them holds."""
+def test_an_escape_split_over_two_strings_is_found(spread: str, quote: str) -> None:
+    """A reader that joins the strings first decodes an escape that neither of them has."""
     value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
     planted = f", {quote}".join(f"{piece}{quote}" for piece in SPREAD_SECRETS[spread])
 
@@ -94,8 +94,8 @@ def test_what_stands_for_one_character_may_be_split_too(spread: str, quote: str)
 
 @pytest.mark.requirement("P13")
 @each("spread", SPREAD_SECRETS, ids=str)
-def test_what_stands_for_one_character_is_found_over_the_end_of_a_step(spread: str) -> None:
-    """A long text is looked at in steps, and each place in it may be the end of one."""
+def test_an_escape_split_at_the_end_of_a_search_step_is_found(spread: str) -> None:
+    """A long text is searched in steps, and any place in it may be the end of one."""
     value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
     redactor, (begin, end) = Redactor({"KEY": value}), SPREAD_SECRETS[spread]
     for offset in range(len(begin) + 1):
@@ -136,8 +136,8 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
 
 @pytest.mark.requirement("P13")
 @each("byte", sorted(SHORT_SECRET), ids=str)
-def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> None:
-    """If nothing stands between strings, each quotation mark may begin one or end one."""
+def test_strings_of_one_byte_are_searched_in_linear_time(byte: str) -> None:
+    """Each quotation mark may begin or end a string, and the work stays linear."""
     redactor, text = Redactor({"KEY": SHORT_SECRET}), f'"{byte}' + '",' * 20
     redactor.is_unsplit(text.encode())  # what it is looked for with is kept
 
@@ -148,8 +148,8 @@ def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> Non
 
 
 @pytest.mark.requirement("P13")
-def test_secrets_that_end_alike_are_not_prepared_for_one_after_another() -> None:
-    """They have few patterns, so that the number of patterns alone would allow any number."""
+def test_secrets_with_a_common_ending_are_prepared_in_bounded_time() -> None:
+    """Such secrets share few patterns, so a limit on patterns would allow any number."""
     some, many = (
         Redactor({f"KEY_{nth}": f"{nth:016}-production.example.com" for nth in range(number)})
         for number in (10, 100)
@@ -161,8 +161,8 @@ def test_secrets_that_end_alike_are_not_prepared_for_one_after_another() -> None
 
 
 @pytest.mark.requirement("P13")
-def test_a_text_is_not_compared_with_any_number_of_values_that_end_alike() -> None:
-    """Each line of a secret is a value, and a text may have their common ending many times."""
+def test_comparisons_with_values_of_a_common_ending_are_bounded() -> None:
+    """Each line of a secret is a value, and a text may repeat their common ending."""
     ending = "-production.example"
     some, many = (
         Redactor({"KEY": "\n".join(f"{nth:016}{ending}" for nth in range(number))})

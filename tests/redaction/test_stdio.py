@@ -20,8 +20,8 @@ def deployment(tmp_path: Path) -> Iterator[DeploymentFolder]:
 
 
 @pytest.mark.requirement("P13")
-def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
-    """Neither its client nor its standard error gets one."""
+def test_a_stdio_server_shows_no_secret(deployment: DeploymentFolder) -> None:
+    """Neither the client nor standard error gets one."""
     deployment.settings |= {
         "tools": {"load": [str(Path(conftest.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},

@@ -77,12 +77,12 @@ async def compared(
 def test_rest_and_mcp_agree_for_any_caller(
     offered: tuple[list[Tool], frozenset[str] | None], caller: TenantContext
 ) -> None:
-    """The same tools are hidden, run and challenged, alike (12); REST lists those that run."""
+    """Both hide, run and challenge the same tools (12); REST lists those that run."""
     asyncio.run(compared(*offered, caller))
 
 
 def test_a_list_is_encoded_once_for_each_permission_set() -> None:
-    """However many callers ask, and whatever scopes of no tool their tokens bring along."""
+    """The number of callers and unrelated scopes do not matter."""
     tools = [tool("one", frozenset("a"), strong=False), tool("two", frozenset(), strong=False)]
     registry = Registry(tools, obtainable=frozenset())
     descriptors = RestEndpoint(EndpointClient(tools).runner, registry).bridge._descriptors

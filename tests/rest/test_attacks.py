@@ -49,7 +49,9 @@ def test_a_body_that_is_no_argument_object_is_refused(
     assert len(RUNS) == before
 
 
-def test_colons_and_quotes_inside_of_texts_are_no_members(rest_client: RestClient) -> None:
+def test_colons_and_quotes_within_strings_are_not_counted_as_members(
+    rest_client: RestClient,
+) -> None:
     """Members are counted outside of strings only."""
     body = rb'{"subject":"a:b \\","priority":"low"}'
 
@@ -107,10 +109,10 @@ HEADERS = [
 
 @pytest.mark.requirement("O12", "O13")
 @pytest.mark.parametrize("fields", HEADERS)
-def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
+def test_an_invalid_or_repeated_key_header_is_refused(
     rest_client: RestClient, fields: list[tuple[str, str]]
 ) -> None:
-    """These words end up in logs, keys and other systems' headers."""
+    """Keys and correlation ids end up in logs and in headers to other systems."""
     before = len(RUNS)
     answer = rest_client.post("create_ticket", TICKET, *fields)
 
@@ -127,7 +129,7 @@ def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
         "X-Forwarded-User", "Remote-User", "X-HTTP-Method-Override",
     ],
 )  # fmt: skip
-def test_a_header_that_pretends_changes_nothing(rest_client: RestClient, name: str) -> None:
+def test_a_header_that_claims_an_identity_is_ignored(rest_client: RestClient, name: str) -> None:
     """Gatepost drops the header before any code could trust it."""
     answer = rest_client.post("whoami", b"{}", (name, "globex"))
 
@@ -146,7 +148,7 @@ NAMES = [
 @pytest.mark.requirement("O11", "W15")
 @each("name", NAMES, ids=lambda name: name[:30])
 def test_no_other_spelling_reaches_a_tool(rest_client: RestClient, name: str) -> None:
-    """A path is compared as it stands, with nothing normalised."""
+    """Paths are compared without normalisation."""
     before = len(RUNS)
     answer = rest_client.post(name, b'{"text":"reached"}')
 
@@ -164,7 +166,7 @@ PATHS = ["//tools", "/tools/", "/Tools", "/tools%2f", "/tools%0a", "/tools/x", "
 
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize("path", PATHS)
-def test_the_list_has_one_address(rest_client: RestClient, path: str) -> None:
+def test_the_tool_list_has_one_path(rest_client: RestClient, path: str) -> None:
     """Any other spelling is an unknown path: it needs a token and answers 404."""
     assert rest_client.send("GET", path, token="").error == (401, "invalid_token")
     assert rest_client.send("GET", path).error == (404, "not_found")
@@ -172,8 +174,8 @@ def test_the_list_has_one_address(rest_client: RestClient, path: str) -> None:
 
 @pytest.mark.requirement("O6")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_another_method_calls_nothing(rest_client: RestClient, method: str) -> None:
-    """405 says which one there is."""
+def test_another_http_method_is_refused(rest_client: RestClient, method: str) -> None:
+    """405 names the allowed method, and the tool does not run."""
     before = len(RUNS)
     raw = rest_client.server.client.send(
         method, "/tool/create_ticket/call", body=TICKET, token=rest_client.token
@@ -213,7 +215,7 @@ def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
 
 
 def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
-    """Its tokens are good, and nothing runs for it."""
+    """Its tokens are valid, and no tool runs."""
     tenancy = {"create_on_first_use": True, "suspended": ["acme"]}
     with running_server(
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, tenancy=tenancy
@@ -237,8 +239,8 @@ def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
         ("answer_code", {"code": 7}, (400, "protocol_error")),
     ],
 )
-def test_what_only_mcp_can_say_has_a_status(
+def test_mcp_only_outcomes_have_an_http_status(
     rest_client: RestClient, tool: str, arguments: dict[str, Any], error: tuple[int, str]
 ) -> None:
-    """A tool that asks its user, or answers in JSON-RPC, fails in words here."""
+    """Such are a tool that asks its user and a tool that answers a JSON-RPC error."""
     assert rest_client.call(tool, arguments).error == error

@@ -30,7 +30,7 @@ CORRELATION = "X-Octopus-Correlation-Id"
 def test_o13_a_differing_tenant_header_is_refused_and_logged(
     rest_client: RestClient, fields: list[tuple[str, str]]
 ) -> None:
-    """It never chooses a tenant: equal it says nothing, anything else ends the request."""
+    """The header never chooses a tenant; an equal one is accepted."""
     before = len(RUNS)
     with capture_logs() as logged:
         answers = [
@@ -105,7 +105,7 @@ def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
 
 
 @pytest.mark.requirement("O13")
-def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(
+def test_o13_the_header_may_have_a_claim_value_outside_the_tenant_grammar(
     rest_client: RestClient,
 ) -> None:
     """Without a table such a value is hashed, which no platform can know."""
@@ -133,7 +133,7 @@ def test_o13_the_correlation_id_reaches_log_and_tool(rest_client: RestClient) ->
 
 
 @pytest.mark.requirement("O12")
-def test_o12_reading_in_an_episode_reads_every_time(rest_client: RestClient) -> None:
+def test_o12_a_read_under_a_correlation_id_is_not_replayed(rest_client: RestClient) -> None:
     """An agent that reads again in an episode wants the current value."""
     seen = [
         rest_client.call("whoami", {}, (CORRELATION, "episode-3"))

@@ -134,7 +134,7 @@ def tried(
 
 
 @EXAMPLES
-def test_generated_requests_find_what_the_document_says(server: Server, examples: int) -> None:
+def test_generated_requests_get_only_documented_answers(server: Server, examples: int) -> None:
     """Status, type, body and headers of every answer are described; bad requests get 4xx."""
     document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
@@ -150,8 +150,8 @@ def test_generated_requests_find_what_the_document_says(server: Server, examples
     assert sent > 50
 
 
-def test_generated_calls_of_real_tools_find_what_the_document_says(server: Server) -> None:
-    """Whatever arguments and headers there are, nothing breaks and nothing is undescribed."""
+def test_generated_calls_of_real_tools_get_only_documented_answers(server: Server) -> None:
+    """This holds for any arguments and headers."""
     document = believed(fetched(server))
     call = document["paths"]["/tool/{name}/call"]
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": TOOL_NAMES}
@@ -164,14 +164,10 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
 
 @pytest.mark.requirement("E1", "E9")
 @EXAMPLES
-def test_generated_requests_of_an_administrator_find_what_the_document_says(
+def test_generated_requests_of_an_administrator_get_only_documented_answers(
     server: Server, examples: int
 ) -> None:
-    """
-    Servers and agents are added, changed and removed, and every answer is described.
-
-    Without the refresh: nothing answers at generated addresses, which is 502 (`test_mcp_servers`).
-    """
+    """The refresh is left out, as no server answers at generated addresses (502)."""
     document = believed(fetched(server))
     paths = document["paths"]
     document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
@@ -183,8 +179,8 @@ def test_generated_requests_of_an_administrator_find_what_the_document_says(
 
 
 @pytest.mark.requirement("O1", "O3")
-def test_what_is_served_fits_the_schemas_of_the_document(server: Server) -> None:
-    """Tools, errors and health, as a generated client would read them."""
+def test_responses_match_the_schemas_of_the_document(server: Server) -> None:
+    """A generated client reads tools, errors and health by these schemas."""
     document = fetched(server)
     rest_client, schemas = RestClient(server), document["components"]["schemas"]
     for tool in rest_client.tools().json:
@@ -196,6 +192,6 @@ def test_what_is_served_fits_the_schemas_of_the_document(server: Server) -> None
 
 
 def test_the_document_has_the_version_that_runs(server: Server) -> None:
-    """One version for the package, health and the document."""
+    """The package, health and the document have one version."""
     assert fetched(server)["info"]["version"] == version()
     assert fetched(server)["openapi"].startswith("3.1")

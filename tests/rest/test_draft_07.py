@@ -106,7 +106,7 @@ def converted(schema: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.requirement("O1")
 @given(SCHEMAS, SCHEMAS, SCHEMAS, JSON_VALUES)
 def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
-    """Whatever the keywords are, as long as draft-07 has words for them."""
+    """This holds for all keywords that draft-07 has a form of."""
     schema = rooted(node, one, two)
     before = json.dumps(schema)
 
@@ -129,8 +129,10 @@ DROPPED_KEYWORDS = {
 
 @pytest.mark.requirement("O1")
 @given(st.fixed_dictionaries({}, optional=DROPPED_KEYWORDS), JSON_VALUES)
-def test_what_draft_07_cannot_say_makes_it_accept_more(node: dict[str, Any], value: Any) -> None:
-    """A client never refuses what the tool takes; what it lets through the tool's check refuses."""
+def test_keywords_that_draft_07_lacks_make_the_schema_more_permissive(
+    node: dict[str, Any], value: Any
+) -> None:
+    """A client refuses no value that the tool accepts; the tool's own check refuses the rest."""
     schema = rooted(node, True, True)
 
     assert not accepts(schema, {"a": value}) or accepts(converted(schema), {"a": value})
@@ -218,7 +220,9 @@ REWRITTEN_SCHEMAS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     [c[1:] for c in REWRITTEN_SCHEMAS],
     ids=[c[0] for c in REWRITTEN_SCHEMAS],
 )
-def test_new_words_become_old_ones(schema: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Readers of draft-07 find what they know, and data stays what it is."""
+def test_keywords_of_2020_12_become_those_of_draft_07(
+    schema: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Values that are data stay unchanged."""
     assert as_draft_07(schema) == expected
     validator_of({**as_draft_07(schema), "$schema": DRAFT_07})

@@ -52,9 +52,7 @@ def admin(server: Server) -> Iterator[RestClient]:
 
 
 @pytest.mark.requirement("E1", "E6", "E7")
-def test_the_example_of_the_document_is_added_read_changed_and_removed(
-    admin: RestClient,
-) -> None:
+def test_the_example_of_the_document_is_added_read_changed_and_removed(admin: RestClient) -> None:
     """Create, read, disable, delete, with the documented fields, and never a secret."""
     added = admin.ask("POST", SERVERS, LEARN_SERVER)
     assert added.status == 201, added
@@ -118,7 +116,7 @@ FORBIDDEN_HEADERS = (
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("name", REFUSED_BODIES)
 def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: RestClient, name: str) -> None:
-    """400, the field, and nothing is stored."""
+    """The answer is 400, and nothing is stored."""
     fields, field = REFUSED_BODIES[name]
     body = fields if name in {"no name", "no url"} else {**LEARN_SERVER, **fields}
     answer = admin.ask("POST", SERVERS, body)
@@ -149,7 +147,7 @@ def test_the_nearest_field_is_named(admin: RestClient) -> None:
 
 
 def test_a_name_is_taken_once(admin: RestClient) -> None:
-    """By the API and by the configuration, also when a server is renamed."""
+    """Names of the API and of the configuration are unique, also after a rename."""
     first = admin.ask("POST", SERVERS, LEARN_SERVER)
     second = admin.ask("POST", SERVERS, {**LEARN_SERVER, "name": "other"})
     path = f"{SERVERS}/{second.json['id']}"
@@ -165,7 +163,7 @@ def test_a_name_is_taken_once(admin: RestClient) -> None:
 
 @pytest.mark.requirement("E6")
 def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: RestClient) -> None:
-    """An administrator who does not know the key cannot have it sent elsewhere."""
+    """An administrator who does not know the key cannot send it to another host."""
     added = admin.ask("POST", SERVERS, LEARN_SERVER)
     path = f"{SERVERS}/{added.json['id']}"
     elsewhere = {"url": "https://evil.example.com/mcp"}
@@ -177,9 +175,7 @@ def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: RestClient
 
 
 @pytest.mark.requirement("E8")
-def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
-    admin: RestClient,
-) -> None:
+def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(admin: RestClient) -> None:
     """Only the operator changes them."""
     for server in admin.ask("GET", SERVERS).json["data"]:
         path = f"{SERVERS}/{server['id']}"
@@ -190,8 +186,8 @@ def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
 
 
 @pytest.mark.requirement("E1")
-def test_two_tenants_never_meet(server: Server, admin: RestClient) -> None:
-    """The same name twice, and another tenant's id is unknown by every method."""
+def test_servers_of_two_tenants_are_isolated(server: Server, admin: RestClient) -> None:
+    """They may have the same name; another tenant's id is unknown to every method."""
     other = RestClient(server, server.token(scope=ADMIN, org_id="globex"))
     mine = admin.ask("POST", SERVERS, LEARN_SERVER).json
     theirs = other.ask("POST", SERVERS, {**LEARN_SERVER, "api_key": "another-key-of-globex"}).json
@@ -215,7 +211,7 @@ def test_two_tenants_never_meet(server: Server, admin: RestClient) -> None:
 
 
 def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
-    """By 403 and the scope that it needs, whatever the method."""
+    """Every method answers 403 with the needed scope."""
     caller = RestClient(server, server.token(scope="files:read"))
     for method, path in (("GET", SERVERS), ("POST", SERVERS), ("GET", "/v1/agents")):
         answer = caller.ask(method, path, LEARN_SERVER if method == "POST" else None)
@@ -225,7 +221,7 @@ def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
 
 @pytest.mark.requirement("E2")
 def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: RestClient) -> None:
-    """With a sentence that names the server and nothing that it said."""
+    """The sentence names the server and quotes nothing of it."""
     added = admin.ask("POST", SERVERS, {"name": "gone", "url": "https://gone.invalid/mcp"})
     answer = admin.ask("POST", f"{SERVERS}/{added.json['id']}/refresh")
 
@@ -233,8 +229,8 @@ def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: RestClient) ->
     assert "gone" in answer.json["message"]
 
 
-def test_changes_are_on_record_without_secrets(server: Server, admin: RestClient) -> None:
-    """Who did what to which server, and neither the trail nor the log has a secret."""
+def test_changes_are_recorded_without_secrets(server: Server, admin: RestClient) -> None:
+    """Records have the actor, the action and the server; records and log have no secret."""
     added = admin.ask("POST", SERVERS, LEARN_SERVER).json
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
     admin.ask("DELETE", f"{SERVERS}/{added['id']}")
@@ -251,7 +247,7 @@ def test_changes_are_on_record_without_secrets(server: Server, admin: RestClient
 
 @pytest.mark.requirement("E9")
 def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: RestClient) -> None:
-    """Of its tenant: a server's, a pack's, and no other."""
+    """They must be servers or packs of its own tenant."""
     learn = admin.ask("POST", SERVERS, {"name": "learn", "url": "https://a.example.com/mcp"}).json
     listed = admin.ask("GET", "/v1/capabilities").json["data"]
     reference = f"mcp:{learn['id']}"

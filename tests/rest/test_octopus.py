@@ -26,7 +26,7 @@ from tests.support.server import issuer_settings, running_server
 def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(
     rest_client: RestClient,
 ) -> None:
-    """Name, description, input schema and, where there is one, output schema; nothing else."""
+    """Each has name, description, input schema and, if any, output schema."""
     tools = {tool["name"]: tool for tool in rest_client.tools().json}
     create, search = tools["create_ticket"], tools["search_tickets"]
 
@@ -64,7 +64,7 @@ def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
 
 
 @pytest.mark.requirement("O2")
-def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(rest_client: RestClient) -> None:
+def test_o2_requests_and_results_have_no_envelope(rest_client: RestClient) -> None:
     """No envelope around either, whatever the client's defaults leave out."""
     answer = rest_client.call("create_ticket", {"subject": "No access", "priority": "high"})
 
@@ -89,7 +89,7 @@ def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(rest_client: Rest
         ),
     ],
 )
-def test_o2_what_is_no_object_becomes_one(
+def test_o2_a_result_that_is_no_object_is_wrapped(
     rest_client: RestClient, tool: str, arguments: dict[str, Any], result: dict[str, Any]
 ) -> None:
     """Text, pictures and other blocks each have their member."""
@@ -110,7 +110,7 @@ TYPED_ANSWERS = {
 @pytest.mark.requirement("O1", "O2", "TL-08")
 @pytest.mark.parametrize("tool", TYPED_ANSWERS)
 def test_o2_a_number_or_a_list_keeps_its_type(rest_client: RestClient, tool: str) -> None:
-    """As the schema in both lists says it, over both protocols."""
+    """The schema in both lists says so, over both protocols."""
     value, text = TYPED_ANSWERS[tool]
     client = rest_client.server.client
     descriptor = next(offer for offer in rest_client.tools().json if offer["name"] == tool)
@@ -145,7 +145,7 @@ def test_o3_health_needs_no_token(rest_client: RestClient) -> None:
         ({"subject": "a" * 201}, "subject", "at most 200"),
     ],
 )
-def test_o4_a_wrong_argument_is_named_with_what_would_work(
+def test_o4_an_invalid_argument_is_named_with_the_allowed_values(
     rest_client: RestClient, arguments: dict[str, Any], field: str, message: str
 ) -> None:
     """The model reads the message and corrects itself; nothing ran."""
@@ -160,8 +160,8 @@ def test_o4_a_wrong_argument_is_named_with_what_would_work(
 
 
 @pytest.mark.requirement("O5")
-def test_o5_a_failing_upstream_says_when_to_come_back(rest_client: RestClient) -> None:
-    """In the body, in the header, and in the message, which is all that the agent is handed."""
+def test_o5_a_failing_upstream_has_a_retry_time(rest_client: RestClient) -> None:
+    """Body, header and message have it; the agent gets only the message."""
     answer = rest_client.call("search_tickets", {"query": "open"})
 
     assert answer.error == (503, "upstream_unavailable")
@@ -174,7 +174,7 @@ def test_o5_a_failing_upstream_says_when_to_come_back(rest_client: RestClient) -
 
 @pytest.mark.requirement("O5")
 def test_o5_without_a_token_there_is_a_challenge(rest_client: RestClient) -> None:
-    """The same body as any other error, and the way to a token."""
+    """The body is that of any error, with the challenge in a header."""
     for refused in (
         rest_client.send("GET", "/tools", token=""),
         rest_client.send("POST", "/tool/echo/call", body=b"{}", token=""),
@@ -188,7 +188,7 @@ def test_o5_without_a_token_there_is_a_challenge(rest_client: RestClient) -> Non
 
 @pytest.mark.requirement("O5")
 def test_o5_a_missing_scope_is_asked_for_with_all_scopes(rest_client: RestClient) -> None:
-    """Its call says how; the list has only what this token may call, and `/mcp` lists it."""
+    """The call gets the challenge; the REST list leaves the tool out, and `/mcp` lists it."""
     answer = rest_client.call("close_ticket", {"ticket_id": 1})
     holder = RestClient(rest_client.server, rest_client.server.token(scope="tickets:close"))
 
@@ -298,7 +298,9 @@ async def test_o7_production_refuses_plain_http(path: str) -> None:
 
 
 @pytest.mark.requirement("O10")
-def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_path: Any) -> None:
+def test_o10_more_than_a_hundred_tools_are_refused_with_an_alternative(
+    idp: Idp, tmp_path: Any
+) -> None:
     """The client would cut the list at a place of its own; MCP lists them all."""
     many = tmp_path / "many.py"
     many.write_text(
@@ -337,7 +339,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
 def test_o11_a_name_outside_the_grammar_is_refused_at_registration(
     rest_client: RestClient, name: str
 ) -> None:
-    """With the name in the message; the route knows no such tool either."""
+    """The error has the name, and the route does not know the tool."""
     with pytest.raises(ValueError, match="must be 1 to 64 of a-z, 0-9 and _"):
         Pack("p").tool(name=name)(tools.create_ticket) if name else Registry(
             [msgspec.structs.replace(tools.pack.tools["create_ticket"], name=name)]

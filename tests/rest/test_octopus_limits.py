@@ -13,7 +13,7 @@ from tests.support.server import issuer_settings, running_server
 @pytest.mark.requirement("O8")
 @pytest.mark.parametrize(("tool", "default_s"), [("wait_briefly", 30), ("wait_long", 0.2)])
 def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s: float) -> None:
-    """By the tool's own limit, or by the server's; the tool itself ends, not only the answer."""
+    """The tool's own limit or that of the server ends the tool itself, too."""
     CANCELLED.clear()
     limits = {"load": [TOOLS], "timeout_s": default_s}
     with running_server(
@@ -26,7 +26,7 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
 
 
 @pytest.mark.requirement("O8")
-def test_o8_a_client_that_hangs_up_takes_its_call_back(rest_client: RestClient) -> None:
+def test_o8_a_disconnect_cancels_the_call(rest_client: RestClient) -> None:
     """No client waits for the answer any more, so Gatepost cancels the call."""
     STARTED.clear()
     CANCELLED.clear()
@@ -46,7 +46,7 @@ def test_o8_a_client_that_hangs_up_takes_its_call_back(rest_client: RestClient) 
 
 @pytest.mark.requirement("O9")
 def test_o9_a_large_text_is_cut_and_says_so(rest_client: RestClient) -> None:
-    """What arrives is valid JSON within the limit, and the model knows that there was more."""
+    """The answer is valid JSON within the limit and says that it was cut."""
     answer = rest_client.call("export_tickets", {"count": 5000})
 
     assert answer.status == 200
@@ -57,7 +57,7 @@ def test_o9_a_large_text_is_cut_and_says_so(rest_client: RestClient) -> None:
 
 @pytest.mark.requirement("O9")
 def test_o9_a_large_structure_is_not_cut_into_another(rest_client: RestClient) -> None:
-    """An answer with a schema would no longer be what it promises, so the call says how large."""
+    """A cut value could violate its schema, so the call fails with the size."""
     answer = rest_client.call("export_rows", {"count": 5000})
 
     assert answer.error == (500, "internal_error")
@@ -65,10 +65,8 @@ def test_o9_a_large_structure_is_not_cut_into_another(rest_client: RestClient) -
 
 
 @pytest.mark.requirement("O9")
-def test_o9_a_write_whose_answer_is_too_large_is_no_error_of_the_caller(
-    rest_client: RestClient,
-) -> None:
-    """It says that it was carried out; told to correct its arguments, a model would do it again."""
+def test_o9_a_write_with_a_too_large_answer_is_reported_as_done(rest_client: RestClient) -> None:
+    """If the model were told to correct its arguments, it would repeat the write."""
     before = len(RUNS)
     key = ("Idempotency-Key", "import-1")
     for _ in range(2):

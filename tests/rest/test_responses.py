@@ -17,7 +17,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_clients import RestEndpoint
 
 
-def test_the_table_has_a_row_for_each_kind() -> None:
+def test_every_kind_of_failure_has_a_status() -> None:
     """A kind without a row would be a 500."""
     assert set(TABLE) == set(get_args(FailureKind)) - {"tool_error"}
 
@@ -37,14 +37,14 @@ def test_a_wait_is_whole_seconds_and_at_least_one(given_s: float | None, expecte
     assert dict(reply.headers)[b"retry-after"] == str(expected_s).encode()
 
 
-def test_a_message_that_says_when_is_left_as_it_is() -> None:
+def test_a_message_with_a_retry_time_is_unchanged() -> None:
     """The seed page's own example says it in the message."""
     reply = failed(Failure("upstream_unavailable", "Retry in 30 seconds.", retry_after=30))
 
     assert msgspec.json.decode(reply.body)["message"] == "Retry in 30 seconds."
 
 
-def test_an_error_of_another_servers_tool_is_a_result() -> None:
+def test_an_error_of_an_upstream_tool_is_a_result() -> None:
     """E12: the tool has run, and its own words are the answer."""
     reply = failed(Failure("tool_error", "no such row"))
 
@@ -52,8 +52,8 @@ def test_an_error_of_another_servers_tool_is_a_result() -> None:
     assert msgspec.json.decode(reply.body) == {"result": {"error": "no such row"}}
 
 
-def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
-    """A caller needs to know when to come back, not where the database is."""
+def test_an_outage_of_a_store_is_503_without_its_address() -> None:
+    """The caller needs the retry time and not the address of the database."""
     tools = EndpointClient().registry.tools.values()
 
     async def answers() -> list[Any]:
@@ -102,7 +102,7 @@ def test_a_result_is_always_an_object(outcome: Outcome) -> None:
 @pytest.mark.requirement("O9")
 @given(OUTCOMES, st.integers(1000, 4000))
 def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> None:
-    """Also at its edge, where what stands around the blocks decides."""
+    """This includes answers at the edge of the limit."""
     pack = Pack("p")
 
     @pack.tool()

@@ -52,7 +52,7 @@ def bookings(before: int) -> int:
 
 
 @pytest.mark.parametrize("name", [KEY, EPISODE])
-def test_o12_a_call_that_comes_again_runs_once(rest_client: RestClient, name: str) -> None:
+def test_o12_a_retried_call_runs_once(rest_client: RestClient, name: str) -> None:
     """The second answer is the first one."""
     mark, before = (name, f"again-{name}"), len(RUNS)
     first = rest_client.call("create_ticket", {"subject": "a", "priority": "high"}, mark)
@@ -109,8 +109,8 @@ def test_o12_other_arguments_under_a_key_are_a_conflict(rest_client: RestClient)
     assert bookings(before) == 3
 
 
-def test_o12_no_caller_meets_the_call_of_another_tenant(rest_client: RestClient) -> None:
-    """The same key, tool and arguments."""
+def test_o12_idempotency_keys_of_tenants_are_isolated(rest_client: RestClient) -> None:
+    """Key, tool and arguments are the same."""
     before = len(RUNS)
     globex = RestClient(rest_client.server, rest_client.server.token(org_id="globex"))
     answers = [

@@ -25,7 +25,7 @@ BASE_URLS = [
 
 
 @pytest.mark.parametrize(("url", "base"), BASE_URLS)
-def test_the_routes_lie_where_relative_references_lead(url: str, base: str) -> None:
+def test_the_routes_are_at_paths_relative_to_the_endpoint(url: str, base: str) -> None:
     """`tools`, seen from the endpoint; below it where the tenant is its last segment."""
     assert SiblingPaths(Resource(url)).base == base
 
@@ -45,7 +45,9 @@ TENANTS = [
 
 
 @each(("path", "tenant"), TENANTS)
-def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str | None) -> None:
+def test_a_path_next_to_a_tenants_endpoint_belongs_to_that_tenant(
+    path: str, tenant: str | None
+) -> None:
     """Any other path belongs to no tenant."""
     target = SiblingPaths(Resource("https://h.example/t/{tenant}/mcp")).locate(path)
 
@@ -105,6 +107,6 @@ CLASHING_PATHS: list[Any] = [
 
 @pytest.mark.parametrize("path", CLASHING_PATHS)
 def test_check_refuses_an_endpoint_at_the_path_of_another_route(idp: Idp, path: str) -> None:
-    """One of the two would never be reached."""
+    """Requests would never reach one of the two."""
     assert "config.E040" in check_errors([issuer_settings(idp)], path)
     assert "config.E040" not in check_errors([issuer_settings(idp)], f"{path}/mcp")

@@ -42,8 +42,8 @@ def described(rest_client: RestClient, name: str = NAME) -> str:
     return str(description)
 
 
-def test_two_tenants_with_the_same_names_see_their_own(server: Server) -> None:
-    """Neither the descriptor nor the list of one is shown to the other."""
+def test_tenants_with_the_same_names_see_their_own_offers(server: Server) -> None:
+    """Neither tenant gets the descriptor or the list of the other."""
     acme, globex = of(server, "acme"), of(server, "globex")
     for _ in range(2):
         assert described(acme) == "Find ours."
@@ -55,7 +55,7 @@ def test_two_tenants_with_the_same_names_see_their_own(server: Server) -> None:
 
 
 def test_a_changed_definition_is_shown(server: Server) -> None:
-    """Under the same name."""
+    """Its name is the same."""
     source.put("hooli", ours.tool("find", "Before."))
     hooli = of(server, "hooli")
     assert described(hooli) == "Before."
@@ -64,8 +64,8 @@ def test_a_changed_definition_is_shown(server: Server) -> None:
 
 
 @pytest.mark.requirement("E9")
-def test_an_agent_is_answered_as_if_the_rest_did_not_exist(server: Server) -> None:
-    """In the list and in calls."""
+def test_tools_outside_an_agents_capabilities_are_unknown(server: Server) -> None:
+    """The list leaves them out, and calls get the error of an unknown tool."""
     agents = {"agent": Agent(frozenset({ours.capability}))}
     source.put("pied", ours.tool("find"), agents=agents)
     agent = of(server, "pied", client_id="agent")
@@ -78,7 +78,7 @@ def test_an_agent_is_answered_as_if_the_rest_did_not_exist(server: Server) -> No
 
 @pytest.mark.requirement("O10")
 def test_too_many_tools_name_the_capabilities_of_upstreams(server: Server) -> None:
-    """And an agent with fewer of them has a list."""
+    """An agent with fewer capabilities gets a list."""
     many = [ours.tool(f"t{number}") for number in range(MAX_TOOLS)]
     agents = {"agent": Agent(frozenset({theirs.capability}))}
     source.put("umbrella", *many, theirs.tool("last"), agents=agents)
@@ -91,8 +91,8 @@ def test_too_many_tools_name_the_capabilities_of_upstreams(server: Server) -> No
     assert of(server, "umbrella", client_id="agent").names() == ["mcp_crm__last"]
 
 
-def test_without_the_store_nothing_is_decided(server: Server) -> None:
-    """503, for a tool of the configuration too."""
+def test_without_the_store_every_request_gets_503(server: Server) -> None:
+    """This includes a tool of the configuration."""
     source.drop()
     source.down = True
     try:
@@ -103,7 +103,7 @@ def test_without_the_store_nothing_is_decided(server: Server) -> None:
     assert of(server, "acme").call(NAME).status == 200
 
 
-def test_names_of_tenants_are_no_labels(server: Server) -> None:
+def test_tool_names_of_tenants_are_no_metric_labels(server: Server) -> None:
     """All tools of tenants share one label, because a tenant decides how many there are."""
     assert of(server, "acme").call(NAME).status == 200
     server.services.call_batch.flush()

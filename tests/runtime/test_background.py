@@ -51,8 +51,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
 
 
-async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
-    """The log has the error's type and place, never its text."""
+async def test_an_error_of_a_background_task_is_logged_and_the_task_restarts() -> None:
+    """The log has the error's type and place, and not its text."""
     fault = Fault()
     with capture_logs() as logs:
         task = asyncio.create_task(background.always("sums", fault))
@@ -72,8 +72,8 @@ async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
     assert task.cancelled()
 
 
-async def test_the_end_reaches_the_work_first() -> None:
-    """The work has tidied up by the time its canceller goes on."""
+async def test_a_cancelled_background_task_cleans_up_before_its_canceller_continues() -> None:
+    """The task that cancelled it waits for its `finally` block."""
     begun, done = asyncio.Event(), []
 
     async def work() -> None:
@@ -103,7 +103,7 @@ async def cancelled() -> None:
 
 
 @pytest.mark.parametrize(("work", "how"), [(nothing, "none"), (cancelled, "cancelled")])
-async def test_work_that_just_ends_begins_again(work: Any, how: str) -> None:
+async def test_background_work_that_returns_is_restarted(work: Any, how: str) -> None:
     """Otherwise the operator would not notice that the work has stopped."""
     times = 0
     again = asyncio.Event()
@@ -235,7 +235,7 @@ BACKGROUND_TASKS: dict[str, Setting] = {
 
 
 @pytest.mark.parametrize(("name", "setting"), BACKGROUND_TASKS.items(), ids=BACKGROUND_TASKS)
-async def test_every_one_of_them_goes_on(
+async def test_every_background_task_continues_after_an_error(
     name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any error in a background task's work is logged once, and the task goes on."""

@@ -103,7 +103,7 @@ UNUSED_MODULES = {
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
+def test_help_and_version_import_only_the_command_table(option: str, tmp_path: Path) -> None:
     """It imports only Gatepost's table of commands, and a parser of command lines."""
     imported, _ = modules(HELP.format(arguments=[option]), tmp_path)
 
@@ -115,7 +115,7 @@ def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_pat
     assert imported & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
 
 
-def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None:
+def test_a_command_without_a_server_does_not_import_the_server(tmp_path: Path) -> None:
     """Approvers do not wait for imports of the protocol and its connections."""
     imported, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
 
@@ -125,8 +125,8 @@ def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None
     )
 
 
-def test_a_misspelt_name_of_the_package_is_told() -> None:
-    """Names are loaded on first use, and a missing one is an error, as usual."""
+def test_a_misspelt_attribute_of_the_package_is_an_error() -> None:
+    """The package loads its names on first use."""
     with pytest.raises(AttributeError, match="module 'gatepost' has no attribute 'Pakc'"):
         attrgetter("Pakc")(gatepost)
 
@@ -164,7 +164,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
-    """Its package is imported whole, with the engine that is there already."""
+    """It imports SQLAlchemy's whole package next to the engine that is already loaded."""
     imported, printed = modules(ORM, tmp_path)
 
     assert printed == "of a session"
@@ -177,8 +177,8 @@ def served(settings: str, folder: Path) -> tuple[set[str], str]:
     return modules(SERVE_PROGRAM, folder, until=READY)
 
 
-def test_a_server_imports_nothing_that_its_configuration_does_not_use(tmp_path: Path) -> None:
-    """Other stores, packs, commands, and pages are loaded where they are named, and only there."""
+def test_a_server_imports_only_the_modules_that_its_configuration_uses(tmp_path: Path) -> None:
+    """Other stores, packs, commands and pages are not loaded."""
     imported, printed = served(MINIMAL_CONFIG, tmp_path)
 
     assert "gatepost_packs.demo" in imported
@@ -187,8 +187,8 @@ def test_a_server_imports_nothing_that_its_configuration_does_not_use(tmp_path: 
     assert timings(printed) == START_PHASES
 
 
-def test_a_server_imports_at_its_start_what_its_configuration_uses(tmp_path: Path) -> None:
-    """What cannot be imported is an error of the start, and not of the first request."""
+def test_a_server_imports_all_configured_modules_at_its_start(tmp_path: Path) -> None:
+    """A failed import stops the start, and not the first request."""
     create(tmp_path / "keyring.json")
     (tmp_path / "secret").write_text("of the dashboard")
 

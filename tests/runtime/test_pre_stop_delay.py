@@ -91,7 +91,7 @@ def accepts(server: ServerProcess) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_balancer_is_told_of_a_stop_first(
+def test_readyz_reports_a_stop_before_the_server_stops(
     tmp_path: Path, idp: Idp, valkey: str, workers: int
 ) -> None:
     """`/readyz` is 503 while calls and new connections go on; a second signal ends the wait."""
@@ -109,7 +109,7 @@ def test_a_balancer_is_told_of_a_stop_first(
         assert server.process.process.wait(WITHIN_S) == 0
 
 
-def test_the_wait_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
+def test_the_pre_stop_delay_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
     """The socket closes after `leave_s`."""
     with start(tmp_path, idp, 0.5) as server:
         signalled(server.process)
@@ -117,7 +117,7 @@ def test_the_wait_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
 
 
 def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
-    """What a balancer sends on a connection that it keeps is answered, as long as a call runs."""
+    """Requests on a balancer's kept connections are answered while a call runs."""
     with start(tmp_path, idp, 0) as server:
         token, heard = server.token(), []
         running = threading.Thread(
@@ -144,7 +144,7 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
         assert result(heard[0])["content"][0]["text"] == "done"
 
 
-def test_signals_that_come_at_once_are_one(tmp_path: Path, idp: Idp, valkey: str) -> None:
+def test_simultaneous_signals_count_as_one(tmp_path: Path, idp: Idp, valkey: str) -> None:
     """A terminal sends its signal to all processes of a group, and the first passes it on."""
     with start(tmp_path, idp, 0, valkey) as server:
         token, heard = server.token(), []

@@ -35,8 +35,8 @@ def readyz(server: Server) -> tuple[int, dict[str, Any]]:
     return response.status, json.loads(response.body)
 
 
-def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
-    """The server is not ready and says why until the issuer answers; it needs no call for that."""
+def test_a_server_without_the_keys_of_its_issuer_is_not_ready(idp: Idp) -> None:
+    """The probe names the reason, and changes once the issuer answers, without any call."""
     trusted = issuer_settings(idp, tenants=TABLE)
     idp.replace("/main/jwks", answer(503))
     with running_server(idp, [trusted]) as server:
@@ -53,8 +53,8 @@ def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
         assert server.client.call(server.token(org_id="acme")).status == 200
 
 
-def test_an_issuer_that_is_down_later(idp: Idp) -> None:
-    """Its keys are at hand, so its callers are served and the process is ready."""
+def test_an_issuer_outage_after_the_start_keeps_the_server_ready(idp: Idp) -> None:
+    """Its keys are cached, so its callers are served."""
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)]) as server:
         eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
         idp.replace("/main/jwks", answer(503))
@@ -63,8 +63,8 @@ def test_an_issuer_that_is_down_later(idp: Idp) -> None:
         assert readyz(server)[0] == 200
 
 
-def test_one_issuer_of_several(idp: Idp) -> None:
-    """The callers of the other one are served; the probe names the one that is out."""
+def test_the_probe_names_one_failing_issuer_of_several(idp: Idp) -> None:
+    """Callers of the other issuer are served."""
     out = issuer_settings(idp, "out", tenants={"globex": "globex"})
     idp.replace("/out/jwks", answer(503))
     with running_server(idp, [issuer_settings(idp, tenants=TABLE), out]) as server:
@@ -93,8 +93,8 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", STATES.values(), ids=STATES)
-def test_what_is_missing(case: tuple[dict[str, Any], list[str]]) -> None:
-    """Every part by itself."""
+def test_readiness_names_each_missing_part(case: tuple[dict[str, Any], list[str]]) -> None:
+    """Each case lacks one part."""
     facts, lacks = case
     stores = {"database": facts.get("database", "ok"), "shared": facts.get("shared", "ok")}
     reasons = missing(
@@ -111,7 +111,9 @@ def events(logs: list[Any]) -> list[str]:
     return [log["event"] for log in logs]
 
 
-def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:
+def test_an_outage_of_the_shared_store_is_logged_and_keeps_the_server_ready(
+    idp: Idp, tmp_path: Path
+) -> None:
     """Calls are served and the process stays ready; the log says it once, and when it is over."""
     limits = {"requests_per_second": 1000, "failures_per_second": 0}
     with Valkey.running() as valkey, capture_logs() as logs:

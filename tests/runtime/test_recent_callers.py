@@ -59,8 +59,8 @@ def processes() -> TwoProcesses:
     return TwoProcesses()
 
 
-async def test_what_was_noted_comes_back_for_its_tenant(processes: TwoProcesses) -> None:
-    """It has the claims that rules read, the latest first, once per client, and no token id."""
+async def test_recent_callers_are_read_back_for_their_tenant(processes: TwoProcesses) -> None:
+    """They have the claims that rules read, one entry per client, and no token id."""
     rich = a_caller(
         client_id="app",
         actor="robot",
@@ -101,8 +101,8 @@ async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoPro
     assert len(await processes.other.everywhere(2)) == 2
 
 
-async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses) -> None:
-    """It is written once per interval, and when its permissions change."""
+async def test_a_busy_caller_is_written_once_per_interval(processes: TwoProcesses) -> None:
+    """A change of its permissions is written at once."""
     for _ in range(10):
         processes.one.note(a_caller())
         await processes.one.write()
@@ -120,8 +120,8 @@ async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses)
     assert (await processes.entry()).revision == 3
 
 
-async def test_who_called_earlier_is_in_memory_no_more(processes: TwoProcesses) -> None:
-    """Memory is for the callers of one interval, however many there have been."""
+async def test_earlier_callers_are_dropped_from_memory(processes: TwoProcesses) -> None:
+    """The memory holds only callers of one interval."""
     caller = a_caller()
     unknown = getrefcount(caller)
     processes.one.note(caller)
@@ -134,7 +134,7 @@ async def test_who_called_earlier_is_in_memory_no_more(processes: TwoProcesses) 
     assert getrefcount(caller) == unknown
 
 
-async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
+async def test_the_stored_callers_are_bounded(processes: TwoProcesses) -> None:
     """Callers, bytes and time have a limit; the latest callers stay."""
     for at in range(CALLERS_PER_TENANT + 9):
         processes.now += 1
@@ -161,7 +161,7 @@ async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
 
 
 @pytest.mark.parametrize("noted", [1, 2, register.MAX_NOTED])
-async def test_tenants_without_end_are_not_all_remembered(
+async def test_the_memory_for_unwritten_callers_is_bounded(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch, noted: int
 ) -> None:
     """Memory for unwritten callers is bounded; those left out are noted the next time."""
@@ -180,7 +180,7 @@ async def test_tenants_without_end_are_not_all_remembered(
 async def test_many_tenants_are_written_together(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few at a time, each with its own callers; nothing is written where nothing is new."""
+    """Each write has a few tenants; unchanged tenants are not written."""
     monkeypatch.setattr(register, "TENANTS_PER_WRITE", 3)
     written: list[set[str]] = []
     real = MemoryRecords.replace_entries
@@ -200,10 +200,10 @@ async def test_many_tenants_are_written_together(
     assert await processes.subjects("umbrella") == []
 
 
-async def test_processes_that_write_at_once_lose_nothing(
+async def test_concurrent_writes_of_two_processes_keep_all_callers(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each writes behind what it has read, or reads again."""
+    """A process that lost the race reads again."""
     read = MemoryEntries.all
 
     async def slowly(entries: MemoryEntries) -> list[Entry]:
@@ -220,7 +220,7 @@ async def test_processes_that_write_at_once_lose_nothing(
     assert sorted(await processes.subjects()) == [f"{who}{at}" for who in "ab" for at in range(4)]
 
 
-async def test_who_is_shut_out_is_neither_written_nor_told(processes: TwoProcesses) -> None:
+async def test_revoked_callers_are_neither_stored_nor_listed(processes: TwoProcesses) -> None:
     """The order of events does not matter; once access is back, they are noted at once."""
     processes.one.note(a_caller())
     processes.one.note(a_caller(subject="bob"))
@@ -243,7 +243,9 @@ async def test_who_is_shut_out_is_neither_written_nor_told(processes: TwoProcess
     assert sorted(await processes.subjects()) == ["bob", "dave"]
 
 
-async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoProcesses) -> None:
+async def test_a_token_without_issue_time_is_stored_with_the_time_of_its_call(
+    processes: TwoProcesses,
+) -> None:
     """Otherwise the refusal of older tokens would expire before its caller is forgotten."""
     processes.one.note(a_caller(issued_at=None))
     await processes.one.write()
@@ -252,8 +254,10 @@ async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoPr
     assert [caller.issued_at for caller in callers] == [int(processes.now)]
 
 
-async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProcesses) -> None:
-    """The erasure covers one issuer and one tenant, and all entries that name the person."""
+async def test_the_erasure_of_a_person_removes_entries_that_name_them_as_actor(
+    processes: TwoProcesses,
+) -> None:
+    """It covers one issuer and one tenant."""
     for caller in (
         a_caller(),
         a_caller(client_id="app"),
@@ -274,8 +278,8 @@ async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProc
     }
 
 
-async def test_what_cannot_be_read_is_written_anew(processes: TwoProcesses) -> None:
-    """Another version may have kept something else there."""
+async def test_an_unreadable_entry_is_replaced(processes: TwoProcesses) -> None:
+    """Another version may have stored it."""
     entries = processes.records.of("acme").entries(SUBJECT)
     await entries.put(KEY, b"\xc1", now=0.0)
     assert await processes.subjects() == []
@@ -284,10 +288,10 @@ async def test_what_cannot_be_read_is_written_anew(processes: TwoProcesses) -> N
     assert await processes.subjects() == ["alice"]
 
 
-async def test_an_outage_loses_no_subscriber(
+async def test_an_outage_loses_no_caller(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was noted meanwhile is written when the store answers, also at the end."""
+    """Callers noted during the outage are written when the store is back."""
     monkeypatch.setattr(register, "WRITE_S", 0.0)
     monkeypatch.setattr(register, "OUTAGE_S", 0.0)
     tried = asyncio.Event()

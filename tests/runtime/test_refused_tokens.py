@@ -172,8 +172,8 @@ def test_the_log_names_reason_claim_and_rule(
     assert case.reason not in str(answer) or case.reason in PUBLIC_REASONS
 
 
-def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
-    """The dashboard of every replica shows it; an unproved token is on no tenant's record."""
+def test_a_refused_token_with_a_valid_signature_is_recorded(server: Server) -> None:
+    """The dashboard shows the record; a token with a bad signature is on no tenant's record."""
     refusals_of = server.services.refusals
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
@@ -189,7 +189,7 @@ def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
 
 
 def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
-    """Every client begins with one."""
+    """Every client begins with such a request."""
     with overheard("json") as log:
         assert server.client.call(None).status == 401
 
@@ -199,7 +199,9 @@ def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
 @pytest.mark.parametrize(
     "case", REFUSED_TOKEN_CASES, ids=[case.reason for case in REFUSED_TOKEN_CASES]
 )
-def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_path: Path) -> None:
+def test_the_doctor_names_the_same_reason_as_the_log(
+    server: Server, case: RefusedTokenCase, tmp_path: Path
+) -> None:
     """It uses the same configuration, names the setting to change, and hides the token."""
     token = case.make(server)
 
@@ -216,8 +218,8 @@ def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_p
     assert token not in done.output
 
 
-def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -> None:
-    """It reads the token from standard input, and says that it is good."""
+def test_the_doctor_names_the_tenant_of_an_accepted_token(server: Server, tmp_path: Path) -> None:
+    """It reads the token from standard input."""
     done = examined(server, tmp_path, server.token())
 
     assert done.exit_code == 0, done.output
@@ -225,8 +227,8 @@ def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -
     assert "acme" in done.output
 
 
-def test_the_doctor_knows_what_was_taken_back(server: Server, tmp_path: Path) -> None:
-    """It reads the revocations from the database, as running servers do."""
+def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
+    """It reads them from the database, as running servers do."""
     token = server.token()
     assert "were not checked" in examined(server, tmp_path, token).output
     path = configured(server, tmp_path)

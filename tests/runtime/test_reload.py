@@ -68,10 +68,10 @@ def config(**changes: Any) -> Config:
         ),
     ],
 )
-def test_who_might_be_judged_differently_loses_its_stream(
+def test_a_reload_ends_the_streams_of_callers_that_it_may_affect(
     before: Any, after: Any, loses: bool
 ) -> None:
-    """Alice of acme, as the first configuration took her and the second would."""
+    """Each case has a configuration before and after the reload."""
     assert affected_callers(config(**before), config(**after))(a_caller()) is loses
 
 
@@ -105,8 +105,8 @@ def a_registry(*, obtainable: frozenset[str] | None = None, **changes: Any) -> R
         ({"obtainable": frozenset({"notes"})}, ("tools", "prompts", "resources")),
     ],
 )
-def test_a_list_is_told_of_when_it_looks_different(changes: Any, changed: Any) -> None:
-    """Loaded again without a change, it is the same list, whatever functions stand behind it."""
+def test_a_list_change_is_announced_only_if_the_list_differs(changes: Any, changed: Any) -> None:
+    """Loading the same pack again is no change, even with new function objects."""
     before = a_registry(obtainable=frozenset())
 
     assert lists_changed(before, a_registry(**{"obtainable": frozenset(), **changes})) == changed

@@ -71,10 +71,10 @@ def gatepost(tmp_path: Path) -> Iterator[Gatepost]:
         yield gatepost
 
 
-def test_dev_prints_a_dozen_lines_and_both_calls_do_what_they_say(
+def test_dev_prints_at_most_twelve_lines_and_two_working_examples(
     gatepost: Gatepost, tmp_path: Path
 ) -> None:
-    """The first curl works, the second is refused, and the ready line is the last."""
+    """The first curl succeeds, the second is refused, and the last line says ready."""
     lines, logged = gatepost.stdout.splitlines(), gatepost.stderr.splitlines()
     curls = [line.strip() for line in lines if line.startswith("  curl")]
     works, refused = [run_in_shell(line, tmp_path) for line in curls]
@@ -97,8 +97,8 @@ def run_in_shell(line: str, folder: Path) -> str:
         process.kill()
 
 
-def test_a_token_names_whom_it_was_asked_for(gatepost: Gatepost, tmp_path: Path) -> None:
-    """Tenant, subject and scopes of `gatepost token` are what the tool learns of its caller."""
+def test_a_development_token_has_the_requested_caller(gatepost: Gatepost, tmp_path: Path) -> None:
+    """The tool sees the tenant, subject and scopes given to `gatepost token`."""
     bearer = token(tmp_path, "--tenant", "globex", "--subject", "bob", "--scopes", "files:write")
     status, answer = call(gatepost.url, bearer, "whoami", {})
     caller = json.loads(answer["result"]["content"][0]["text"])
@@ -119,7 +119,7 @@ def test_the_development_server_tells_that_it_is_one(gatepost: Gatepost) -> None
     assert b"<script" not in page
 
 
-def test_unknown_paths_are_the_gates(gatepost: Gatepost, tmp_path: Path) -> None:
+def test_unknown_paths_need_a_token(gatepost: Gatepost, tmp_path: Path) -> None:
     """A client without a token does not learn which paths exist; with one a wrong path is 404."""
     assert get(f"{gatepost.origin}/nothing/here")[0] == 401
     status, answer = call(
@@ -170,8 +170,8 @@ def serving(folder: Path, *, workers: int, shared: str = "") -> Iterator[Gatepos
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_serve_is_ready_once_and_stops_when_told(tmp_path: Path, workers: int, valkey: str) -> None:
-    """One ready line however many processes; an issuer that is down does not matter."""
+def test_serve_prints_one_ready_line(tmp_path: Path, workers: int, valkey: str) -> None:
+    """The number of processes does not matter, nor does an issuer that is down."""
     with serving(tmp_path, workers=workers, shared=valkey) as gatepost:
         for _ in range(10):
             assert get(f"{gatepost.origin}/health")[0] == 200
@@ -181,7 +181,7 @@ def test_serve_is_ready_once_and_stops_when_told(tmp_path: Path, workers: int, v
 
 
 def test_a_reload_takes_up_a_good_file_and_refuses_a_bad_one(tmp_path: Path) -> None:
-    """SIGHUP: the new issuer stands in the metadata; a broken file changes nothing."""
+    """After SIGHUP the metadata has the new issuer; an invalid file changes nothing."""
     with serving(tmp_path, workers=1) as gatepost:
         path = tmp_path / "gatepost.toml"
         document = f"{gatepost.url}/.well-known/oauth-protected-resource"
@@ -256,7 +256,7 @@ def test_production_serves_tls_itself(tmp_path: Path) -> None:
 
 
 def test_two_servers_cannot_share_a_port(gatepost: Gatepost, tmp_path: Path) -> None:
-    """The second says so and ends; the first goes on."""
+    """The second one ends with an error, and the first one continues."""
     port = str(urlsplit(gatepost.url).port)
     second = run("dev", "--port", port, "--state", str(tmp_path / "other"))
     try:

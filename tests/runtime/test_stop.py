@@ -114,11 +114,10 @@ async def recorded(folder: Path, tool: str) -> list[str]:
 @pytest.mark.parametrize(
     ("tool", "code"), [("sleeps", 0), ("blocks", 1), ("refuses", 0), ("refuses_apart", 1)]
 )
-def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str, code: int) -> None:
-    """
-    A thread holds nothing up; what ignores its cancellation is abandoned and named, and so is what
-    holds the loop, without which the process ends.
-    """
+def test_a_stop_ends_the_process_despite_a_hanging_tool(
+    tmp_path: Path, tool: str, code: int
+) -> None:
+    """A tool that ignores its cancellation, or blocks the event loop, is abandoned and named."""
     heard: list[tuple[int, bytes]] = []
 
     def call() -> None:

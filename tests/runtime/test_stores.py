@@ -88,7 +88,7 @@ REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_SETTINGS.values(), ids=REFUSED_SETTINGS)
-def test_what_cannot_be_opened_is_a_problem(
+def test_a_store_that_cannot_be_opened_is_reported(
     case: tuple[dict[str, Any], str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found before the start, and has an id, the setting, a remedy, and no secret."""
@@ -119,10 +119,10 @@ VALID_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("settings", VALID_SETTINGS.values(), ids=VALID_SETTINGS)
-def test_what_can_be_opened_is_fine(
+def test_a_store_that_can_be_opened_is_not_reported(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reference may hold a password: it is not in the file."""
+    """A URL may be a reference, which keeps its password out of the file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE", PG)
     (tmp_path / "shared_store").write_text(f"{REDIS}\n")
@@ -131,8 +131,8 @@ def test_what_can_be_opened_is_fine(
     assert storage_problems(config(**settings)) == []
 
 
-def test_memory_in_production_is_odd() -> None:
-    """It starts, and `check` says what that means."""
+def test_memory_storage_in_production_is_a_warning() -> None:
+    """The server starts, and `check` explains the consequences."""
     assert [id_ for id_, _, _ in storage_problems(config(mode="production"))] == ["config.W030"]
 
 
@@ -155,7 +155,7 @@ async def readyz(configured: Config) -> tuple[int, Any]:
 
 
 async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> None:
-    """Ready is who can reach them."""
+    """A server that can reach them is ready."""
     status, body = await readyz(config(migrated_postgres, valkey))
 
     assert status == 200
@@ -163,7 +163,7 @@ async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> N
     assert body["stores"] == {"database": "ok", "shared": "ok"}
 
 
-async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
+async def test_readyz_names_the_store_that_is_unavailable(tmp_path: Path) -> None:
     """The server serves calls without the shared store, so it stays ready for a balancer."""
     status, body = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT_STORE))
 
@@ -196,7 +196,7 @@ class CountingRecords(MemoryRecords):
         return await super().sweep(now)
 
 
-async def test_a_probe_is_no_way_to_the_database() -> None:
+async def test_probes_query_the_stores_once_per_interval() -> None:
     """A client may request `/readyz` at any rate; Gatepost asks the stores once per interval."""
     now = 100.0
     records = CountingRecords()
@@ -212,8 +212,8 @@ async def test_a_probe_is_no_way_to_the_database() -> None:
     assert records.pings == 2
 
 
-async def test_a_sweep_that_fails_is_not_the_last() -> None:
-    """The same tasks for as long as the server runs, and gone with it."""
+async def test_a_failed_sweep_is_repeated() -> None:
+    """The sweep uses the same tasks as long as the server runs, and they end with it."""
     records = CountingRecords()
     before = asyncio.all_tasks()
     seen = set()
@@ -228,13 +228,13 @@ async def test_a_sweep_that_fails_is_not_the_last() -> None:
 
 
 async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None:
-    """It says what the operator has to do."""
+    """The error says what the operator has to do."""
     with pytest.raises(StoreRefused, match="gatepost migrate"):
         await readyz(config(postgres))
 
 
 async def test_a_server_starts_without_its_shared_store() -> None:
-    """What it carries may be lost; the log says it, as `/readyz` will."""
+    """The log and `/readyz` report the outage."""
     with capture_logs() as logs:
         await stores.prepare(StorageSettings(database="memory:", shared=SILENT_STORE))
 
@@ -269,8 +269,8 @@ def outcome(process: Process) -> tuple[int, str]:
     return process.process.returncode, process.output.strip()
 
 
-def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
-    """Behind, migrated, up to date: each in a sentence and an exit code."""
+def test_migrate_reports_its_result(postgres: str, tmp_path: Path) -> None:
+    """Behind, migrated and up to date each have a sentence and an exit code."""
     behind = command(tmp_path, "migrate", "--check", database=postgres)
     moved = command(tmp_path, "migrate", database=postgres)
     fine = command(tmp_path, "migrate", "--check", database=postgres)
@@ -287,8 +287,8 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     assert outcome(again) == (0, f"Nothing to do: the database is at revision {REVISION}.")
 
 
-def test_migrate_looks_without_touching(tmp_path: Path) -> None:
-    """`--check` makes no file; memory needs nothing; no database is a sentence."""
+def test_migrate_check_changes_nothing(tmp_path: Path) -> None:
+    """`--check` creates no file; a missing database is reported in a sentence."""
     absent = command(tmp_path, "migrate", "--check", database="sqlite:///new.db")
     memory = command(tmp_path, "migrate", database="memory:")
     silent = command(
@@ -306,7 +306,7 @@ def test_migrate_looks_without_touching(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_serve_says_once_that_it_cannot(
+def test_serve_reports_an_unusable_store_once(
     postgres: str, valkey: str, tmp_path: Path, workers: str
 ) -> None:
     """The number of processes does not matter."""
@@ -317,8 +317,8 @@ def test_serve_says_once_that_it_cannot(
     assert "Gatepost is ready" not in output.stdout
 
 
-def test_workers_given_on_the_command_line_are_judged(tmp_path: Path) -> None:
-    """`--workers` is no way around what the file would be refused for."""
+def test_the_workers_option_is_checked(tmp_path: Path) -> None:
+    """`--workers` is checked like the setting in the file."""
     output = command(tmp_path, "serve", "--workers", "2", database="sqlite:///x.db")
 
     assert output.process.returncode == 1
@@ -348,7 +348,7 @@ print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redi
 
 
 def test_a_server_without_a_database_imports_none(tmp_path: Path) -> None:
-    """Half a second of every start, for nothing."""
+    """The import would take half a second of every start."""
     process = Process(
         [sys.executable, "-c", IMPORT_PROGRAM], env=python_environment(), cwd=tmp_path
     )

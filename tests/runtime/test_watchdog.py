@@ -206,7 +206,7 @@ def calling(server: Server, tool: str, key: str = "") -> Iterator[None]:
 @pytest.mark.parametrize(
     ("tool", "key"), [("blocks", ""), ("blocks", "key-0"), ("blocks_apart", "")]
 )
-def test_a_blocked_event_loop_is_logged_while_it_is(
+def test_a_blocked_event_loop_is_logged_during_the_block(
     server: Server, logged: list[Any], tool: str, key: str
 ) -> None:
     """The line names the tool, its request and the code; of a task that a tool began, the code."""
@@ -224,7 +224,7 @@ def test_a_blocked_event_loop_is_logged_while_it_is(
 
 
 def test_a_tool_in_a_thread_blocks_no_other_call(server: Server, logged: list[Any]) -> None:
-    """Others are answered meanwhile."""
+    """Other calls are answered while it runs."""
     logged.clear()
     unblock.clear()
     with calling(server, "waits_in_a_thread"):
@@ -240,7 +240,7 @@ def test_a_tool_in_a_thread_blocks_no_other_call(server: Server, logged: list[An
 def test_a_tool_that_ignores_its_end_is_abandoned(
     server: Server, logged: list[Any], tool: str, key: str, progress: bool
 ) -> None:
-    """The caller hears that the time is over, and the log which tool it was."""
+    """The caller gets the timeout, and the log names the tool."""
     logged.clear()
     result = call(server, tool, key=key and f"{key}-{progress}", progress=progress)
 
@@ -249,8 +249,8 @@ def test_a_tool_that_ignores_its_end_is_abandoned(
     assert [line["tool"] for line in events(logged, "tool_abandoned")] == [tool]
 
 
-def test_a_tool_is_waited_for_while_its_task_undoes(server: Server, logged: list[Any]) -> None:
-    """It is not abandoned, and its caller hears of the time when all is undone."""
+def test_a_tool_is_awaited_while_its_task_cleans_up(server: Server, logged: list[Any]) -> None:
+    """It is not abandoned, and its caller gets the timeout after the clean-up."""
     logged.clear()
     result = call(server, "undoes_apart")
 
@@ -260,8 +260,8 @@ def test_a_tool_is_waited_for_while_its_task_undoes(server: Server, logged: list
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_a_tool_awaits_its_tasks_as_anywhere(server: Server, progress: bool) -> None:
-    """Their results, errors and cancellations are the tool's own to see."""
+def test_a_tool_can_await_its_own_tasks(server: Server, progress: bool) -> None:
+    """It sees their results, errors and cancellations."""
     result = call(server, "awaits", progress=progress)
 
     results = ["task", "one", "two", "KeyError", "CancelledError"]
@@ -271,7 +271,7 @@ def test_a_tool_awaits_its_tasks_as_anywhere(server: Server, progress: bool) -> 
 @pytest.mark.parametrize("key", ["", "key-2"])
 @pytest.mark.parametrize("tool", ["raises_at_once", "raises_later", "raises_in_a_thread"])
 def test_a_generator_exit_of_a_tool_is_its_failure(server: Server, tool: str, key: str) -> None:
-    """It was taken for the end of the request, and its caller never heard of it."""
+    """It was once taken for the end of the request, so that the caller got no answer."""
     result = call(server, tool, key=key)
 
     assert result["isError"]

@@ -33,8 +33,8 @@ async def done(program: Confined, timeout_s: float = 20) -> ProcessResult:
     return await run(program, timeout_s=timeout_s, max_bytes=10_000)
 
 
-async def test_it_does_what_it_may(tmp_path: Path) -> None:
-    """The system's programs, its own folder, and how they end."""
+async def test_a_confined_program_uses_what_it_is_allowed(tmp_path: Path) -> None:
+    """It runs the system's programs, writes to its own folder and has an exit code."""
     ended = await done(shell(tmp_path, "echo out; echo err >&2; echo x > a; cat a; exit 3"))
 
     assert ended == ProcessResult(3, b"out\nx\n", b"err\n", (False, False))
@@ -62,9 +62,7 @@ FORBIDDEN_COMMANDS = [
 @pytest.mark.parametrize(
     ("script", "says"), FORBIDDEN_COMMANDS, ids=[case[0][:30] for case in FORBIDDEN_COMMANDS]
 )
-async def test_the_kernel_keeps_it_from_everything_else(
-    tmp_path: Path, script: str, says: str
-) -> None:
+async def test_the_kernel_denies_everything_else(tmp_path: Path, script: str, says: str) -> None:
     """Other folders, the server's own process, links, and programs that it wrote itself."""
     (tmp_path / "secret").write_text("the secret")
     folder = tmp_path / "own"
@@ -80,16 +78,16 @@ async def test_the_kernel_keeps_it_from_everything_else(
 
 
 @pytest.mark.parametrize("keys", ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/shadow"])
-def test_the_machines_own_keys_are_not_among_what_programs_read(keys: str) -> None:
-    """A server that runs as root could read them, and so could whatever it starts."""
+def test_confined_programs_cannot_read_the_keys_of_the_machine(keys: str) -> None:
+    """A server that runs as root could read them, and so could its child processes."""
     open_ones = [Path(path) for path in (*ANSWERS, *SYSTEM)]
 
     assert not [path for path in open_ones if Path(keys).is_relative_to(path)]
 
 
 @pytest.mark.skipif(landlock_version() < 4, reason="this kernel does not confine connections")
-async def test_it_connects_to_named_ports_only(tmp_path: Path) -> None:
-    """A command that has no business elsewhere gets no connection at all."""
+async def test_a_confined_program_connects_only_to_named_ports(tmp_path: Path) -> None:
+    """A program without ports gets no connection at all."""
     connects = "import socket; socket.create_connection(('127.0.0.1', {}))"
     script = f'{sys.executable} -I -S -c "{connects}"'
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -119,7 +117,7 @@ async def test_it_connects_to_named_ports_only(tmp_path: Path) -> None:
         ("socket.socketpair()", ""),
     ],
 )
-async def test_without_a_network_there_is_no_socket_of_one(
+async def test_a_program_without_network_cannot_open_network_sockets(
     tmp_path: Path, makes: str, error: str
 ) -> None:
     """Landlock leaves UDP; pipes and sockets between its own processes it needs."""
@@ -145,7 +143,7 @@ async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> Non
     assert refused == ProcessResult(126, b"", b"cannot start: Not a directory\n", (False, False))
 
 
-async def test_limits_hold(tmp_path: Path) -> None:
+async def test_resource_limits_apply_to_a_confined_program(tmp_path: Path) -> None:
     """A file grows no further; none of the server's variables or files come along."""
     os.environ["LEFT_OVER"] = "x"
     try:
@@ -158,15 +156,15 @@ async def test_limits_hold(tmp_path: Path) -> None:
     assert b"LEFT" not in ended.out
 
 
-async def test_a_reader_that_is_gone_ends_a_program(tmp_path: Path) -> None:
-    """As on a terminal: Python's own habit of ignoring that does not come along."""
+async def test_a_closed_output_ends_a_program(tmp_path: Path) -> None:
+    """SIGPIPE ends it as on a terminal, although Python itself ignores that signal."""
     ended = await done(shell(tmp_path, "(cat /dev/zero; echo $? >&2) | head -c 1; exit 5"))
 
     assert (ended.code, ended.out, ended.err) == (5, b"\0", b"141\n")
 
 
 async def test_a_flood_of_output_is_cut_and_not_waited_for(tmp_path: Path) -> None:
-    """What is beyond the limit is thrown away while it comes."""
+    """Output beyond the limit is dropped as it arrives."""
     ended = await done(shell(tmp_path, "head -c 3000000 /dev/zero; echo x >&2"))
 
     assert (len(ended.out), ended.err, ended.cut) == (10_000, b"x\n", (True, False))
@@ -218,15 +216,15 @@ async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
     eventually(lambda: not any(alive(pid) for pid in started), within=20)
 
 
-async def test_what_outlives_its_parent_is_killed_with_it(tmp_path: Path) -> None:
+async def test_a_child_that_outlives_its_parent_is_killed(tmp_path: Path) -> None:
     """A child that its parent left behind is killed soon."""
     ended = await done(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
 
     eventually(lambda: not alive(int(ended.out)), within=20)
 
 
-def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
-    """This holds also if the server is killed and cannot end it."""
+def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:
+    """This holds even if the server is killed."""
     script = (
         "import asyncio; from gatepost.sandbox.child import *; "
         "program = Confined(argv=('/bin/sh', '-c', 'exec sleep 60'), env={}, "
@@ -250,7 +248,7 @@ def command_of(pid: int) -> bytes:
         return b""
 
 
-def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:
+def test_each_landlock_version_gets_only_its_own_rules() -> None:
     """An older kernel refuses rules of a newer one altogether."""
     assert handled(1) == ((1 << 13) - 1, 0, 0)
     assert handled(3) == ((1 << 15) - 1, 0, 0)

@@ -72,10 +72,10 @@ def beside_keys(values: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in values.items() if value not in KEYS}
 
 
-async def test_what_is_known_costs_no_reading(
+async def test_cached_secrets_are_not_read_again(
     secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
-    """One for a tenant's first call; none for its next ones."""
+    """A tenant's first call reads them once."""
     await vault.put("acme", "KEY", FIRST_VALUE)
     readings.clear()
     assert secrets.loaded("acme") is None
@@ -85,7 +85,7 @@ async def test_what_is_known_costs_no_reading(
     assert readings == ["*"]
 
 
-async def test_calls_that_begin_together_read_once(
+async def test_concurrent_first_calls_read_secrets_once(
     secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
     """A burst at a tenant that was idle is no burst at the database."""
@@ -98,10 +98,10 @@ async def test_calls_that_begin_together_read_once(
     assert {reading.version for reading in cached} == {cached[0].version}
 
 
-async def test_a_change_elsewhere_is_taken_up(
+async def test_a_change_at_another_process_is_found_by_the_poll(
     records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
-    """After the next look: whatever changed, of whomever; without one nothing is read anew."""
+    """The next poll finds it; without a change no secret is read again."""
     await elsewhere.put("acme", "KEY", FIRST_VALUE)
     first = await secrets.load("acme")
     await poll(records, secrets)
@@ -129,7 +129,7 @@ async def test_a_change_without_a_notification_is_found_by_polling(
     assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
-async def test_a_secret_that_is_asked_for_is_always_read(
+async def test_a_secret_that_a_tool_uses_is_always_read_from_the_store(
     secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
@@ -144,10 +144,10 @@ async def test_a_secret_that_is_asked_for_is_always_read(
     assert await secrets.value("acme", "KEY") is None
 
 
-async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
+async def test_replaced_and_deleted_values_are_still_redacted_for_a_while(
     records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
-    """Calls that run hold the value from before; under a name that no secret can have."""
+    """Running calls may hold the old value; its marker has a name that no secret can have."""
     await elsewhere.put("acme", "KEY", FIRST_VALUE)
     await secrets_of(secrets)
     await elsewhere.put("acme", "KEY", SECOND_VALUE)
@@ -161,10 +161,10 @@ async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
     assert await secrets_of(secrets) == {}
 
 
-async def test_an_older_reading_never_hides_what_a_tool_has(
+async def test_an_older_reading_does_not_drop_a_secret_that_a_tool_got(
     secrets: SecretCache, elsewhere: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list that was read before a secret was set comes back after a tool was given it."""
+    """The reading began before the secret was set, and ends after the tool got it."""
     reading, go_on = asyncio.Event(), asyncio.Event()
     real = SecretStore.sealed
 
@@ -186,8 +186,8 @@ async def test_an_older_reading_never_hides_what_a_tool_has(
     assert beside_keys((await loading).values) == {}
 
 
-async def test_tenants_never_meet(secrets: SecretCache, vault: SecretStore) -> None:
-    """The same name is each one's own, known and handed out."""
+async def test_secrets_of_tenants_are_isolated(secrets: SecretCache, vault: SecretStore) -> None:
+    """The same name is another secret for each tenant."""
     await vault.put("acme", "KEY", FIRST_VALUE)
     await vault.put("globex", "KEY", SECOND_VALUE)
 
@@ -204,10 +204,10 @@ async def out(*_: object) -> None:
     raise StoreUnavailable("the database does not answer")
 
 
-async def test_an_outage_is_lived_through_by_whom_is_known(
+async def test_cached_tenants_survive_an_outage(
     secrets: SecretCache, vault: SecretStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last reading counts, and each second is a new try; an unread tenant meets the outage."""
+    """Each second the cache tries again; a tenant that was never read gets an error."""
     await vault.put("acme", "KEY", FIRST_VALUE)
     await secrets_of(secrets)
     with monkeypatch.context() as outage:
@@ -245,7 +245,7 @@ async def test_idle_tenants_are_forgotten(
     assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
-async def test_what_the_server_keeps_is_kept_from_every_tenant(
+async def test_the_servers_own_secrets_are_redacted_for_every_tenant(
     secrets: SecretCache, vault: SecretStore
 ) -> None:
     """This includes tenants that it has not met yet; a reload changes the values for all."""
@@ -263,7 +263,7 @@ async def test_what_the_server_keeps_is_kept_from_every_tenant(
     assert cached_secrets(secrets, None) == {"GATEPOST": "second own"}
 
 
-async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
+async def test_the_keys_of_the_ring_are_redacted_for_every_tenant(
     records: MemoryRecords, tmp_path: Path
 ) -> None:
     """The cache knows the keys of the current ring; it takes up a rotation at the next poll."""
@@ -298,7 +298,7 @@ async def test_tenants_without_secrets_share_one_version(
     assert secrets.known_secrets("acme").version != secrets.known_secrets("globex").version
 
 
-async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
+async def test_a_secret_that_a_pack_stores_belongs_to_the_tenant(
     secrets: SecretCache, elsewhere: SecretStore
 ) -> None:
     """Known at once, here and at every replica; of any length, as its caller chose it."""
@@ -318,7 +318,7 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
     assert await secrets.value("acme", "openapi_shop") is None
 
 
-async def test_a_secret_that_does_not_open_is_told(
+async def test_a_secret_that_cannot_be_opened_is_an_error(
     secrets: SecretCache, records: MemoryRecords
 ) -> None:
     """A caller that uses it gets an error; the other secrets are known."""
@@ -330,7 +330,7 @@ async def test_a_secret_that_does_not_open_is_told(
         await secrets.value("acme", "LOST")
 
 
-async def test_the_looking_goes_on_by_itself(
+async def test_the_poll_for_changes_continues_after_an_outage(
     secrets: SecretCache,
     elsewhere: SecretStore,
     records: MemoryRecords,
@@ -358,10 +358,10 @@ async def test_the_looking_goes_on_by_itself(
             await asyncio.to_thread(int)
 
 
-async def test_a_user_name_is_handed_out_and_not_known(
+async def test_a_user_name_is_available_and_not_redacted(
     secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
-    """Nothing is taken out of answers for its sake, by whichever way it was read."""
+    """It is never redacted in answers."""
     await vault.put("acme", "USER", "bob", username=True)
     await vault.put("acme", "KEY", FIRST_VALUE)
     value = await secrets.value("acme", "USER")
@@ -371,10 +371,10 @@ async def test_a_user_name_is_handed_out_and_not_known(
     assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
 
-async def test_the_mark_of_a_user_name_is_no_way_to_show_a_secret(
+async def test_marking_a_value_as_user_name_does_not_reveal_a_secret(
     secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
-    """A secret of the same text stays hidden, and so does, for a while, what was one before."""
+    """A secret with the same text stays redacted, also for a while after its replacement."""
     await vault.put("acme", "KEY", FIRST_VALUE)
     await vault.put("acme", "SAME", FIRST_VALUE, username=True)
     await secrets.value("acme", "SAME")

@@ -54,8 +54,8 @@ def alone(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
     return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def test_a_secret_from_its_setting_to_its_end(deployment: DeploymentFolder) -> None:
-    """Set, replaced, listed, deleted; nothing printed is the value."""
+def test_a_secret_is_set_replaced_listed_and_deleted(deployment: DeploymentFolder) -> None:
+    """No output has the value."""
     set_ = ("set", "API_KEY", "--tenant", "initech")
     outputs = [
         deployment.run("secrets", *set_, typed=f"{PASSWORD}\n"),
@@ -82,7 +82,7 @@ def test_a_secret_from_its_setting_to_its_end(deployment: DeploymentFolder) -> N
 
 
 def test_an_operator_binds_and_lists(deployment: DeploymentFolder) -> None:
-    """With the value, or later without it; what is told names hosts and no value."""
+    """Hosts are given with the value or later; the output names them and no value."""
     tenant = ("--tenant", "acme")
     done = [
         deployment.run(
@@ -109,8 +109,8 @@ def test_an_operator_binds_and_lists(deployment: DeploymentFolder) -> None:
     assert PASSWORD not in "".join(result.out + result.err for result in done)
 
 
-def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFolder) -> None:
-    """The mark is the value's: the next value is a secret again unless it is said again."""
+def test_a_user_name_may_be_short_if_it_is_marked_each_time(deployment: DeploymentFolder) -> None:
+    """The mark belongs to one value: the next value is a secret unless it is marked again."""
     tenant = ("--tenant", "globex")
     done = [
         deployment.run("secrets", "set", "MAIL_USER", *tenant, "--username", typed="bob\n"),
@@ -249,7 +249,7 @@ REFUSED_COMMANDS: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     REFUSED_COMMANDS.values(),
     ids=REFUSED_COMMANDS,
 )
-def test_what_cannot_be_done_is_told(
+def test_an_invalid_command_is_refused_without_the_value(
     deployment: DeploymentFolder,
     arguments: list[str],
     typed: str,
@@ -257,7 +257,7 @@ def test_what_cannot_be_done_is_told(
     code: int,
     says: str,
 ) -> None:
-    """In a sentence that holds nothing of a value, whatever was taken for what."""
+    """The sentence never contains a value, whichever argument was wrong."""
     deployment.write(**settings)
     done = deployment.run("secrets", *arguments, typed=typed)
     deployment.write()
@@ -293,8 +293,8 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     assert dev_ring(ring.parent).keys == KeyRing.load(f"file:{ring}").keys
 
 
-def test_a_rotation_says_what_becomes_of_secrets(deployment: DeploymentFolder) -> None:
-    """What to run, which key goes next, and which is gone; before anything is lost."""
+def test_a_rotation_warns_before_secrets_lose_their_key(deployment: DeploymentFolder) -> None:
+    """It names the command to run, the next key to go, and the dropped key."""
     ring = deployment.folder / "another.json"
     first = create(ring)
     filled, dropped = (

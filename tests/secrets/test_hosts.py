@@ -54,15 +54,15 @@ NO_HOSTS = {
 
 
 @each(("entry", "says"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
-def test_what_is_no_host_is_refused(entry: str, says: str) -> None:
-    """A pattern too; in a sentence that does not repeat what may be the value."""
+def test_an_invalid_host_is_refused(entry: str, says: str) -> None:
+    """A pattern is refused, too; the error does not repeat what may be the value."""
     with pytest.raises(SecretRefused, match=says) as refused:
         checked_hosts([entry])
 
     assert "hunter2" not in str(refused.value)
 
 
-def test_hosts_have_an_end() -> None:
+def test_the_number_of_hosts_is_bounded() -> None:
     """One more than the most is refused."""
     names = [f"h{at}.example" for at in range(MAX_HOSTS + 1)]
 
@@ -109,7 +109,7 @@ HOST_OF_URL = {
 
 
 @each(("url", "host"), HOST_OF_URL.items(), ids=[*map(ascii, HOST_OF_URL)])
-def test_a_url_leads_to_one_host_or_to_none(url: str, host: str | None) -> None:
+def test_a_url_has_one_host_or_is_refused(url: str, host: str | None) -> None:
     """Gatepost reads it as its HTTP client does, and refuses an ambiguous URL."""
     if host is not None:
         assert destination(url, ADDRESS_POLICY) == host
@@ -130,7 +130,7 @@ async def test_a_binding_is_sealed_with_its_value(
     assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE, ("gitlab.com",))
 
 
-async def test_a_new_value_stays_where_the_old_one_was(
+async def test_a_new_value_keeps_the_hosts_of_the_old_one(
     records: MemoryRecords, vault: SecretStore
 ) -> None:
     """A new value keeps the old hosts unless others are given; new hosts keep the value."""
@@ -151,10 +151,10 @@ async def test_a_new_value_stays_where_the_old_one_was(
     assert not await vault.bind("globex", "API_KEY", ())
 
 
-async def test_setting_and_binding_at_once_lose_nothing(
+async def test_concurrent_setting_and_binding_keep_both_changes(
     vault: SecretStore, records: MemoryRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever comes second sees what the first one did."""
+    """The later write sees the earlier one."""
     await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",))
     other, seal = SecretStore(records, vault.keyring), vault.keyring.seal
 
@@ -182,7 +182,7 @@ async def test_setting_and_binding_at_once_lose_nothing(
 
 
 async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -> None:
-    """Sealed anew with their value; a new value of what cannot be opened is bound to nothing."""
+    """They are sealed with the value; a new value of an unreadable secret is unbound."""
     path = tmp_path / "ring.json"
     create(path)
     vault = SecretStore(records, KeyRing.load(f"file:{path}"))
@@ -200,7 +200,7 @@ async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -
     assert await lost.put("acme", "API_KEY", SECRET_VALUE) == ()
 
 
-async def test_what_another_version_sealed_is_told(
+async def test_a_secret_sealed_by_another_version_is_an_error(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
     """It is not taken for a secret without hosts."""

@@ -24,8 +24,8 @@ def load(path: Path) -> KeyRing:
     return KeyRing.load(f"file:{path}")
 
 
-def test_what_a_ring_signs_it_takes_back(path: Path) -> None:
-    """Any process that loads the file accepts it, and its letters fit a header."""
+def test_a_ring_verifies_its_own_signature(path: Path) -> None:
+    """Any process with the file accepts the signature, and it fits a header."""
     token = load(path).sign("session", b"\x00payload")
 
     assert load(path).verify("session", token) == b"\x00payload"
@@ -52,14 +52,14 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_nothing_else_is_taken_back(path: Path, forgery: str) -> None:
-    """A changed value is refused without an error."""
+def test_a_forged_signature_is_refused(path: Path, forgery: str) -> None:
+    """The ring returns None and raises no error."""
     ring = load(path)
 
     assert ring.verify("session", FORGERIES[forgery](ring.sign("session", b"payload!"))) is None
 
 
-def test_a_value_of_one_purpose_is_none_of_another(path: Path) -> None:
+def test_a_signature_counts_for_one_purpose_only(path: Path) -> None:
     """A cursor must not pass for a session."""
     ring = load(path)
 
@@ -81,7 +81,7 @@ def test_rotation_signs_anew_and_still_verifies_the_old(path: Path) -> None:
     assert load(path).verify("session", new) == b"new"
 
 
-def test_a_replica_meets_a_newer_key_and_takes_it_up(
+def test_an_unknown_key_id_makes_a_replica_reload_the_ring(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rotation needs no order among replicas: an unknown key id makes them look again."""
@@ -92,7 +92,7 @@ def test_a_replica_meets_a_newer_key_and_takes_it_up(
     assert running.verify("session", load(path).sign("session", b"new")) == b"new"
 
 
-def test_a_broken_file_changes_nothing_for_who_runs(
+def test_a_broken_ring_file_does_not_affect_a_running_process(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process keeps the ring that it loaded, and the log says why."""
@@ -106,7 +106,7 @@ def test_a_broken_file_changes_nothing_for_who_runs(
     assert "keyring_not_reloaded" in caplog.text
 
 
-def test_the_file_is_the_owners_alone(path: Path) -> None:
+def test_the_ring_file_is_readable_by_its_owner_only(path: Path) -> None:
     """Made with mode 0600, kept so by a rotation, and refused when others may read it."""
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     rotate(path, keep=1)
@@ -120,7 +120,7 @@ def test_the_file_is_the_owners_alone(path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "accepted"), [(0o400, True), (0o440, True), (0o460, False), (0o444, False)]
 )
-def test_a_group_may_read_where_the_settings_say_so(path: Path, mode: int, accepted: bool) -> None:
+def test_a_group_may_read_the_ring_if_configured(path: Path, mode: int, accepted: bool) -> None:
     """A Secret volume with `fsGroup` has mode 0440; writing, and all others, stay refused."""
     os.chmod(path, mode)
     settings = f"file:{path}"
@@ -151,7 +151,7 @@ def test_a_replaced_secret_volume_is_taken_up(path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_ring_comes_from_the_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable holds what the file would; what it holds is in no error."""
+    """The variable has the content of the file; errors do not show it."""
     monkeypatch.setenv("RING", path.read_text())
     ring = KeyRing.load("env:RING")
     assert ring.verify("session", load(path).sign("session", b"x")) == b"x"
@@ -189,10 +189,10 @@ UNUSABLE_RINGS = [
 
 
 @pytest.mark.parametrize(("reference", "sentence"), UNUSABLE_RINGS)
-def test_an_unusable_ring_is_a_sentence(
+def test_an_unusable_ring_is_reported_in_a_sentence(
     reference: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator reads what is wrong, never a traceback and never the value."""
+    """The error has neither a traceback nor the value."""
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o700)
     for name, text in {
@@ -209,10 +209,10 @@ def test_an_unusable_ring_is_a_sentence(
 
 
 @pytest.mark.parametrize("maker", ["signed", "authenticated", "sealed"])
-def test_another_thread_may_take_up_a_rotated_ring(
+def test_another_thread_may_reload_the_ring_during_a_signature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: str
 ) -> None:
-    """What is made meanwhile names the key that made it."""
+    """Each new signature names the key that made it."""
     path, original = tmp_path / "keyring.json", module._derived
     create(path)
     ring = KeyRing.load(f"file:{path}")
@@ -232,10 +232,10 @@ def test_another_thread_may_take_up_a_rotated_ring(
         assert ring.open("x", ring.seal("x", b"1")) == b"1"
 
 
-def test_a_thread_waits_for_the_key_that_another_one_reads(
+def test_a_thread_waits_while_another_one_reloads_the_ring(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an audit record with a new key would look forged while a request reads the ring."""
+    """A record with a new key would otherwise look forged during the reading."""
     ring, original = load(path), module._read
     rotate(path, keep=3)
     token = load(path).sign("session", b"payload")

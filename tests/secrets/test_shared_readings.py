@@ -55,10 +55,10 @@ def readings(monkeypatch: pytest.MonkeyPatch, refused: str = "") -> list[set[str
     return requests
 
 
-async def test_tenants_that_begin_together_share_a_reading(
+async def test_tenants_with_concurrent_first_calls_share_a_reading(
     secrets: SecretCache, vault: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come while it runs share the next one; each gets its own, and what fails fails."""
+    """Tenants that come during a reading share the next one; each gets its own secrets."""
     requests = readings(monkeypatch, refused="d")
     await vault.put("a", "KEY", FIRST_VALUE)
     await vault.put("b", "KEY", SECOND_VALUE)
@@ -74,14 +74,14 @@ async def test_tenants_that_begin_together_share_a_reading(
     assert requests == [{"a", "b", "c"}, {"d"}]
 
 
-async def test_tenants_that_call_are_read_again_together(
+async def test_active_tenants_are_reloaded_together(
     records: MemoryRecords,
     secrets: SecretCache,
     elsewhere: SecretStore,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In time, and at once after a change; those that do not call wait for their next call."""
+    """They are read after the interval or a change; idle tenants wait for their next call."""
     for tenant in ("acme", "globex", "idle"):
         await elsewhere.put(tenant, "KEY", FIRST_VALUE)
         await secrets_of(secrets, tenant)
@@ -101,14 +101,14 @@ async def test_tenants_that_call_are_read_again_together(
     assert secrets.loaded("acme")
 
 
-async def test_a_reading_of_many_never_hides_what_a_tool_has(
+async def test_a_shared_reading_does_not_drop_a_secret_that_a_tool_got(
     records: MemoryRecords,
     secrets: SecretCache,
     elsewhere: SecretStore,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a tool was given while many tenants were read is newer than that reading."""
+    """The tool got the secret while the reading ran."""
     await secrets_of(secrets, "acme")
     assert secrets.loaded("acme")
     clock.now += CACHED_S

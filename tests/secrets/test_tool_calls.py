@@ -160,8 +160,10 @@ def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
     assert f"bobsled bob:[REDACTED:{password}]" in spoken
 
 
-def test_the_same_name_is_another_secret_elsewhere(secret_servers: ServersWithSecrets) -> None:
-    """Each tenant has its own, or none; the message names those of the caller's alone."""
+def test_the_same_name_is_another_secret_in_another_tenant(
+    secret_servers: ServersWithSecrets,
+) -> None:
+    """Each tenant has its own secret; the message lists only the caller's names."""
     name, near = secret_servers.fresh(), secret_servers.fresh()
     secret_servers.deployment.set(name, SECRET_VALUE + "a", "acme")
     secret_servers.deployment.set(near, SECRET_VALUE, "globex")
@@ -193,10 +195,10 @@ REFUSED_REFERENCES = {
 
 @each("protocol", BOTH_PROTOCOLS)
 @each(("reference", "says"), REFUSED_REFERENCES.items(), ids=map(repr, REFUSED_REFERENCES))
-def test_a_reference_that_leads_nowhere_is_told(
+def test_an_unknown_secret_reference_is_explained(
     secret_servers: ServersWithSecrets, protocol: Protocol, reference: str, says: str
 ) -> None:
-    """What would work, for a model; what is no name is not repeated."""
+    """The failure tells the model what would work and does not repeat an invalid name."""
     reply = secret_servers.agent("acme", protocol).call("unlock", token=reference)
 
     assert says in str(reply.failure)
@@ -204,10 +206,10 @@ def test_a_reference_that_leads_nowhere_is_told(
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
-def test_a_literal_is_taken_where_literals_are(
+def test_a_literal_is_accepted_only_where_literals_are_allowed(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
-    """And where they are not, the refusal does not repeat it."""
+    """The refusal does not repeat it."""
     agent = secret_servers.agent("acme", protocol)
 
     assert agent.call("unlock", token=SECRET_VALUE).value == {"proof": proof(SECRET_VALUE)}
@@ -217,10 +219,10 @@ def test_a_literal_is_taken_where_literals_are(
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
-def test_what_a_pack_keeps_is_its_tenants_at_every_server(
+def test_a_secret_that_a_pack_stores_is_available_at_every_server(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
-    """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
+    """It is stored at one, used at the other, unknown to another tenant, and deleted for all."""
     name = secret_servers.fresh().lower()
     here, remote = (
         secret_servers.agent("acme", protocol),
@@ -240,8 +242,8 @@ def test_what_a_pack_keeps_is_its_tenants_at_every_server(
     assert here.call("discard", name=name).value == {"was": False}
 
 
-def test_use_is_logged_by_name(secret_servers: ServersWithSecrets) -> None:
-    """Which secret a call used, and never what it is."""
+def test_the_use_of_a_secret_is_logged_with_its_name(secret_servers: ServersWithSecrets) -> None:
+    """The log line has the name of the secret and never its value."""
     name = secret_servers.fresh()
     secret_servers.deployment.set(name, SECRET_VALUE, "acme")
     agent, server = secret_servers.agent("acme"), secret_servers.servers[0]
@@ -258,7 +260,7 @@ def test_use_is_logged_by_name(secret_servers: ServersWithSecrets) -> None:
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
-def test_no_answer_holds_a_secret(secret_servers: ServersWithSecrets, protocol: Protocol) -> None:
+def test_no_answer_shows_a_secret(secret_servers: ServersWithSecrets, protocol: Protocol) -> None:
     """A new one is known before its tool has it, and a replaced one stays out of answers."""
     name = secret_servers.fresh()
     agent, other = (secret_servers.agent("acme", protocol, at) for at in (0, 1))
@@ -276,10 +278,10 @@ def test_no_answer_holds_a_secret(secret_servers: ServersWithSecrets, protocol: 
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
-def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
+def test_every_server_soon_redacts_a_new_secret(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
-    """Also where no call has named it: the neighbour, whose secret it is not, is told all."""
+    """No call has to use it first; another tenant's answers still show the text."""
     name = secret_servers.fresh()
     value = f"nobody said {name.lower()} yet"
     workers = [secret_servers.agent("acme", protocol, at) for at in (0, 1)]
@@ -293,7 +295,7 @@ def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
     assert secret_servers.agent("globex", protocol).call("say", text=value).text == value
 
 
-def test_no_answer_holds_what_the_server_keeps(secret_servers: ServersWithSecrets) -> None:
+def test_answers_never_contain_the_servers_own_secrets(secret_servers: ServersWithSecrets) -> None:
     """The keys of its ring, and the address of its database where that has a password."""
     ring = json.loads(secret_servers.deployment.ring.read_text())
     key = ring["keys"][-1]["secret"]
@@ -314,10 +316,10 @@ def forms(value: str) -> list[bytes]:
     return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
 
 
-def test_what_is_at_rest_holds_no_value(
+def test_stored_secrets_do_not_contain_their_value(
     secret_servers: ServersWithSecrets, postgres_server: Postgres
 ) -> None:
-    """Neither the files of SQLite nor a dump of PostgreSQL holds it in any simple form."""
+    """Neither SQLite's files nor a dump of PostgreSQL has it in a simple encoding."""
     name, value = secret_servers.fresh(), f"at-rest-{SECRET_VALUE}"
     secret_servers.deployment.set(name, value, "acme")
     url = secret_servers.deployment.settings["storage"]["database"]
@@ -337,7 +339,7 @@ def test_what_is_at_rest_holds_no_value(
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
-def test_a_secret_whose_key_is_gone_fails_by_name(
+def test_a_secret_whose_key_was_dropped_fails_with_its_name(
     secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """The tool's failure says that no other argument helps; the list says which key is missing."""

@@ -74,8 +74,8 @@ NAMES = {
 
 
 @each(("name", "is_valid"), NAMES.items(), ids=[repr(name) for name in NAMES])
-def test_a_name_is_one_that_reads_well_in_its_place(name: str, is_valid: bool) -> None:
-    """`[REDACTED:NAME]`; a refusal does not repeat what may be the value."""
+def test_a_secret_name_is_readable_in_its_marker(name: str, is_valid: bool) -> None:
+    """`[REDACTED:NAME]` shows it; a refusal does not repeat what may be the value."""
     if is_valid:
         assert checked_name(name) == name
     else:
@@ -93,16 +93,16 @@ REFUSED_VALUES = {
 
 
 @pytest.mark.parametrize(("value", "says"), REFUSED_VALUES.values(), ids=REFUSED_VALUES)
-def test_a_value_that_cannot_be_kept_out_of_answers_is_refused(value: str, says: str) -> None:
-    """The message says why, and nothing of the value."""
+def test_a_value_that_could_not_be_redacted_is_refused(value: str, says: str) -> None:
+    """The message says why, without the value."""
     with pytest.raises(SecretRefused, match=says):
         checked_value(value)
 
 
-async def test_a_secret_comes_back_to_its_tenant(
+async def test_a_secret_is_read_by_its_own_tenant_only(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
-    """No other tenant gets it under any name, and the stored entry holds nothing of it."""
+    """Other tenants cannot read it, and the stored entry does not contain it."""
     for tenant in ("acme", "globex"):
         await vault.put(tenant, "API_KEY", f"{SECRET_VALUE} of {tenant}")
     await vault.put("acme", "LONGEST", "x" * MAX_BYTES)
@@ -118,7 +118,7 @@ async def test_a_secret_comes_back_to_its_tenant(
 
 
 async def test_a_deleted_secret_is_gone(vault: SecretStore) -> None:
-    """Deleting twice says that there is nothing."""
+    """A second deletion says that there is no such secret."""
     await vault.put("acme", "API_KEY", SECRET_VALUE)
 
     assert await vault.delete("acme", "API_KEY")
@@ -126,8 +126,10 @@ async def test_a_deleted_secret_is_gone(vault: SecretStore) -> None:
     assert await vault.get("acme", "API_KEY") is None
 
 
-async def test_every_change_is_told(records: MemoryRecords, vault: SecretStore) -> None:
-    """By a number that other processes look at."""
+async def test_every_change_increases_the_change_counter(
+    records: MemoryRecords, vault: SecretStore
+) -> None:
+    """Other processes poll this number."""
     counters = [await changes(records)]
     await vault.put("acme", "API_KEY", SECRET_VALUE)
     counters.append(await changes(records))
@@ -139,8 +141,8 @@ async def test_every_change_is_told(records: MemoryRecords, vault: SecretStore) 
     assert counters == sorted(set(counters))
 
 
-async def test_a_tenant_has_no_end_of_secrets(vault: SecretStore) -> None:
-    """One more than the most is refused; one of them may still be replaced."""
+async def test_the_number_of_secrets_of_a_tenant_is_bounded(vault: SecretStore) -> None:
+    """Existing secrets can still be replaced at the limit."""
     for number in range(MAX_SECRETS):
         await vault.put("acme", f"S{number}", SECRET_VALUE)
 
@@ -163,7 +165,7 @@ TAMPERED_ROWS: dict[str, tuple[Tampering, str]] = {
 
 
 @pytest.mark.parametrize(("tamper", "says"), TAMPERED_ROWS.values(), ids=TAMPERED_ROWS)
-async def test_what_was_tampered_with_is_told_by_name(
+async def test_a_tampered_secret_is_named(
     vault: SecretStore, records: MemoryRecords, tamper: Tampering, says: str
 ) -> None:
     """The secret does not open, and the others still do."""
@@ -188,7 +190,7 @@ MOVED_ROWS = {
 
 
 @pytest.mark.parametrize(("tenant", "name"), MOVED_ROWS.values(), ids=MOVED_ROWS)
-async def test_a_row_that_was_moved_does_not_open(
+async def test_a_secret_moved_to_another_tenant_cannot_be_opened(
     vault: SecretStore, records: MemoryRecords, tenant: str, name: str
 ) -> None:
     """An attacker who can write to the database cannot give one tenant's secret to another."""
@@ -232,10 +234,10 @@ async def test_secrets_outlive_rotations_of_the_ring(
     assert await vault.get("globex", "inner_one") == BoundSecret(SECRET_VALUE)
 
 
-async def test_a_secret_whose_key_is_gone_is_told_by_name(
+async def test_a_secret_whose_key_was_dropped_is_named(
     records: MemoryRecords, tmp_path: Path
 ) -> None:
-    """Sealing anew reports it and does the rest; setting it again mends it."""
+    """`reseal` reports it and seals the others; setting the secret again repairs it."""
     path = tmp_path / "ring.json"
     gone = create(path)
     await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", SECRET_VALUE)

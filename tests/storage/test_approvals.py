@@ -48,8 +48,10 @@ FULL_APPROVAL = approval(client_id=None, binding=None, sealed=None, details=b"",
 
 
 @pytest.mark.parametrize("record", [approval(), FULL_APPROVAL], ids=["sparse", "full"])
-async def test_a_request_comes_back_as_it_went_in(records: Records, record: ApprovalRecord) -> None:
-    """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
+async def test_a_request_is_read_as_it_was_written(
+    records: Records, record: ApprovalRecord
+) -> None:
+    """This includes bytes, fractions of seconds, None and empty values."""
     approvals = records.of("acme").approvals
 
     assert await approvals.open(record) is None
@@ -58,7 +60,7 @@ async def test_a_request_comes_back_as_it_went_in(records: Records, record: Appr
     assert await records.of("globex").approvals.get("a1") is None
 
 
-async def test_of_many_equal_calls_at_once_one_opens_a_request(records: Records) -> None:
+async def test_one_of_many_concurrent_equal_calls_opens_a_request(records: Records) -> None:
     """Every other call gets that request, in any process."""
     approvals = records.of("acme").approvals
     requests = [approval(id=f"a{number}") for number in range(20)]
@@ -72,16 +74,16 @@ async def test_of_many_equal_calls_at_once_one_opens_a_request(records: Records)
     assert (await approvals.count("i", "s", "user")).of_tenant == 1
 
 
-async def test_tenants_do_not_meet_each_other(records: Records) -> None:
-    """The same binding in another tenant is another request."""
+async def test_approval_requests_of_tenants_are_isolated(records: Records) -> None:
+    """The same binding in another tenant is a different request."""
     await records.of("acme").approvals.open(approval())
 
     assert await records.of("globex").approvals.find(b"b1") is None
     assert await records.of("globex").approvals.open(approval()) is None
 
 
-async def test_what_no_call_meets_makes_room(records: Records) -> None:
-    """A used request stays in the history, and the same call is asked about again."""
+async def test_a_used_request_allows_a_new_one_for_the_same_call(records: Records) -> None:
+    """It stays in the history."""
     approvals = records.of("acme").approvals
     await approvals.open(approval())
     assert await approvals.replace(approval(state="used", binding=None))
@@ -91,7 +93,7 @@ async def test_what_no_call_meets_makes_room(records: Records) -> None:
     assert [request.id for request in await approvals.past(None, 9)] == ["a1"]
 
 
-async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None:
+async def test_a_decision_needs_the_current_revision(records: Records) -> None:
     """If two approvers decide at once, at any replicas, only the first decision counts."""
     approvals = records.of("acme").approvals
     await approvals.open(approval())
@@ -105,7 +107,7 @@ async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None
     assert not await approvals.replace(approval(id="unknown"))
 
 
-async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
+async def test_waiting_requests_are_listed_oldest_first(records: Records) -> None:
     """The oldest request is the most urgent; decided requests are not listed."""
     approvals = records.of("acme").approvals
     for number, at in ((1, 30.0), (2, 10.0), (3, 20.0), (4, 5.0)):
@@ -120,7 +122,7 @@ async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
     assert await approvals.waiting(9, (30.0, "1")) == []
 
 
-async def test_the_history_comes_by_pages(records: Records) -> None:
+async def test_the_history_is_paged(records: Records) -> None:
     """The last change first, and no entry twice although several changed at one moment."""
     approvals = records.of("acme").approvals
     times = {"a": 1.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 3.0}
@@ -137,7 +139,7 @@ async def test_the_history_comes_by_pages(records: Records) -> None:
     assert seen == ["e", "d", "c", "b", "a"]
 
 
-async def test_what_is_open_is_found_whosever_it_is(records: Records) -> None:
+async def test_open_requests_of_all_callers_of_a_tenant_are_found(records: Records) -> None:
     """An open request is pending, or approved and unused; other tenants' are not found."""
     approvals = records.of("acme").approvals
     states = ("waiting", "approved", "rejected", "expired", "withdrawn", "used")
@@ -157,7 +159,7 @@ COUNTED_CALLERS = {
 
 
 @pytest.mark.parametrize(("caller", "count"), COUNTED_CALLERS.values(), ids=COUNTED_CALLERS)
-async def test_what_waits_is_counted_by_caller(
+async def test_waiting_requests_are_counted_by_caller(
     records: Records, caller: tuple[str, str, str], count: int
 ) -> None:
     """A machine and a person of one id are two callers; a person has one limit for all clients."""
@@ -176,7 +178,7 @@ async def test_what_waits_is_counted_by_caller(
     assert await approvals.count(*caller) == WaitingCount(count, len(callers))
 
 
-async def test_grants_come_by_pages(records: Records) -> None:
+async def test_grants_are_paged(records: Records) -> None:
     """The pages hold all grants of the tenant once, also ended ones, and none of another tenant."""
     grants = records.of("acme").grants
     stored_grants = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
@@ -192,8 +194,8 @@ async def test_grants_come_by_pages(records: Records) -> None:
     assert seen == [stored_grants[name] for name in sorted(stored_grants)]
 
 
-async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> None:
-    """The longest overdue comes first; a decided request is not due."""
+async def test_overdue_requests_of_all_tenants_are_found(records: Records) -> None:
+    """A decided request is not due."""
     for tenant, until in (("acme", 20.0), ("globex", 10.0), ("initech", 40.0)):
         approvals = records.of(tenant).approvals
         await approvals.open(approval(until=until))
@@ -206,8 +208,8 @@ async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> Non
     assert len(await records.overdue_approvals(25.0, 2)) == 2
 
 
-async def test_a_sweep_forgets_what_is_over(records: Records) -> None:
-    """Requests and grants alike; the rest stays."""
+async def test_a_sweep_removes_expired_requests_and_grants(records: Records) -> None:
+    """The rest stays."""
     approvals, grants = records.of("acme").approvals, records.of("acme").grants
     await approvals.open(approval(expires_at=NOW))
     await approvals.open(approval(id="a2", binding=b"b2"))
@@ -218,7 +220,7 @@ async def test_a_sweep_forgets_what_is_over(records: Records) -> None:
     assert await approvals.get("a2") is not None
 
 
-async def test_a_grant_is_for_as_many_calls_as_it_says(records: Records) -> None:
+async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     """Concurrent calls at any replica use no more than the grant allows."""
     grants = records.of("acme").grants
     await grants.add(grant())
@@ -230,7 +232,7 @@ async def test_a_grant_is_for_as_many_calls_as_it_says(records: Records) -> None
     assert not await grants.spend("g2", NOW)
 
 
-async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> None:
+async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> None:
     """Up to then any number of calls may use it."""
     grants = records.of("acme").grants
     stored_grant = grant(remaining=None)
@@ -242,7 +244,7 @@ async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> 
     assert await grants.all(NOW + HOUR) == []
 
 
-async def test_a_grant_is_one_callers_for_one_tool(records: Records) -> None:
+async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -> None:
     """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
     grants = records.of("acme").grants
     stored_grant = grant()

@@ -69,8 +69,8 @@ async def prune(trail: TenantTrail, through: int, added: NewAuditRecord) -> None
     await trail.prune({CHECKPOINTS: through, 1: through}, new_records, link)
 
 
-async def test_what_was_written_is_read(records: Records) -> None:
-    """Each tenant's own, in the order it came, and the head that was made for it."""
+async def test_written_records_are_read_in_order(records: Records) -> None:
+    """Each tenant has its own records and their chain head."""
     batch = {
         ("acme", 1): [new_record(at) for at in range(40)],
         ("globex", 1): [new_record(7, tool="ü\\", erased="yes")],
@@ -93,8 +93,8 @@ async def test_what_was_written_is_read(records: Records) -> None:
     assert await records.audit.tenants() == ["acme", "globex"]
 
 
-async def test_line_breaks_part_no_record(records: Records) -> None:
-    """In names, and between the members of arguments, which are kept as they were sent."""
+async def test_line_breaks_do_not_split_a_record(records: Records) -> None:
+    """They may be in names and between members of arguments, which are stored as sent."""
     split_record = new_record(reason="a\nb")
     assert split_record.side is not None
     sent = msgspec.structs.replace(split_record, side=b"{\n" + split_record.side[1:])
@@ -168,7 +168,7 @@ QUERIES = {
 
 
 async def test_queries_are_answered_newest_first(records: Records) -> None:
-    """What they ask for and nothing else, page by page."""
+    """Each page has only matching records."""
     batch = [
         new_record(HOUR, kind="approval", reason='an "x"\\ here'),
         new_record(2 * HOUR, tool="look"),
@@ -188,7 +188,7 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
     await answered()
 
 
-async def test_answers_are_found_however_far_back(records: Records) -> None:
+async def test_a_query_finds_records_at_any_distance(records: Records) -> None:
     """Among hundreds of commits, each page behind the one before."""
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
@@ -203,8 +203,8 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
     assert [row.number for row in await trail.chain(1).rows(220, 225)] == [*range(221, 231)]
 
 
-async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> None:
-    """A horizon counts the segments of all writers backwards from a time."""
+async def test_a_horizon_counts_the_newest_segments_before_a_time(records: Records) -> None:
+    """It counts the segments of all writers."""
     trail = records.of("acme").trail
     assert await trail.horizon(None, 0) is None
     for at in range(10, 60, 10):
@@ -219,7 +219,7 @@ async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> N
 
 
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
-    """By kind, tool and outcome; earlier records of the same batch are not counted."""
+    """The counts are by kind, tool and outcome; earlier records of a batch are left out."""
     batch = [
         new_record(10),
         new_record(HOUR),
@@ -246,8 +246,8 @@ def limited(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRec
     return NewAuditRecord(b"," + sides[1:], at, (*sort, limit, times) if limit else sort, None)
 
 
-async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> None:
-    """Each by its limit, however many are one record, also where a segment is read or parted."""
+async def test_each_refusal_by_a_limit_is_counted(records: Records) -> None:
+    """One record may count many refusals; reading or splitting its segment keeps the counts."""
     trail = records.of("acme").trail
     batch = [new_record(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
     await records.audit.write({("acme", 1): batch}, link)
@@ -271,7 +271,7 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
 
 
 async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> None:
-    """Of each writer, and also where another process has moved the end of the chain."""
+    """This holds for each writer, and if another process has moved the end of the chain."""
     stores = [await open_records(sql_url) for _ in range(2)]
     for number in range(3):
         for records in stores:
@@ -296,8 +296,8 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
     assert gone == 1
 
 
-async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
-    """Calls, refusals and refused tokens; any number of other records adds nothing."""
+async def test_only_records_that_the_dashboard_shows_are_counted(records: Records) -> None:
+    """Calls, refusals and refused tokens are counted, and no other records."""
     kinds = ("call", "refusal", "token", "approval", "retention", "tenant")
     batch = [new_record(1, kind=kind) for kind in kinds]
     await records.audit.write({("acme", 1): batch}, link)
@@ -306,8 +306,8 @@ async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
     assert [record.kind for record in matching] == ["call", "refusal", "token"]
 
 
-async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
-    """They come in their order; a tenant without records has none."""
+async def test_checkpoints_are_stored_with_their_chain_head(records: Records) -> None:
+    """They are in order; a tenant without records has none."""
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
@@ -325,7 +325,7 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
 
 
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
-    """One transaction does both."""
+    """Both happen in one transaction."""
     trail = records.of("acme").trail
     await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
     await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], link)
@@ -339,7 +339,7 @@ async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> No
     assert [row.kind for row in rows] == ["call", "call", "call", "erasure"]
 
 
-async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
+async def test_pruning_needs_a_checkpoint(records: Records) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
     trail = records.of("acme").trail
     for _ in range(3):
@@ -353,8 +353,8 @@ async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
     assert [checkpoint.number for checkpoint in await trail.checkpoints()] == [4, 6]
 
 
-async def test_erasing_touches_nothing_else(records: Records) -> None:
-    """Some of those that were written together, of several commits, and what is not there."""
+async def test_an_erasure_changes_only_the_given_records(records: Records) -> None:
+    """The records were written in several batches, and one of them does not exist."""
     trail = records.of("acme").trail
     for _ in range(3):
         await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
@@ -367,8 +367,8 @@ async def test_erasing_touches_nothing_else(records: Records) -> None:
     assert len(await trail.find(AuditQuery(subject="alice", kind="call"))) == 6
 
 
-async def test_pruning_may_part_what_was_written_together(records: Records) -> None:
-    """What is left of it is as it was, and counted and found as before."""
+async def test_pruning_can_split_a_batch(records: Records) -> None:
+    """The rest of the batch is unchanged, and counted and found as before."""
 
     def early(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
         return Checkpoint(2, "at 2", "signed"), sign(heads, None)[1]

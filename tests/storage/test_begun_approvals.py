@@ -111,10 +111,10 @@ READINGS: dict[str, Look] = {"its page": page, "the history": history, "the swee
 
 
 @pytest.mark.parametrize("look", READINGS.values(), ids=READINGS)
-async def test_an_unfinished_call_is_used_and_not_expired(
+async def test_the_approval_of_an_unfinished_call_is_used_and_not_expired(
     deployment: RecordedDeployment, look: Look
 ) -> None:
-    """Once its lease is over, wherever it is looked at; it is told once, and never as expired."""
+    """After its lease its approval counts as used; it is announced once, and not as expired."""
     request, other = await abandoned_call(deployment), deployment.replica()
     assert await at(other, request) == ("approved", "running")
     deployment.clock.now += LEASE_S + 1
@@ -127,10 +127,10 @@ async def test_an_unfinished_call_is_used_and_not_expired(
     assert "expired" not in deployment.messages
 
 
-async def test_an_agent_is_told_before_approvers_are_asked_anew(
+async def test_an_agent_learns_of_the_unknown_outcome_before_a_new_request(
     deployment: RecordedDeployment,
 ) -> None:
-    """Also after the approval's time, for as long again; and nothing is run twice."""
+    """The answer is repeated for the lifetime of the request; the tool does not run again."""
     request, other = await abandoned_call(deployment), deployment.replica()
     await sweep(other, request)
 
@@ -141,8 +141,10 @@ async def test_an_agent_is_told_before_approvers_are_asked_anew(
     assert deployment.effects["a"] == 1
 
 
-async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDeployment) -> None:
-    """The page says what the agent was told."""
+async def test_a_returning_agent_also_marks_the_outcome_as_unknown(
+    deployment: RecordedDeployment,
+) -> None:
+    """The history shows what the agent was told."""
     request, other = await abandoned_call(deployment), deployment.replica()
     deployment.clock.now += LEASE_S + 1
 
@@ -172,7 +174,9 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     assert await tenant.approvals.undecided() == []
 
 
-async def test_an_outcome_that_was_not_fetched_is_a_use(deployment: RecordedDeployment) -> None:
+async def test_an_approval_counts_as_used_although_its_outcome_was_not_fetched(
+    deployment: RecordedDeployment,
+) -> None:
     """The caller was gone when the tool ended: the approval was used, and the agent may ask how."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -189,7 +193,7 @@ async def test_an_outcome_that_was_not_fetched_is_a_use(deployment: RecordedDepl
     assert failure_kind(await other.call(what="a")) == "approval_pending"
 
 
-async def test_what_was_unknown_may_become_known(deployment: RecordedDeployment) -> None:
+async def test_an_unknown_outcome_can_become_known_later(deployment: RecordedDeployment) -> None:
     """The server was only cut off from the database for longer than its lease."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -203,10 +207,10 @@ async def test_what_was_unknown_may_become_known(deployment: RecordedDeployment)
     assert deployment.heard() == ["requested", "approved", "unknown", "used"]
 
 
-async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
+async def test_a_repeatable_tool_keeps_its_approval_until_its_expiry(
     deployment: RecordedDeployment,
 ) -> None:
-    """A look takes nothing from the agent, which may make the call again."""
+    """Reading the request does not use it, so the agent can make the call again."""
     request, other = await abandoned_call(deployment, "put"), deployment.replica()
     deployment.clock.now += LEASE_S + 1
 
@@ -215,7 +219,9 @@ async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
     assert await at(other, request) == ("used", "")
 
 
-async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDeployment) -> None:
+async def test_a_repeatable_tool_does_not_run_after_its_approval_expired(
+    deployment: RecordedDeployment,
+) -> None:
     """A tool that may repeat has no approval for it then."""
     request, other = await abandoned_call(deployment, "put"), deployment.replica()
     await sweep(other, request)
@@ -225,8 +231,8 @@ async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDep
     assert deployment.effects["a"] == 1
 
 
-async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) -> None:
-    """While the record cannot be written, nothing has changed."""
+async def test_an_expiry_is_recorded_before_it_takes_effect(deployment: RecordedDeployment) -> None:
+    """While the audit record cannot be written, the request does not change."""
     request = await abandoned_call(deployment)
     deployment.clock.now += LIVES_S
     kinds: list[str] = []
@@ -247,7 +253,7 @@ async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) 
 
 
 async def test_an_approval_that_was_not_used_expires(deployment: RecordedDeployment) -> None:
-    """Nothing had begun: it says so, and so does the webhook."""
+    """No call had started; the state and the webhook say that it expired."""
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)

@@ -88,7 +88,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_each_subject_counts_its_own_changes(records: Records) -> None:
-    """On every backend; a subject that never changed has no number."""
+    """This holds on every backend; an unchanged subject has no number."""
     for subject in ("one", "one", "two"):
         await count(records, subject)
     await records.of("acme").entries("three").put(CHANGE_COUNTER, b"", now=1.0)
@@ -99,7 +99,7 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
 
 
 @pytest.mark.usefixtures("seldom")
-async def test_a_notification_is_one_reading_for_all(
+async def test_all_followers_share_one_reading_after_a_notification(
     kept: CountedRecords, shared_store: MemorySharedStore, poller: ChangePoller
 ) -> None:
     first, two, late = Taken(), Taken(), Taken()
@@ -144,7 +144,7 @@ async def test_a_slow_follower_delays_no_other(kept: CountedRecords, poller: Cha
 async def test_an_outage_is_logged_once_and_ends(
     kept: CountedRecords, poller: ChangePoller, what: str
 ) -> None:
-    """Whether the counters cannot be read, or what has changed."""
+    """Either the counters or the changed data cannot be read."""
     taken = Taken()
     breaks: CountedRecords | Taken = kept if what == "poll" else taken
     with capture_logs() as logs:

@@ -44,7 +44,9 @@ def ended(work: Any) -> bool:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_loop_ends_whose_statements_were_taken_back(tmp_path: Path, times: int) -> None:
+def test_an_event_loop_ends_although_its_statements_were_cancelled(
+    tmp_path: Path, times: int
+) -> None:
     """
     Callers may be cancelled any number of times while a thread is in SQLite. A cancelled close of
     aiosqlite would wait for a thread that has ended, and the process would hang.
@@ -65,10 +67,10 @@ def test_a_loop_ends_whose_statements_were_taken_back(tmp_path: Path, times: int
     assert ended(interrupted())
 
 
-async def test_a_late_statement_of_sqlite_ends_by_itself(
+async def test_a_late_sqlite_statement_leaves_the_connection_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller hears of it in time, the connection is whole and serves on."""
+    """Its caller gets an error in time, and the connection serves the next statement."""
     records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
 
@@ -85,7 +87,7 @@ async def test_a_late_statement_of_sqlite_ends_by_itself(
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so and goes on: the process has to end."""
+    """The close is logged and given up, because the process has to end."""
     records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
     monkeypatch.setattr(database, "OVER_S", 0.1)
@@ -103,7 +105,7 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
 async def test_a_close_does_not_wait_for_a_server_that_hangs(
     own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connections lie in the pool."""
+    """The number of pooled connections does not matter."""
     with own_postgres.database() as url:
         await migrate(url)
         records = await opened(url)

@@ -13,8 +13,8 @@ NOW = 1_000.25
 HOSTILE_KEYS = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MAX_KEY]
 
 
-async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
-    """It can be neither read nor deleted, and no list names it."""
+async def test_a_missing_entry_can_be_neither_read_nor_deleted(records: Records) -> None:
+    """No list names it."""
     entries = records.of("acme").entries("notes")
 
     assert await entries.get("k") is None
@@ -23,8 +23,8 @@ async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
     assert not await entries.delete("k")
 
 
-async def test_an_entry_comes_back_as_it_went_in(records: Records) -> None:
-    """With the next revision and the time of each change."""
+async def test_an_entry_is_read_as_it_was_written(records: Records) -> None:
+    """Each write has the next revision and its time."""
     entries = records.of("acme").entries("notes")
 
     assert await entries.put("k", bytes(range(256)), now=NOW)
@@ -35,8 +35,8 @@ async def test_an_entry_comes_back_as_it_went_in(records: Records) -> None:
     assert await entries.all() == [Entry(key="k", value=b"", revision=2, updated_at=NOW + 1)]
 
 
-async def test_keys_may_be_any_text(records: Records) -> None:
-    """What no database takes as it is comes back all the same, in the order of its characters."""
+async def test_any_text_can_be_a_key(records: Records) -> None:
+    """Texts that no database accepts unchanged are read back, in the order of their characters."""
     entries = records.of("acme\x00").entries("notes\\")
     for key in HOSTILE_KEYS:
         assert await entries.put(key, key.encode("utf-8", "surrogatepass"), now=NOW, revision=0)
@@ -52,8 +52,8 @@ async def test_keys_may_be_any_text(records: Records) -> None:
     assert await entries.count() == 0
 
 
-async def test_subjects_never_meet(records: Records) -> None:
-    """The same key of another subject is another entry, and so is another split of the letters."""
+async def test_entries_of_different_subjects_are_isolated(records: Records) -> None:
+    """Subject and key are separate: ("a", "bc") differs from ("ab", "c")."""
     acme = records.of("acme")
     for subject, key in (("a", "bc"), ("ab", "c"), ("", "abc")):
         assert await acme.entries(subject).put(key, subject.encode(), now=NOW, revision=0)
@@ -65,7 +65,7 @@ async def test_subjects_never_meet(records: Records) -> None:
 
 
 async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
-    """Once each, also where they have many; not who deleted theirs, or keeps something else."""
+    """Each is listed once, but not tenants that deleted all or have only other subjects."""
     for tenant, subject in (("b", "x"), ("a\x00", "x"), ("c", "y"), ("d", "x")):
         for key in ("1", "2"):
             await records.of(tenant).entries(subject).put(key, b"", now=NOW)
@@ -77,7 +77,7 @@ async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
 
 
 async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> None:
-    """By one key of one subject, with their tenant, the last change first, up to a number."""
+    """They have one key of one subject; the newest come first, up to a number."""
     for number, (tenant, key) in enumerate(
         (("b", "k"), ("a\x00", "k"), ("c", "other"), ("d", "k"))
     ):
@@ -96,7 +96,7 @@ async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> 
 
 
 async def test_entries_of_several_tenants_are_read_together(records: Records) -> None:
-    """Each tenant's own of that subject; those that have none, or deleted theirs, are left out."""
+    """Tenants without entries of that subject are left out."""
     for tenant, key in (("a\x00", "1"), ("a\x00", "2"), ("b", "1"), ("c", "1"), ("d", "1")):
         await records.of(tenant).entries("x").put(key, tenant.encode(), now=NOW)
         await records.of(tenant).entries("y").put(key, b"", now=NOW)
@@ -112,7 +112,7 @@ async def test_entries_of_several_tenants_are_read_together(records: Records) ->
 
 
 async def test_entries_of_several_tenants_are_replaced_together(records: Records) -> None:
-    """Each where it has the revision that was read, also anew; the others stay as they are."""
+    """Each entry is replaced if it has the revision that was read; the others stay."""
     for tenant in ("a\x00", "b", "c", "d"):
         await records.of(tenant).entries("x").put("k", b"old", now=NOW)
     await records.of("c").entries("x").put("k", b"newer", now=NOW)
@@ -142,8 +142,10 @@ OLD_VERSIONS = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one":
 
 
 @pytest.mark.parametrize("revision", OLD_VERSIONS.values(), ids=OLD_VERSIONS)
-async def test_an_older_reading_changes_nothing(records: Records, revision: int) -> None:
-    """An approver must have read the current revision."""
+async def test_a_change_with_an_outdated_revision_is_refused(
+    records: Records, revision: int
+) -> None:
+    """The writer must have read the current revision."""
     entries = records.of("acme").entries("notes")
     await entries.put("k", b"1", now=NOW)
     assert await entries.put("k", b"2", now=NOW, revision=1)
@@ -153,8 +155,8 @@ async def test_an_older_reading_changes_nothing(records: Records, revision: int)
     assert await entries.all() == [Entry(key="k", value=b"2", revision=2, updated_at=NOW)]
 
 
-async def test_an_entry_made_anew_is_not_the_one_that_was_read(records: Records) -> None:
-    """Deleted and put again meanwhile: the reading of the first one is worth nothing."""
+async def test_a_recreated_entry_refuses_the_old_revision(records: Records) -> None:
+    """A deleted and recreated entry refuses a write with the old revision."""
     entries = records.of("acme").entries("notes")
     await entries.put("k", b"read", now=NOW)
     assert await entries.delete("k")
@@ -169,8 +171,10 @@ async def test_an_entry_made_anew_is_not_the_one_that_was_read(records: Records)
 
 
 @pytest.mark.parametrize("revision", [0, 1])
-async def test_of_many_writers_with_one_reading_one_writes(records: Records, revision: int) -> None:
-    """Exactly one writer succeeds, whether the entry exists or not."""
+async def test_one_of_many_writers_with_the_same_revision_succeeds(
+    records: Records, revision: int
+) -> None:
+    """This holds whether the entry exists or not."""
     entries = records.of("acme").entries("notes")
     if revision:
         await entries.put("k", b"", now=NOW)
@@ -185,8 +189,8 @@ async def test_of_many_writers_with_one_reading_one_writes(records: Records, rev
     assert (entry.value, entry.revision) == (b"%d" % won.index(True), revision + 1)
 
 
-async def test_a_writer_who_does_not_care_always_writes(records: Records) -> None:
-    """Every change counts, however many come at once."""
+async def test_a_write_without_a_revision_always_succeeds(records: Records) -> None:
+    """Any number of concurrent writes succeed."""
     entries = records.of("acme").entries("notes")
 
     assert all(await asyncio.gather(*(entries.put("k", b"%d" % n, now=NOW) for n in range(10))))
@@ -195,8 +199,8 @@ async def test_a_writer_who_does_not_care_always_writes(records: Records) -> Non
     assert entry.revision == 10
 
 
-async def test_a_sweep_leaves_entries(records: Records) -> None:
-    """Entries stay until a caller deletes them; a sweep later removes what a deletion leaves."""
+async def test_a_sweep_keeps_entries_without_expiry(records: Records) -> None:
+    """A caller has to delete them; a later sweep removes what the deletion leaves."""
     entries = records.of("acme").entries("notes")
     await entries.put("kept", b"1", now=0.0)
     await entries.put("gone", b"2", now=0.0)
@@ -213,8 +217,8 @@ async def test_a_sweep_leaves_entries(records: Records) -> None:
         ]
 
 
-async def test_what_expires_is_swept_in_its_time(records: Records) -> None:
-    """Not before it, nor what was put again without an end or with a later one."""
+async def test_expired_entries_are_swept(records: Records) -> None:
+    """Entries stay before their expiry, and if they were put again with a later one or none."""
     entries = records.of("acme").entries("notes")
     for key in ("over", "later", "kept", "renewed"):
         await entries.put(key, b"1", now=0.0, expires_at=10.0)
@@ -239,10 +243,10 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize(("key", "value", "told"), TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_what_is_too_large_is_refused(
+async def test_a_too_large_key_or_value_is_refused(
     records: Records, key: str, value: bytes, told: str
 ) -> None:
-    """The error is a sentence, not that of the database; a key that is too long is unknown."""
+    """The error is a sentence and not that of the database."""
     entries = records.of("acme").entries("notes")
 
     with pytest.raises(EntryRefused, match=told):

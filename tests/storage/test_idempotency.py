@@ -22,8 +22,8 @@ idempotency_record = partial(
 NOW = 1_000.0
 
 
-async def test_a_key_is_claimed_once(records: Records) -> None:
-    """The first caller gets None, every other caller the record that holds the key."""
+async def test_a_key_has_one_holder(records: Records) -> None:
+    """The first caller gets None, and a later caller gets the stored record."""
     idempotency = records.of("acme").idempotency
 
     assert await idempotency.begin(idempotency_record(), now=NOW) is None
@@ -35,8 +35,8 @@ async def test_a_key_is_claimed_once(records: Records) -> None:
     assert await idempotency.get(b"k2") is None
 
 
-async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
-    """Each other caller gets the record of the one that claimed the key."""
+async def test_exactly_one_of_many_concurrent_calls_gets_the_key(records: Records) -> None:
+    """Each other caller gets the record of the call that has the key."""
     idempotency = records.of("acme").idempotency
     idempotency_records = [idempotency_record(holder=f"h{number}") for number in range(30)]
 
@@ -56,8 +56,8 @@ async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
     assert {met_record for met_record in met if met_record is not None} == {winners[0]}
 
 
-async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records) -> None:
-    """A new claim need not wait for the sweep, and exactly one of several succeeds."""
+async def test_an_expired_record_can_be_replaced_before_the_sweep(records: Records) -> None:
+    """Exactly one of several new calls succeeds."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)
     idempotency_records = [idempotency_record(holder=f"n{number}") for number in range(10)]
@@ -76,8 +76,8 @@ async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records
     assert key_record.holder == idempotency_records[met.index(None)].holder
 
 
-async def test_a_claim_holds_its_key_to_the_last_moment(records: Records) -> None:
-    """A claim ends exactly at its end and not before."""
+async def test_a_record_keeps_its_key_until_it_expires(records: Records) -> None:
+    """A new caller gets the key exactly at the expiry and not before."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=NOW - 1)
 
@@ -86,7 +86,7 @@ async def test_a_claim_holds_its_key_to_the_last_moment(records: Records) -> Non
 
 
 async def test_an_outcome_is_kept_once(records: Records) -> None:
-    """What was stored is what is replayed, whatever comes later."""
+    """The first stored outcome is replayed, and a later one is refused."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
@@ -110,8 +110,8 @@ async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
     assert not await idempotency.finish(b"k1", "h1", b"x", NOW + HOUR)
 
 
-async def test_only_its_holder_changes_a_claim(records: Records) -> None:
-    """A call whose claim was taken over must not overwrite the record of its successor."""
+async def test_only_the_holder_changes_a_record(records: Records) -> None:
+    """A call whose key was taken over must not overwrite the record of its successor."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
@@ -123,7 +123,7 @@ async def test_only_its_holder_changes_a_claim(records: Records) -> None:
     assert not await idempotency.renew(b"unknown", "h1", NOW + 60)
 
 
-async def test_a_renewed_claim_runs_on(records: Records) -> None:
+async def test_a_renewed_lease_is_read_by_later_callers(records: Records) -> None:
     """A later caller reads the new end of the lease."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
@@ -133,7 +133,7 @@ async def test_a_renewed_claim_runs_on(records: Records) -> None:
 
 
 async def test_a_released_key_is_free(records: Records) -> None:
-    """If the call did nothing, the next attempt is a first one."""
+    """The next call with the key is a first one."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
     await idempotency.release(b"k1", "h1")
@@ -152,7 +152,7 @@ CHANGED_RECORDS = {
 
 
 @pytest.mark.parametrize("change", CHANGED_RECORDS.values(), ids=CHANGED_RECORDS)
-async def test_what_changed_meanwhile_is_not_taken_over(
+async def test_a_record_that_changed_is_not_taken_over(
     records: Records, change: dict[str, object]
 ) -> None:
     """A caller may take over only if the record is still the one that it read."""
@@ -165,7 +165,9 @@ async def test_what_changed_meanwhile_is_not_taken_over(
 
 
 @pytest.mark.parametrize("outcome", [None, b"", b"unknown"])
-async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes | None) -> None:
+async def test_one_of_many_replicas_takes_over_an_abandoned_record(
+    records: Records, outcome: bytes | None
+) -> None:
     """Two replicas that find the same abandoned call do not both run it again."""
     idempotency = records.of("acme").idempotency
     was = idempotency_record(outcome=outcome)
@@ -185,15 +187,15 @@ async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes 
     assert await idempotency.get(b"k1") == idempotency_records[taken.index(True)]
 
 
-async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None:
+async def test_a_missing_record_is_not_taken_over(records: Records) -> None:
     """A released key is claimed like any other."""
     assert not await records.of("acme").idempotency.take_over(
         idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 
-async def test_a_sweep_removes_claims_whose_time_is_over(records: Records) -> None:
-    """A claim whose lease has ended stays, because the outcome of its call is still unknown."""
+async def test_a_sweep_removes_expired_records(records: Records) -> None:
+    """A record whose lease has ended stays, because the outcome of its call is unknown."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=0)
     await idempotency.begin(idempotency_record(key=b"k2", leased_until=1.0), now=0)

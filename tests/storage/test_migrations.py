@@ -62,7 +62,7 @@ def differences(connection: Connection) -> list[object]:
 
 
 async def test_the_migrated_schema_is_the_one_in_the_source(empty_url: str) -> None:
-    """Tables, columns, types, keys and indexes: Alembic finds nothing to do."""
+    """Alembic finds no difference in tables, columns, types, keys and indexes."""
     await migrate(empty_url)
     database = database_of(empty_url)
     async with database.engine.connect() as connection:
@@ -78,15 +78,15 @@ def test_the_source_names_the_newest_migration() -> None:
 
 
 def test_every_table_begins_its_key_with_the_tenant() -> None:
-    """And every record is found by it alone."""
+    """Every record is found by the tenant alone."""
     keys = {table.name: [c.name for c in table.primary_key] for table in METADATA.sorted_tables}
 
     assert keys
     assert all(columns[0] == "tenant" and len(columns) > 1 for columns in keys.values()), keys
 
 
-async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> None:
-    """From nothing to the newest; then there is nothing to do."""
+async def test_a_migration_reports_its_steps_and_runs_once(empty_url: str) -> None:
+    """A second migration has no steps."""
     first = await migrate(empty_url)
     second = await migrate(empty_url)
 
@@ -95,7 +95,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 
-async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
+async def test_the_creation_of_a_database_file_is_logged_once(tmp_path: Path) -> None:
     """A schema that changes by itself is worth a line; one that is there already is not."""
     with capture_logs() as logs:
         for _ in range(2):
@@ -132,7 +132,7 @@ def shape(path: Path) -> Shape:
         return shapes
 
 
-async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> None:
+async def test_a_new_file_has_the_schema_of_all_migrations(tmp_path: Path) -> None:
     """A start makes the tables at once, and a later step finds them as the earlier left them."""
     await (await opened(f"sqlite:///{tmp_path}/made.db")).aclose()
     await migrate(f"sqlite:///{tmp_path}/migrated.db")
@@ -140,7 +140,7 @@ async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> Non
     assert shape(tmp_path / "made.db") == shape(tmp_path / "migrated.db")
 
 
-async def test_a_file_of_another_user_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_database_with_foreign_tables_is_not_changed(tmp_path: Path) -> None:
     """A foreign table that has the name of one of Gatepost's is not taken for it."""
     with closing(sqlite3.connect(tmp_path / "theirs.db")) as file:
         file.execute("CREATE TABLE grants (amount TEXT)")
@@ -168,7 +168,7 @@ async def value(database: Database, sql: str) -> object:
 async def test_a_database_of_an_older_version_is_refused_until_it_is_migrated(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that needs a later revision names both and the command, and changes nothing."""
+    """The error names both revisions and the command; the database is unchanged."""
     database = await database_with_a_task(empty_url)
     monkeypatch.setattr(schema, "REVISION", "later")
     monkeypatch.setattr(schema, "SCRIPTS", scripts(tmp_path))
@@ -185,7 +185,7 @@ async def test_a_database_of_an_older_version_is_refused_until_it_is_migrated(
     await database.aclose()
 
 
-async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: Path) -> None:
+async def test_a_later_migration_keeps_the_data(empty_url: str, tmp_path: Path) -> None:
     """Forward only, over data."""
     database = await database_with_a_task(empty_url)
     move = await schema.migrate(database, scripts(tmp_path))
@@ -214,7 +214,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     await database.aclose()
 
 
-async def test_postgresql_is_not_touched_at_the_start(postgres: str) -> None:
+async def test_postgresql_is_not_migrated_at_the_start(postgres: str) -> None:
     """Several replicas start at any time; when to migrate, the operator says."""
     with pytest.raises(StoreRefused, match=r"revision none.*gatepost migrate"):
         await opened(postgres)
@@ -225,7 +225,7 @@ async def test_postgresql_is_not_touched_at_the_start(postgres: str) -> None:
 
 
 async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path: Path) -> None:
-    """Nothing here knows what its columns mean; nothing is written to it either."""
+    """Its columns are unknown here, so nothing is written to it."""
     database = await database_with_a_task(empty_url)
     await schema.migrate(database, scripts(tmp_path))
     await database.aclose()

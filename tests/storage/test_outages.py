@@ -62,10 +62,10 @@ async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) ->
     assert POSTGRES_PASSWORD not in outage
 
 
-async def test_a_statement_that_hangs_is_given_up(
+async def test_a_hanging_statement_times_out(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is ours, nothing is left waiting, and later all works."""
+    """Gatepost sets the deadline; no task is left waiting, and later statements work."""
     records = await open_records(migrated_postgres)
     monkeypatch.setattr(database, "ANSWER_S", 0.3)
     idempotency = records.of("acme").idempotency
@@ -81,7 +81,7 @@ async def test_a_statement_that_hangs_is_given_up(
     await records.aclose()
 
 
-async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_database_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server accepts connections and never answers."""
     monkeypatch.setattr(database, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -100,7 +100,7 @@ async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     ],
     ids=["user", "password", "port", "database"],
 )
-async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> None:
+async def test_no_error_shows_the_database_password(postgres: str, change: tuple[str, str]) -> None:
     """No reason for a failed connection shows the password."""
     wrong = re.sub(*change, postgres, count=1)
     assert wrong != postgres
@@ -118,7 +118,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = None if error.__suppress_context__ else error.__context__
 
 
-async def test_no_row_is_told(
+async def test_an_error_of_a_statement_shows_no_value(
     migrated_postgres: str, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement that fails names no value of it: arguments may be secrets."""
@@ -133,7 +133,7 @@ async def test_no_row_is_told(
     assert str(outage.value) == "the database does not serve: UndefinedTableError (42P01)"
 
 
-async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
+async def test_a_cancelled_caller_leaves_the_connection_pool_intact(sql_url: str) -> None:
     """Clients go away at any moment; the pool is whole again afterwards."""
     records = await open_records(sql_url)
     idempotency = records.of("acme").idempotency
@@ -167,7 +167,7 @@ async def received_again(shared_store: SharedStore, follower: Follower) -> None:
 
 
 async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey) -> None:
-    """Without having to follow again; what was published meanwhile raises and is lost."""
+    """They need not subscribe again; messages published during the outage are lost."""
     shared_store = await open_shared_store(own_valkey.url())
     acme, follower = shared_store.of("acme"), Follower()
     await acme.follow("t", follower)
@@ -185,8 +185,8 @@ async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey
     assert b"lost" not in follower.heard
 
 
-async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey) -> None:
-    """It would refuse every call for ever, while another one at its address takes writes."""
+async def test_connections_to_a_demoted_server_are_closed(own_valkey: Valkey) -> None:
+    """It refuses writes, while another server at its address accepts them."""
     shared_store = await open_shared_store(own_valkey.url())
     assert isinstance(shared_store, ValkeySharedStore)
     acme, server = shared_store.of("acme"), shared_store.client
@@ -215,7 +215,7 @@ async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey
 async def test_no_stream_subscribes_during_an_outage(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promise to hear everything from now on is not made during an outage."""
+    """The subscription fails, because it could not deliver every later message."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     shared_store = await open_shared_store(own_valkey.url())
     acme, follower = shared_store.of("acme"), Follower()
@@ -234,7 +234,7 @@ async def test_no_stream_subscribes_during_an_outage(
     await shared_store.aclose()
 
 
-async def test_a_connection_that_falls_silent_is_made_anew(
+async def test_a_silent_connection_is_replaced(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network may swallow a connection without a word; a ping without an answer tells."""
@@ -259,7 +259,7 @@ async def test_a_connection_that_falls_silent_is_made_anew(
 async def test_a_database_that_hung_is_used_again(
     own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every caller gets an error in time meanwhile, and the pool loses no connection."""
+    """Every caller gets an error in time, and the pool keeps all its connections."""
     with own_postgres.database() as url:
         await migrate(url)
         records = await open_records(url)
@@ -299,7 +299,7 @@ def answers_within(shared_store: SharedStore, timeout_s: float) -> None:
 
 
 async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> None:
-    """Its connections are given up one by one, and made anew."""
+    """Its connections are closed one by one and replaced."""
     shared_store = await open_shared_store(own_valkey.url())
     answers_within(shared_store, 20.0)
     acme = shared_store.of("acme")

@@ -50,7 +50,7 @@ async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> 
     assert await records.lease_messages(NOW, LEASED_UNTIL, "h2", 9) == []
 
 
-async def test_each_is_taken_by_one(sql_url: str) -> None:
+async def test_each_message_is_leased_by_one_process(sql_url: str) -> None:
     """Several processes look at once, each with connections of its own."""
     replicas = [await open_records(sql_url) for _ in range(3)]
     ids = [f"msg_{number:02}" for number in range(40)]
@@ -89,8 +89,8 @@ async def test_an_undeliverable_message_delays_no_other(
     assert await ids(records) == ["acme/other", "globex/msg_a1_requested"]
 
 
-async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
-    """After its lease another process takes it, and the late first holder changes nothing."""
+async def test_an_abandoned_message_is_leased_again(records: Records) -> None:
+    """The late first holder can neither remove nor put off the message."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
     [(_, first)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
@@ -105,8 +105,8 @@ async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
     assert await records.tenant_data.count("acme") == {}
 
 
-async def test_what_is_put_off_waits_so_long(records: Records) -> None:
-    """No process takes it earlier, and the number of attempts is kept."""
+async def test_a_delayed_message_is_not_leased_before_its_time(records: Records) -> None:
+    """The number of attempts is kept."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
     [(_, taken)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
@@ -117,8 +117,8 @@ async def test_what_is_put_off_waits_so_long(records: Records) -> None:
     assert again.attempts == 2
 
 
-async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
-    """The order holds whatever clocks say and during a lease, not for ever, and in one tenant."""
+async def test_messages_with_one_ordering_key_are_sent_in_order(records: Records) -> None:
+    """Timestamps do not matter; the order ends after an hour, and each tenant has its own."""
     acme = records.of("acme").outbox
     await acme.add(outbox_message(id="third", sequence=2, created_at=1.0, due_at=1.0))
     await acme.add(outbox_message(id="second", sequence=1, created_at=2.0))
@@ -135,8 +135,8 @@ async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
     assert await ids(records, now=1_000.25 + HOUR - 1.0) == ["acme/second", "globex/third"]
 
 
-async def test_a_place_may_be_a_moment(records: Records) -> None:
-    """In microseconds since the epoch, of which two that follow each other are told apart."""
+async def test_a_sequence_number_may_be_a_time_in_microseconds(records: Records) -> None:
+    """Two consecutive microseconds are different numbers."""
     acme, moment = records.of("acme").outbox, 1_795_335_300_000_001
     await acme.add(outbox_message(id="second", sequence=moment + 1))
     await acme.add(outbox_message(id="first", sequence=moment))
@@ -165,7 +165,7 @@ async def test_the_oldest_are_dropped(records: Records) -> None:
     ]
 
 
-async def test_a_sweep_removes_what_is_not_worth_telling(records: Records) -> None:
+async def test_a_sweep_removes_expired_messages(records: Records) -> None:
     """The rest stays."""
     await records.of("acme").outbox.add(outbox_message(expires_at=NOW))
     await records.of("acme").outbox.add(outbox_message(id="other"))
@@ -198,7 +198,7 @@ async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records
     assert await ids(records) == []
 
 
-async def test_a_change_whose_webhook_message_cannot_be_stored_is_not_made(
+async def test_a_change_is_rolled_back_if_its_webhook_message_cannot_be_stored(
     sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection then serves other callers, and no caller continues half a transaction."""
@@ -220,7 +220,7 @@ async def test_a_change_whose_webhook_message_cannot_be_stored_is_not_made(
     await records.aclose()
 
 
-async def test_a_change_that_hangs_half_way_is_taken_back(
+async def test_a_change_that_hangs_is_rolled_back(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is in the transaction already when its message hangs; neither is kept."""

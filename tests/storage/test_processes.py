@@ -169,8 +169,8 @@ def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
     return peers
 
 
-def test_a_key_is_claimed_by_one_process(peers_at: list[Peer], sql_url: str) -> None:
-    """All want all keys at the same time: each key is exactly one's."""
+def test_each_key_has_one_holder_among_processes(peers_at: list[Peer], sql_url: str) -> None:
+    """All processes ask for all keys at the same time."""
     for at, peer in enumerate(peers_at):
         peer.begin(sql_url, "begin", f"holder{at}", KEYS)
     claimed = [key for peer in peers_at for key in peer.answer()]
@@ -178,7 +178,7 @@ def test_a_key_is_claimed_by_one_process(peers_at: list[Peer], sql_url: str) -> 
     assert sorted(claimed) == sorted(KEYS)
 
 
-def test_a_holder_that_is_gone_is_replaced_by_one_process(
+def test_one_process_takes_over_the_key_of_a_gone_holder(
     peers_at: list[Peer], sql_url: str
 ) -> None:
     """Exactly one of the processes that ask takes over the call."""
@@ -192,10 +192,10 @@ def test_a_holder_that_is_gone_is_replaced_by_one_process(
     assert sorted(taken) == sorted(KEYS)
 
 
-async def test_of_one_reading_one_process_makes_the_change(
+async def test_one_of_several_processes_changes_each_entry(
     peers_at: list[Peer], sql_url: str
 ) -> None:
-    """All have read the same revision of everything: each entry is changed once, by one."""
+    """All have read the same revision of each entry."""
     records = await open_records(sql_url)
     entries = records.of("acme").entries("race")
     for key in KEYS:
@@ -210,7 +210,9 @@ async def test_of_one_reading_one_process_makes_the_change(
     assert {entry.revision for entry in stored} == {2}
 
 
-async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql_url: str) -> None:
+async def test_two_processes_keep_each_others_changes_of_a_session(
+    peers_at: list[Peer], sql_url: str
+) -> None:
     """Read, add, replace, on both sides: what either added is there."""
     names = [[f"{side}{number}" for number in range(8)] for side in "ab"]
     for peer, expected in zip(peers_at, names, strict=False):
@@ -224,8 +226,8 @@ async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql
     assert session.revision == 16
 
 
-async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
-    """SIGKILL in the middle of writing: nothing that was said to be kept is missing or half."""
+async def test_acknowledged_writes_survive_a_kill(sql_url: str) -> None:
+    """After SIGKILL in the middle of writing, every acknowledged write is complete."""
     with started(1) as (writer,):
         writer.begin(sql_url, "write_always")
         for _ in range(40):
@@ -250,7 +252,7 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     ]
 
 
-async def test_a_kill_parts_no_request_from_its_webhook_message(sql_url: str) -> None:
+async def test_a_kill_keeps_a_request_and_its_webhook_message_together(sql_url: str) -> None:
     """SIGKILL in the middle of both: either is there with the other, or neither is."""
     with started(1) as (writer,):
         writer.begin(sql_url, "ask_always")
@@ -274,7 +276,7 @@ async def test_a_kill_parts_no_request_from_its_webhook_message(sql_url: str) ->
     assert len(answered_ids) >= acknowledged >= 40
 
 
-def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:
+def test_several_processes_can_open_a_new_file_at_once(peers: list[Peer], tmp_path: Path) -> None:
     """The first process makes the tables; no process fails, and none makes them again."""
     for attempt in range(4):
         url = f"sqlite:///{tmp_path}/new{attempt}.db"

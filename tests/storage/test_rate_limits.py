@@ -56,7 +56,7 @@ async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) ->
     assert await tokens_held(acme, wide, narrow) == [8, 0]
 
 
-async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
+async def test_the_longest_wait_of_several_buckets_is_returned(shared_store: SharedStore) -> None:
     """A caller that comes back after a shorter wait is refused again."""
     acme = shared_store.of("acme")
     fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
@@ -84,8 +84,8 @@ async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> N
 
 
 @pytest.mark.requirement("P12")
-async def test_concurrency_and_buckets_are_one_step(shared_store: SharedStore) -> None:
-    """Without a place nothing is spent, and without a token no place is taken."""
+async def test_concurrency_and_tokens_are_taken_atomically(shared_store: SharedStore) -> None:
+    """Without free concurrency no token is spent, and without a token none is taken up."""
     acme, tokens = shared_store.of("acme"), bucket("tokens", 3)
     tenant, tool = ConcurrencyLimit("tenant", 3), ConcurrencyLimit("tool", 1)
     assert await acme.spend_all((tokens,), (tenant, tool)) is None
@@ -102,8 +102,10 @@ async def test_concurrency_and_buckets_are_one_step(shared_store: SharedStore) -
     assert await used(acme, tenant) == 2
 
 
-async def test_the_longer_wait_of_bucket_and_concurrency_is_told(shared_store: SharedStore) -> None:
-    """A place may be free in a moment; a token is there when it is there."""
+async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
+    shared_store: SharedStore,
+) -> None:
+    """Concurrency may be free in a moment; a token takes its fixed time."""
     acme, tokens, limit = shared_store.of("acme"), bucket("tokens", 1), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((tokens,), (limit,)) is None
 
@@ -126,7 +128,7 @@ async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedSto
     assert await acme.spend_all((), (limit,)) is None
 
 
-async def test_many_calls_at_once_get_exactly_the_concurrency_there_is(
+async def test_concurrent_calls_get_exactly_the_available_concurrency(
     shared_store: SharedStore,
 ) -> None:
     """Calls that share one request to the store count as well."""
@@ -163,7 +165,7 @@ async def test_two_processes_share_the_concurrency(valkey: str) -> None:
 async def test_a_dead_process_releases_its_concurrency(
     valkey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its places are free when its lease is over; a living one renews and keeps them."""
+    """It is free after its lease; a living process renews it."""
     script = concurrency.TAKE_SCRIPT.replace(f"now + {rate_limits.LEASE_S}", "now + 0.5")
     monkeypatch.setattr("gatepost.storage.valkey.shared_store.TAKE_SCRIPT", script)
     dead, alive = await opened(valkey), await opened(valkey)
@@ -181,10 +183,10 @@ async def test_a_dead_process_releases_its_concurrency(
     await alive.aclose()
 
 
-async def test_numbers_come_back_after_the_server_forgot(
+async def test_the_concurrency_in_use_is_restored_after_valkey_lost_its_data(
     valkey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Valkey that starts empty hears from each process what that has."""
+    """Each process reports to an empty Valkey what it uses."""
     monkeypatch.setattr(concurrency, "RENEW_S", 0.05)
     shared_store, limit = await opened(valkey), ConcurrencyLimit("calls", 5)
     acme = shared_store.of("acme")
@@ -196,8 +198,8 @@ async def test_numbers_come_back_after_the_server_forgot(
     await shared_store.aclose()
 
 
-async def test_a_cancelled_call_takes_no_concurrency_along(shared_store: SharedStore) -> None:
-    """Whenever that happens: before the answer, and between the answer and the next step."""
+async def test_a_cancelled_call_holds_no_concurrency(shared_store: SharedStore) -> None:
+    """It may be cancelled before the answer, or between the answer and the next step."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     for turns in range(12):
         taking = asyncio.create_task(taken(acme, limit))

@@ -26,7 +26,7 @@ REVOCATION = RevocationRecord(
 
 
 async def test_a_revocation_is_read_as_it_was_written(records: Records) -> None:
-    """Every field of it, the oldest first."""
+    """Every field is read back, and the oldest record comes first."""
     assert await records.revocations.all() == []
     assert await records.revocations.put(REVOCATION)
     assert await records.revocations.put(SUSPENSION)
@@ -34,7 +34,7 @@ async def test_a_revocation_is_read_as_it_was_written(records: Records) -> None:
     assert await records.revocations.all() == [SUSPENSION, REVOCATION]
 
 
-async def test_the_first_of_an_id_stays(records: Records) -> None:
+async def test_a_second_record_of_an_id_does_not_replace_the_first(records: Records) -> None:
     """A second suspension does not replace the name of the operator who made the first."""
     assert await records.revocations.put(SUSPENSION)
     again = msgspec.structs.replace(SUSPENSION, created_by="another")

@@ -52,7 +52,7 @@ def through(url: str, proxy: TcpProxy) -> str:
 async def test_a_batch_of_fifty_tenants_is_one_round_trip(
     emptied_postgres: str, to_postgres: TcpProxy
 ) -> None:
-    """With its sums, in one statement: all of it or nothing."""
+    """Records and sums are one statement, which succeeds or fails as a whole."""
     records, keyring = (
         await open_records(through(emptied_postgres, to_postgres)),
         KeyRing.ephemeral(),
@@ -74,7 +74,7 @@ async def test_a_batch_of_fifty_tenants_is_one_round_trip(
 async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
     valkey: str, to_valkey: TcpProxy
 ) -> None:
-    """Of several tenants, with what earlier calls gave back."""
+    """They belong to several tenants, and earlier calls release their concurrency with it."""
     shared_store = await open_shared_store(through(valkey, to_valkey))
     tenants = [shared_store.of(name) for name in TENANTS[:4]]
 
@@ -134,10 +134,10 @@ def counted_statements(server: Server) -> Iterator[list[Asked]]:
         event.remove(engine, "before_cursor_execute", note)
 
 
-def test_a_call_is_one_round_trip_to_each(
+def test_a_call_is_one_round_trip_to_each_store(
     server: Server, to_postgres: TcpProxy, to_valkey: TcpProxy
 ) -> None:
-    """Calls that come together share them; nothing else is asked for a call."""
+    """Concurrent calls share it."""
     token = server.token()
     clients = [ResourceClient(server.config.resource) for _ in range(CALLS)]
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
@@ -173,7 +173,7 @@ def test_a_call_is_one_round_trip_to_each(
 
 
 def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpProxy) -> None:
-    """For revocations, and for the secrets and upstreams of the tenants that have called."""
+    """It reads the counters of revocations, secrets and upstreams of recent tenants."""
     assert ResourceClient(server.config.resource).call(server.token()).status == 200
     with counted_statements(server) as statements:
         # The call itself is written among the recent callers, seconds later.

@@ -55,7 +55,7 @@ class ScriptReplicas:
         return await self.here.reject(review, by=by, reason=reason, until=until)
 
 
-async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
+async def test_a_rejected_script_does_not_wait_again(records: Records) -> None:
     """This holds at any replica, which also shows who rejected it, why, and the content."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
@@ -72,8 +72,8 @@ async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
     assert await replicas.there.rejected() == [rejection]
 
 
-async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) -> None:
-    """Any change, another name and another tenant wait as if nothing had been rejected."""
+async def test_a_rejection_applies_to_one_content_name_and_tenant(records: Records) -> None:
+    """Changed content, another name or another tenant still waits for approval."""
     replicas, elsewhere = ScriptReplicas(records), ScriptReplicas(records, "globex")
     await replicas.submit(FIRST_SCRIPT)
     await replicas.reject(FIRST_SCRIPT)
@@ -85,7 +85,7 @@ async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) 
     assert await elsewhere.there.rejected() == []
 
 
-async def test_a_rejection_of_one_content_outlives_another(records: Records) -> None:
+async def test_rejections_of_different_contents_are_kept_side_by_side(records: Records) -> None:
     """An agent that alternates between two contents causes no second request for either."""
     replicas = ScriptReplicas(records)
     for script in (FIRST_SCRIPT, OTHER_SCRIPT):
@@ -108,8 +108,8 @@ async def test_an_approval_ends_a_rejection(records: Records) -> None:
     assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
 
 
-async def test_a_rejection_has_its_time(records: Records) -> None:
-    """Then the content may wait again, and nothing is left of who rejected it."""
+async def test_a_rejection_expires(records: Records) -> None:
+    """Then the content may wait again, and the name of the approver is gone."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
     await replicas.reject(FIRST_SCRIPT)
@@ -125,8 +125,8 @@ async def test_a_rejection_has_its_time(records: Records) -> None:
     assert [script.by for script in await replicas.there.rejected()] == [ROOT]
 
 
-async def test_so_many_rejections_are_kept(records: Records) -> None:
-    """The oldest make room: an agent that writes many contents fills nothing."""
+async def test_the_number_of_rejections_is_bounded(records: Records) -> None:
+    """The oldest are dropped, so that an agent cannot fill the store."""
     replicas = ScriptReplicas(records)
     scripts = [Script("report", b"%d" % number, "code") for number in range(MAX_REJECTED + 2)]
     for script in scripts:
@@ -138,8 +138,8 @@ async def test_so_many_rejections_are_kept(records: Records) -> None:
     assert digests == [script.digest for script in reversed(scripts[2:])]
 
 
-async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
-    """The second approver hears that another person was faster, and the first reason stands."""
+async def test_one_of_two_concurrent_rejections_counts(records: Records) -> None:
+    """The second approver gets an error, and the first reason stays."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
     [review] = await replicas.here.waiting()
@@ -155,7 +155,7 @@ async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
     assert await replicas.submit(FIRST_SCRIPT) == []
 
 
-async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> None:
+async def test_an_approval_wins_over_a_later_rejection(records: Records) -> None:
     """An approver who rejects it at that moment gets an error, and it is not listed as rejected."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
@@ -168,8 +168,10 @@ async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> Non
     assert await replicas.here.holds(FIRST_SCRIPT)
 
 
-async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records: Records) -> None:
-    """It had seen no rejection yet, and let the content wait behind it."""
+async def test_a_concurrent_call_does_not_make_a_rejected_script_wait_again(
+    records: Records,
+) -> None:
+    """The call had not seen the rejection when it stored its request."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
     [waits] = await replicas.entries.all()
@@ -179,8 +181,8 @@ async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records
     assert await replicas.there.waiting() == []
 
 
-async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> None:
-    """It stays rejected without a name and a reason; scripts that they submitted wait no more."""
+async def test_an_erased_person_is_removed_from_their_rejections(records: Records) -> None:
+    """The script stays rejected without name and reason; scripts they submitted are removed."""
     replicas = ScriptReplicas(records)
     await replicas.submit(FIRST_SCRIPT)
     await replicas.reject(FIRST_SCRIPT)
@@ -205,8 +207,8 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     }
 
 
-async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
-    """It stays approved without their name; approvals of others, also a namesake's, keep theirs."""
+async def test_an_erased_person_is_removed_from_their_approvals(records: Records) -> None:
+    """The script stays approved; approvals of others keep their names."""
     replicas = ScriptReplicas(records)
     namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
     for script, by in (

@@ -16,12 +16,12 @@ FULL_SESSION = SessionRecord(
 
 
 async def test_a_session_without_a_record_is_fresh(records: Records) -> None:
-    """A signed id is enough: most sessions leave nothing behind."""
+    """Most sessions need no record, as their signed id is enough."""
     assert await records.of("acme").sessions.get(b"s1") == SessionRecord()
 
 
-async def test_a_session_comes_back_as_it_went_in(records: Records) -> None:
-    """With the next revision, at the first time as at the second."""
+async def test_a_session_is_read_as_it_was_written(records: Records) -> None:
+    """Each write has the next revision."""
     sessions = records.of("acme").sessions
 
     assert await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)
@@ -31,7 +31,7 @@ async def test_a_session_comes_back_as_it_went_in(records: Records) -> None:
     assert await sessions.get(b"s1") == SessionRecord(revision=2)
 
 
-async def test_an_older_reading_replaces_nothing(records: Records) -> None:
+async def test_a_session_is_replaced_only_with_the_current_revision(records: Records) -> None:
     """An ended session must not come back when another process writes an older reading."""
     sessions = records.of("acme").sessions
     await sessions.replace(b"s1", SessionRecord(ended=True), expires_at=100.0)
@@ -44,8 +44,8 @@ async def test_an_older_reading_replaces_nothing(records: Records) -> None:
     assert await sessions.get(b"s2") == SessionRecord()
 
 
-async def test_of_many_first_writers_one_writes(records: Records) -> None:
-    """The others read again and add theirs."""
+async def test_one_of_many_first_writers_of_a_session_succeeds(records: Records) -> None:
+    """The others read again and add their changes."""
     sessions = records.of("acme").sessions
     session_records = [SessionRecord(listener=str(number)) for number in range(20)]
 
@@ -60,8 +60,8 @@ async def test_of_many_first_writers_one_writes(records: Records) -> None:
     assert (await sessions.get(b"s")).listener == session_records[won.index(True)].listener
 
 
-async def test_every_caller_that_tries_again_gets_through(records: Records) -> None:
-    """Read, add, replace until it counts: nothing is lost on the way."""
+async def test_every_writer_that_retries_succeeds(records: Records) -> None:
+    """Each reads, adds and replaces until it succeeds, and no change is lost."""
     sessions = records.of("acme").sessions
 
     async def add(uri: str) -> None:
@@ -78,7 +78,7 @@ async def test_every_caller_that_tries_again_gets_through(records: Records) -> N
     assert session.revision == 8
 
 
-async def test_a_sweep_forgets_sessions_whose_time_is_over(records: Records) -> None:
+async def test_a_sweep_removes_expired_sessions(records: Records) -> None:
     """An id that has expired is refused anyway."""
     sessions = records.of("acme").sessions
     await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)

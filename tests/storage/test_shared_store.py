@@ -47,7 +47,7 @@ class Follower:
 
 
 async def test_a_subscriber_receives_published_messages(shared_store: SharedStore) -> None:
-    """From the moment `follow` returns, in order, bytes as they are."""
+    """It gets all messages after `follow` returned, in order and unchanged."""
     acme, first, second = shared_store.of("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
     await acme.follow("t", first)
@@ -63,8 +63,10 @@ async def test_a_subscriber_receives_published_messages(shared_store: SharedStor
     await second.has(b"", b"3")
 
 
-async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedStore) -> None:
-    """One follower's end is not the others'; a second end does nothing."""
+async def test_a_subscriber_gets_no_messages_after_it_unsubscribed(
+    shared_store: SharedStore,
+) -> None:
+    """Other subscribers still do; closing twice has no effect."""
     acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
@@ -77,7 +79,7 @@ async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedS
 
 
 async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
-    """However often the last follower left and the next one came."""
+    """The last subscriber may leave and the next one come any number of times."""
     acme = shared_store.of("acme")
     for number in range(20):
         follower = Follower()
@@ -87,8 +89,8 @@ async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
         following.end()
 
 
-async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
-    """Each hears its own topic's message, while others begin and end."""
+async def test_many_subscriptions_can_begin_and_end_at_once(shared_store: SharedStore) -> None:
+    """Each gets the message of its own topic."""
     acme = shared_store.of("acme")
 
     async def subscribe_once(number: int) -> None:
@@ -122,7 +124,7 @@ async def test_valkey_sends_nothing_more_when_the_last_subscriber_has_left(valke
 
 
 async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
-    """It must not raise; if it does, the others of this process still hear."""
+    """Other subscribers of the process still get the message."""
     failures: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: failures.append(str(context["exception"]))
@@ -143,7 +145,7 @@ async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
     assert failures == ["broken", "broken"]
 
 
-async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
+async def test_a_flood_of_messages_does_not_starve_other_tasks(valkey: str) -> None:
     """Messages are delivered one by one, so none pile up and other tasks get their turn."""
     listening, speaking = await open_shared_store(valkey), await open_shared_store(valkey)
     turns: list[int] = []
@@ -167,7 +169,7 @@ async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
 
 
 async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
-    """Of several takers one gets it; the next note under the key is another one."""
+    """One of several takers gets it; a later note under the key is a new one."""
     acme = shared_store.of("acme")
     await acme.put("k", b"\x00old", ttl_s=LONG_WAIT_S)
     await acme.put("k", b"\x00new", ttl_s=LONG_WAIT_S)
@@ -179,15 +181,15 @@ async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
 
 
 async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
-    """Nothing in it is not the same as no note."""
+    """An empty note differs from a missing one."""
     acme = shared_store.of("acme")
     await acme.put("k", b"", ttl_s=LONG_WAIT_S)
 
     assert await acme.take("k") == b""
 
 
-async def test_a_note_ends_with_its_time(shared_store: SharedStore) -> None:
-    """A client that comes too late finds nothing."""
+async def test_a_note_expires(shared_store: SharedStore) -> None:
+    """A client that comes later finds none."""
     acme = shared_store.of("acme")
     await acme.put("k", b"v", ttl_s=0.001)
     await a_moment()
@@ -203,7 +205,7 @@ async def a_moment() -> None:
 
 
 async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) -> None:
-    """Also when many write at once."""
+    """This holds for concurrent writers, too."""
     acme = shared_store.of("acme")
 
     numbers = await asyncio.gather(
@@ -248,8 +250,8 @@ async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
     assert await acme.read("l", after) == log_events
 
 
-async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) -> None:
-    """And it begins anew."""
+async def test_an_unknown_or_deleted_log_reads_as_none(shared_store: SharedStore) -> None:
+    """The next append begins at 1."""
     acme = shared_store.of("acme")
     assert await acme.read("l", 0) is None
     await filled(acme, entries=2, most=3)
@@ -262,8 +264,8 @@ async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) ->
     assert await acme.read("l", 0) == [LogEvent(1, b"")]
 
 
-async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
-    """Every entry gives it more; after the last one it goes."""
+async def test_a_log_expires(shared_store: SharedStore) -> None:
+    """Every entry extends it."""
     acme = shared_store.of("acme")
     await acme.append("l", b"1", ttl_s=LONG_WAIT_S, max_events=3)
     await acme.append("l", b"2", ttl_s=0.001, max_events=3)
@@ -273,7 +275,7 @@ async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
 
 
 async def test_a_bucket_holds_its_burst_and_refills(shared_store: SharedStore) -> None:
-    """What is in it can be spent at once; then one has to wait for as long as it says."""
+    """All its tokens can be spent at once; then each call gets its wait."""
     acme = shared_store.of("acme")
     rate = 0.01
     for _ in range(5):
@@ -285,7 +287,9 @@ async def test_a_bucket_holds_its_burst_and_refills(shared_store: SharedStore) -
     assert await acme.spend("other", rate=rate, burst=5) == 0
 
 
-async def test_many_together_spend_no_more_than_there_is(shared_store: SharedStore) -> None:
+async def test_concurrent_spends_take_no_more_than_the_bucket_has(
+    shared_store: SharedStore,
+) -> None:
     """Looking and taking are one step."""
     acme = shared_store.of("acme")
 
@@ -294,8 +298,8 @@ async def test_many_together_spend_no_more_than_there_is(shared_store: SharedSto
     assert waits.count(0) == 7
 
 
-async def test_an_emptied_bucket_gains_with_time(shared_store: SharedStore) -> None:
-    """At a thousand a second the next one is there at once."""
+async def test_an_empty_bucket_refills_over_time(shared_store: SharedStore) -> None:
+    """At a thousand tokens a second the next one is there at once."""
     acme = shared_store.of("acme")
     for _ in range(20):
         if await acme.spend("b", rate=1_000, burst=1) > 0:
@@ -312,7 +316,7 @@ class CountedValue(bytes):
         CountedValue.ended += 1
 
 
-async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests() -> None:
+async def test_the_memory_store_drops_expired_data_of_inactive_tenants() -> None:
     """An active tenant has the others swept in turn, however many there are."""
     now = [0.0]
     shared_store = MemorySharedStore(clock=lambda: now[0])

@@ -23,8 +23,8 @@ async def pragma(records: SqlRecords, name: str) -> object:
     return (await records.database.rows(text(f"PRAGMA {name}"), {}))[0][0]
 
 
-async def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
-    """WAL with a sync at every commit, as the connections themselves tell."""
+async def test_connections_use_wal_with_a_sync_at_every_commit(tmp_path: Path) -> None:
+    """The pragmas of the connections show it."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
 
     assert await pragma(records, "journal_mode") == "wal"
@@ -35,17 +35,17 @@ async def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
 
 
 async def test_each_connection_caches_half_a_megabyte(tmp_path: Path) -> None:
-    """Beside what the system caches of the file."""
+    """The system caches the file as well."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
 
     assert await pragma(records, "cache_size") == -512
     await records.aclose()
 
 
-async def test_a_file_that_cannot_keep_the_promise_is_refused(
+async def test_a_file_without_durable_writes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite says nothing when it does not do as told; the start does."""
+    """SQLite ignores a setting silently, so the start checks it."""
     monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "synchronous": 7})
 
     with pytest.raises(StoreRefused, match="PRAGMA synchronous"):
@@ -56,8 +56,8 @@ def modes(folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
 
 
-async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
-    """They hold what tools were called with."""
+async def test_the_files_are_accessible_to_their_user_only(tmp_path: Path) -> None:
+    """They contain the arguments of calls."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     await records.of("acme").tasks.create(task())
     modes_found = modes(tmp_path)
@@ -67,7 +67,7 @@ async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
     assert modes_found == dict.fromkeys(names, 0o600)
 
 
-async def test_a_path_may_hold_anything(tmp_path: Path) -> None:
+async def test_a_path_may_contain_any_characters(tmp_path: Path) -> None:
     """Spaces and signs are written with per cent signs, as in any URL."""
     records = await opened(f"sqlite:///{tmp_path}/a%20b%25c%3F.db")
     await records.aclose()
@@ -75,7 +75,7 @@ async def test_a_path_may_hold_anything(tmp_path: Path) -> None:
     assert (tmp_path / "a b%c?.db").exists()
 
 
-async def test_a_place_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+async def test_an_impossible_path_is_refused_with_a_reason(tmp_path: Path) -> None:
     """A start without a database is refused, saying why."""
     (tmp_path / "file").write_text("")
 
@@ -84,18 +84,18 @@ async def test_a_place_that_is_none_is_a_sentence(tmp_path: Path) -> None:
             await opened(f"sqlite:///{tmp_path}/{path}")
 
 
-async def test_what_is_no_database_is_told(tmp_path: Path) -> None:
-    """By the name of the error, not by its traceback."""
+async def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
+    """The message has SQLite's error name and no traceback."""
     (tmp_path / "records.db").write_text("not a database, whatever it is called" * 100)
 
     with pytest.raises(StoreUnavailable, match="SQLITE_NOTADB"):
         await opened(f"sqlite:///{tmp_path}/records.db")
 
 
-async def test_a_locked_file_is_an_outage_and_not_the_end(
+async def test_a_file_that_is_locked_too_long_is_an_outage_for_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Held for too long: writers hear of it, readers do not, and later all works."""
+    """Readers are served meanwhile, and later writes succeed."""
     monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 50})
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     idempotency = records.of("acme").idempotency
@@ -113,7 +113,7 @@ async def test_a_locked_file_is_an_outage_and_not_the_end(
     await records.aclose()
 
 
-async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path: Path) -> None:
+async def test_a_server_waits_while_another_one_creates_a_new_file(tmp_path: Path) -> None:
     """
     If servers start at once on a new file, the second one waits. SQLite ignores its own timeout and
     refuses to turn its log on while another process writes.
@@ -132,7 +132,7 @@ async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["pooled", "new connection"])
-async def test_a_file_that_is_gone_keeps_nothing(tmp_path: Path, again: bool) -> None:
+async def test_writes_to_a_removed_file_are_refused(tmp_path: Path, again: bool) -> None:
     """SQLite would acknowledge on in the removed file, or make an empty one; back, it serves."""
     path, aside = tmp_path / "records.db", tmp_path / "aside.db"
     records = await opened(f"sqlite:///{path}")
@@ -154,8 +154,8 @@ async def test_a_file_that_is_gone_keeps_nothing(tmp_path: Path, again: bool) ->
     await records.aclose()
 
 
-async def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
-    """Its write-ahead log holds what it acknowledged."""
+async def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -> None:
+    """It holds the acknowledged writes."""
     url = f"sqlite:///{tmp_path}/records.db"
     script = (
         "import asyncio, os, sys\n"
@@ -182,8 +182,8 @@ async def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
     await records.aclose()
 
 
-async def test_a_disk_that_is_full_is_told_and_survived(tmp_path: Path) -> None:
-    """Nothing is half kept, reads are served, and with room again so are writes."""
+async def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
+    """No write is half done, reads succeed, and writes do so once there is room."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     idempotency, full = records.of("acme").idempotency, b"x" * 4_000_000
     assert await idempotency.begin(idempotency_record(key=b"1"), now=0.0) is None

@@ -20,10 +20,10 @@ CHAINS = 3 * MAX_ROWS
 SET_BACK, REMOVED_TENANT = f"t{MAX_ROWS}", f"t{MAX_ROWS + 1}"
 
 
-async def test_files_stay_small(
+async def test_the_log_files_stay_small(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much is recorded without a pause: the write-ahead log and the log of the database."""
+    """This covers the write-ahead log and the database's own log under continuous writes."""
     monkeypatch.setattr(module, "RESTARTED_BYTES", 4_194_304)
     long = new_record(reason="x" * (MAX_BYTES // 2))
     for _ in range(100):
@@ -36,7 +36,7 @@ async def test_files_stay_small(
 
 
 async def test_each_of_many_chains_continues_at_its_own_end(file: SqlRecords, path: Path) -> None:
-    """Also beside chains that are new, whose head is gone, or whose head was set back."""
+    """Some of the chains are new, have lost their head, or have a head that was set back."""
     old = {f"t{number}": number % 3 + 1 for number in range(0, CHAINS, 2)}
     old |= {SET_BACK: 2, REMOVED_TENANT: 2}
     await write(file, **old)

@@ -88,10 +88,10 @@ class Calls:
         return call
 
 
-async def test_a_batch_is_one_write_and_no_statement(
+async def test_a_batch_is_one_file_write_without_a_statement(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many records and tenants: it waits for no writer of the database."""
+    """The number of records does not matter; it does not wait for the database's writer."""
     many = {f"t{number}": 3 for number in range(50)}
     calls = Calls(monkeypatch, "pwrite", "fdatasync")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -105,7 +105,7 @@ async def test_a_batch_is_one_write_and_no_statement(
 
 
 async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
-    """However many batches: their records are joined, and their head is proven once."""
+    """The records of all batches are joined, and the head is proven once."""
     for _ in range(20):
         await write(file, acme=2, globex=1)
     acme = await file.of("acme").trail.chain(1).segments(0, 99)
@@ -152,7 +152,7 @@ async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, pa
 async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of what was merged stays in it."""
+    """It keeps no merged record."""
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     records = await process(tmp_path / "records.db")
     await write(records, acme=3)
@@ -167,10 +167,10 @@ async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     assert read_numbers == [1, 2, 3, 4]
 
 
-async def test_more_than_one_transaction_takes_is_merged(
+async def test_more_records_than_fit_one_transaction_are_merged(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In several, and each record once."""
+    """Several transactions merge each record once."""
     monkeypatch.setattr(merger_module, "AT_ONCE", 2_000)
     for _ in range(30):
         await write(file, acme=3, globex=2)
@@ -200,7 +200,7 @@ FAILURES = {"no space": ("pwrite", errno.ENOSPC), "no disk": ("fdatasync", errno
 async def test_a_batch_that_failed_is_written_once(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, merged: bool
 ) -> None:
-    """It may be in the write-ahead log although its writer was told otherwise, or half of it."""
+    """The log may already have it, in whole or in part, although its writer got an error."""
     function, code = FAILURES[name]
     original = getattr(os, function)
 
@@ -251,7 +251,7 @@ async def test_another_batch_follows_one_that_failed(
 async def test_tables_that_cannot_be_written_are_an_outage(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a merge has failed; what was acknowledged is merged when it can be."""
+    """It begins with a failed merge; acknowledged records are merged later."""
     await write(file, acme=1)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "connect", _full)
@@ -269,8 +269,8 @@ def _full(_: str) -> sqlite3.Connection:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path) -> None:
-    """It would be acknowledged in a file that is never found; when it is back, all goes on."""
+async def test_records_for_a_removed_file_are_refused(file: SqlRecords, path: Path) -> None:
+    """The write is refused until the file is back."""
     aside = path.with_name("aside.db")
     os.rename(path, aside)
     with pytest.raises(StoreUnavailable, match="gone or another"):
@@ -292,10 +292,10 @@ def renamed(source: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, renamed, replaced])
-async def test_a_write_ahead_log_that_is_gone_loses_no_record(
+async def test_a_removed_write_ahead_log_loses_no_record(
     file: SqlRecords, path: Path, lose: Callable[[Path], object]
 ) -> None:
-    """The process still knows what was in it, and continues in another one."""
+    """The process still has its records and writes them to another log."""
     await write(file, acme=2)
     lose(wal(path))
     with pytest.raises(StoreUnavailable, match="gone or another"):
@@ -326,8 +326,8 @@ async def test_the_write_ahead_log_of_another_database_is_not_merged(
     assert damaged.stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path) -> None:
-    """A caller who writes one does not make a killed process's write-ahead log look changed."""
+async def test_an_argument_is_not_taken_for_a_frame(file: SqlRecords, path: Path) -> None:
+    """Such an argument does not make the log of a killed process look changed."""
     await write(file, acme=1)
     frame = wal(path).read_bytes().strip(b"\0")
     forged = frame.decode("latin-1")
@@ -346,7 +346,7 @@ async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path)
 async def test_a_writer_that_hangs_is_an_outage(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callers hear of it in time; the batch that it began is not written again."""
+    """Callers get an error in time, and the batch is not written twice."""
     disk = HangingDisk(monkeypatch)
     monkeypatch.setattr(module, "ANSWER_S", 0.1)
     batch = batch_of(acme=1)
@@ -359,10 +359,10 @@ async def test_a_writer_that_hangs_is_an_outage(
     assert await numbers(file) == [1, 2]
 
 
-async def test_who_stops_waiting_leaves_the_batch_to_be_written(
+async def test_a_batch_of_a_cancelled_writer_is_still_written(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer is cancelled while its thread writes; the next writer hears of its own batch."""
+    """The next writer gets the result of its own batch."""
     disk = HangingDisk(monkeypatch)
     writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, link))
     await asyncio.to_thread(disk.began.wait, LONG_WAIT_S)
@@ -374,7 +374,7 @@ async def test_who_stops_waiting_leaves_the_batch_to_be_written(
     assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]
 
 
-def test_an_event_loop_that_ends_meanwhile_is_told_nothing(
+def test_the_writer_thread_survives_the_end_of_its_event_loop(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread continues with the next writer."""

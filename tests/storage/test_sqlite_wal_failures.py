@@ -75,10 +75,10 @@ def _full(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, factory=FullDatabase)
 
 
-async def test_nothing_is_appended_behind_a_row_that_was_not_written(
+async def test_no_frame_is_appended_before_the_row_of_the_log_is_written(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If its process was killed, no other one would know what the first frame continues."""
+    """After a kill, no process would know what the first frame continues."""
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "connect", _full)
         with pytest.raises(StoreUnavailable, match="OperationalError"):
@@ -143,10 +143,10 @@ class FailingDisk:
         self._fdatasync(file)
 
 
-async def test_a_batch_that_the_disk_has_lost_is_written_again(
+async def test_a_batch_is_written_again_after_a_disk_error(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an error, the system has the batch in its memory and never writes it by itself."""
+    """After a write error the system keeps the data in memory and never writes it."""
     await write(file, 7)
     disk, batch = FailingDisk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
     disk.is_broken = True
@@ -179,7 +179,7 @@ async def test_the_name_of_a_write_ahead_log_is_durable_before_a_batch(
 async def test_an_unexpected_error_of_a_merge_is_an_outage(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise batches were acknowledged, and nothing would merge them."""
+    """Otherwise batches would be acknowledged and never merged."""
     await write(file, 7)
 
     def fail(*_: object, **__: object) -> None:
@@ -213,7 +213,7 @@ class CountingLinker(RingLinker):
         return super().proves(head)
 
 
-def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
+def test_arguments_that_resemble_headers_cost_no_proofs(tmp_path: Path) -> None:
     """A caller whose text looks like headers does not keep the next process from its start."""
     wal_file, linker = tmp_path / "write-ahead log", CountingLinker(RING)
     wal_file.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
@@ -223,8 +223,8 @@ def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
     assert (more, linker.proofs) == (False, 0)
 
 
-async def test_a_closed_store_says_so(file: SqlRecords) -> None:
-    """It acknowledges nothing any more."""
+async def test_a_closed_store_refuses_writes(file: SqlRecords) -> None:
+    """The write fails with an error that says so."""
     await file.audit.aclose()
 
     with pytest.raises(StoreUnavailable, match="closed"):

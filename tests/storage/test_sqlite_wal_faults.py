@@ -73,7 +73,7 @@ def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], 
 async def test_the_row_of_another_database_loses_no_record(
     file: SqlRecords, path: Path, tmp_path: Path
 ) -> None:
-    """It is proven by the same key ring, and says that more is merged."""
+    """It has a valid proof of the same ring and claims that more records are merged."""
     (tmp_path / "other").mkdir()
     elsewhere = tmp_path / "other" / "records.db"
     other = await process(elsewhere)
@@ -121,7 +121,7 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
 
 
 async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
-    """It may hold data of an erased person, and perhaps no process opens that log again."""
+    """The rest could have data of an erased person in a log that no process opens again."""
     other = await process(path)
     await write(other, globex=1)
     vars(file.audit)["_wal"].close()  # as when the process is killed
@@ -137,7 +137,7 @@ async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path:
 async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process has ended, and its records are in the tables."""
+    """Its records are in the tables already."""
 
     def fail(*_: int) -> None:
         raise OSError(errno.EIO, "gone")
@@ -167,7 +167,9 @@ class ProofLinker(RingLinker):
         return super().proves(head)
 
 
-async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path) -> None:
+async def test_a_log_full_of_frame_markers_does_not_delay_the_start(
+    file: SqlRecords, path: Path
+) -> None:
     """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
     vars(file.audit)["_wal"].close()  # as when the process is killed
     with wal(path).open("r+b") as file_handle:
@@ -181,7 +183,7 @@ async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path)
 
 
 async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> None:
-    """Its frames have the numbers of those that were removed, and the proofs of the ring."""
+    """New frames have the numbers of removed ones and valid proofs of the ring."""
     file, other = await process(path), await process(path)
     await write(file, acme=1, globex=1)
     await write(file, acme=2)

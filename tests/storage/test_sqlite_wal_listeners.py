@@ -59,7 +59,7 @@ async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None:
-    """Once, whichever process merged them and what it wrote before and behind them."""
+    """It gets each record once, whichever process merged it."""
     first, other = two
     await first.write(1, 2)
     await other.write(3)
@@ -72,8 +72,8 @@ async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None
     assert other.heard == other.wrote == [3, 4]
 
 
-async def test_so_it_is_for_a_chain_that_a_process_knows(two: Pair) -> None:
-    """Its last record there is no place behind which everything is its own."""
+async def test_each_listener_hears_its_own_records_of_a_known_chain(two: Pair) -> None:
+    """Records of two processes are mixed behind the last record that either one knows."""
     first, other = two
     await first.write(1)
     await first.merge()

@@ -69,7 +69,7 @@ def connection(file: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
+async def test_every_write_waits_for_the_previous_writer(tmp_path: Path) -> None:
     """Writes through the pool of connections wait as well; readers do not."""
     database = tmp_path / "records.db"
     records = await opened(f"sqlite:///{database}")
@@ -84,7 +84,7 @@ async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
     await records.aclose()
 
 
-def test_a_writer_waits_in_its_own_thread_alone(file: Path, connection: sqlite3.Connection) -> None:
+def test_a_writer_waits_in_its_own_thread(file: Path, connection: sqlite3.Connection) -> None:
     """The thread waits until the previous writer has finished."""
     holder, done = LockHolder(file), threading.Event()
 
@@ -137,10 +137,10 @@ def closed(connection: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("write", [committed, in_a_block, undone, by_itself, refused, closed])
-def test_the_next_may_write_when_a_writer_has_ended(
+def test_the_next_writer_continues_after_any_end_of_a_writer(
     write: Callable[[sqlite3.Connection], None], file: Path, connection: sqlite3.Connection
 ) -> None:
-    """However it ends; within a transaction no other writer writes."""
+    """The writer commits, rolls back, fails or closes its connection."""
     write(connection)
     assert is_free(file)
 
@@ -148,14 +148,14 @@ def test_the_next_may_write_when_a_writer_has_ended(
 def test_no_writer_writes_within_the_transaction_of_another(
     file: Path, connection: sqlite3.Connection
 ) -> None:
-    """From BEGIN on, and between its statements."""
+    """The lock is held from BEGIN on and between statements."""
     connection.execute("BEGIN IMMEDIATE")
     assert not is_free(file)
     connection.execute("INSERT INTO notes VALUES ('a')")
     assert not is_free(file)
 
 
-def test_a_closed_connection_locks_nothing(file: Path) -> None:
+def test_a_closed_connection_does_not_lock_another_file(file: Path) -> None:
     """The number of its file may be that of another one by then."""
     connection = sqlite.connect(str(file))
     connection.close()
@@ -168,9 +168,7 @@ def test_a_closed_connection_locks_nothing(file: Path) -> None:
         os.close(other)
 
 
-def test_a_writer_that_is_killed_gives_the_lock_back(
-    file: Path, connection: sqlite3.Connection
-) -> None:
+def test_a_killed_writer_releases_the_lock(file: Path, connection: sqlite3.Connection) -> None:
     """SQLite undoes its transaction, and no other writer waits for it."""
     command = [sys.executable, "-c", LOCK_PROGRAM, str(file)]
     writer = Process(command, env=python_environment(None), cwd=file.parent)
@@ -186,8 +184,8 @@ def test_a_writer_that_is_killed_gives_the_lock_back(
     assert connection.execute("SELECT text FROM notes").fetchall() == [("a",)]
 
 
-async def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    """At the start, by its name."""
+async def test_a_lock_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
+    """The start names the file."""
     (tmp_path / "records.db-lock").mkdir()
 
     with pytest.raises(StoreRefused, match=r"records\.db-lock cannot be opened: Is a directory"):

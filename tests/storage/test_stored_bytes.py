@@ -11,8 +11,8 @@ NOW = 1_000.0
 ALICE, BOB = b"alice", b"bob"
 
 
-async def test_what_is_kept_is_counted_by_owner_and_tenant(records: Records) -> None:
-    """Outcomes and tasks together, with what a record takes beside its content."""
+async def test_stored_bytes_are_counted_by_owner_and_tenant(records: Records) -> None:
+    """They include outcomes, tasks and the fixed size of each record."""
     acme = records.of("acme")
     await acme.idempotency.begin(
         idempotency_record(key=b"k1", owner=ALICE, outcome=b"x" * 700), now=NOW
@@ -29,8 +29,8 @@ async def test_what_is_kept_is_counted_by_owner_and_tenant(records: Records) -> 
     assert await acme.usage(b"nobody", NOW) == StoredUsage()
 
 
-async def test_an_ending_counts_as_it_is_kept(records: Records) -> None:
-    """An outcome adds its bytes, a task that has ended counts what is left of it."""
+async def test_an_ended_record_counts_what_is_stored_of_it(records: Records) -> None:
+    """A finished call counts its outcome, and an ended task what is left of it."""
     acme = records.of("acme")
     await acme.idempotency.begin(idempotency_record(owner=ALICE), now=NOW)
     await acme.idempotency.finish(b"k1", "h1", b"x" * 300, NOW + HOUR)
@@ -42,7 +42,7 @@ async def test_an_ending_counts_as_it_is_kept(records: Records) -> None:
     assert (await acme.usage(ALICE, NOW)).bytes == 2 * ROW_BYTES + 302
 
 
-async def test_what_goes_gives_its_bytes_back(records: Records) -> None:
+async def test_removed_records_no_longer_count(records: Records) -> None:
     """Records that are released, expired, swept or erased no longer count."""
     acme = records.of("acme")
     await acme.idempotency.begin(idempotency_record(key=b"k1", owner=ALICE), now=NOW)
@@ -61,7 +61,7 @@ async def test_what_goes_gives_its_bytes_back(records: Records) -> None:
     assert await acme.usage(None, NOW) == StoredUsage()
 
 
-async def test_a_key_that_changes_hands_counts_once(records: Records) -> None:
+async def test_a_key_taken_over_by_another_caller_counts_once(records: Records) -> None:
     """The caller that takes it over, or finds it over, is charged for it instead."""
     acme = records.of("acme")
     gone = idempotency_record(owner=ALICE, expires_at=NOW, outcome=b"x" * 900)

@@ -41,8 +41,8 @@ FULL_TASK = task(
 
 
 @pytest.mark.parametrize("record", [task(), FULL_TASK], ids=["sparse", "full"])
-async def test_a_task_comes_back_as_it_went_in(records: Records, record: TaskRecord) -> None:
-    """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
+async def test_a_task_is_read_as_it_was_written(records: Records, record: TaskRecord) -> None:
+    """This includes bytes, fractions of seconds, None and empty values."""
     tasks = records.of("acme").tasks
     await tasks.create(record)
 
@@ -51,7 +51,7 @@ async def test_a_task_comes_back_as_it_went_in(records: Records, record: TaskRec
 
 
 @each("strange", ["", "a\x00b", "\\0", "\\\x00\\\\", "\ud800", "\\ud800", "ü"])
-async def test_any_id_can_be_asked_for(records: Records, strange: str) -> None:
+async def test_any_task_id_can_be_read(records: Records, strange: str) -> None:
     """A caller may send any id; one that no database could hold is unknown and not an outage."""
     tasks = records.of("acme").tasks
 
@@ -63,8 +63,8 @@ async def test_any_id_can_be_asked_for(records: Records, strange: str) -> None:
     assert some_task.id == strange
 
 
-async def test_a_change_counts_only_on_what_was_read(records: Records) -> None:
-    """Of two that change the same reading, one has to read again."""
+async def test_a_change_of_a_task_needs_the_current_revision(records: Records) -> None:
+    """The second of two concurrent changes has to read again."""
     tasks = records.of("acme").tasks
     await tasks.create(task())
     read = await tasks.get("t1")
@@ -79,7 +79,7 @@ async def test_a_change_counts_only_on_what_was_read(records: Records) -> None:
     )
 
 
-async def test_nothing_replaces_a_task_that_is_not_there(records: Records) -> None:
+async def test_a_missing_task_cannot_be_replaced(records: Records) -> None:
     """A task that was swept away does not come back by a late answer."""
     tasks = records.of("acme").tasks
 
@@ -87,7 +87,7 @@ async def test_nothing_replaces_a_task_that_is_not_there(records: Records) -> No
     assert await tasks.get("t1") is None
 
 
-async def test_of_many_changes_at_once_one_counts(records: Records) -> None:
+async def test_one_of_many_concurrent_changes_of_a_task_is_stored(records: Records) -> None:
     """The caller that gets True knows that its change was stored."""
     tasks = records.of("acme").tasks
     await tasks.create(task())
@@ -130,7 +130,7 @@ async def test_tasks_without_a_runner_are_found_across_tenants(records: Records)
     assert len(await records.abandoned_tasks(100.1, 1)) == 1
 
 
-async def test_a_sweep_takes_what_is_over_and_nothing_else(records: Records) -> None:
+async def test_a_sweep_removes_only_expired_tasks(records: Records) -> None:
     """An expired task can be read until the sweep; the reader checks its time."""
     tasks = records.of("acme").tasks
     await tasks.create(task(expires_at=100.0))
@@ -143,7 +143,7 @@ async def test_a_sweep_takes_what_is_over_and_nothing_else(records: Records) -> 
     assert await tasks.get("t2") is not None
 
 
-async def test_a_sweep_ends_however_much_is_over(records: Records) -> None:
+async def test_a_sweep_removes_any_number_of_expired_tasks(records: Records) -> None:
     """More than one batch of it goes in one sweep."""
     tasks = records.of("acme").tasks
     for number in range(BATCH + 1):

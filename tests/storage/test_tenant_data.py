@@ -33,7 +33,7 @@ ROWS_BY_TABLE = {
 
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
-    """By kind; a tenant without data has no counts, and entries without a tenant count for none."""
+    """The counts are by kind; a tenant without data has none."""
     await furnish(records, "acme")
     await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
     await records.of("").entries("secrets").put("k", b"v", now=0.0)
@@ -46,8 +46,8 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
     assert await records.tenant_data.count("initech") == {}
 
 
-async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
-    """It goes in steps until nothing is left; a suspended tenant stays suspended."""
+async def test_an_erasure_removes_all_data_of_one_tenant_only(records: Records) -> None:
+    """The erasure works in steps; a suspension of the tenant stays."""
     for tenant in ("acme", "acme2", "globex"):
         await furnish(records, tenant)
     await records.revocations.put(SUSPENSION)
@@ -97,7 +97,7 @@ async def test_the_data_of_a_tenant_in_the_shared_store_is_erased(
 BOB = ErasureSubject("https://id.example", "bob", (b"bob", b"bob as a machine"))
 
 
-async def test_what_one_person_keeps_goes_alone(records: Records) -> None:
+async def test_the_erasure_of_a_person_removes_only_their_data(records: Records) -> None:
     """Tasks are found by the digest of their caller, the rest by name; others' data stays."""
     acme = records.of("acme")
     for number, owner in enumerate((b"bob", b"bob as a machine", b"alice")):

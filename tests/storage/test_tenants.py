@@ -45,10 +45,10 @@ _runs = count()
 
 @shared_store
 @given(mine=pairs, theirs=pairs)
-async def test_records_are_the_tenants_own(
+async def test_records_are_isolated_by_tenant(
     records: Records, mine: tuple[str, str], theirs: tuple[str, str]
 ) -> None:
-    """Same names on both sides or not: each reads back exactly what it wrote."""
+    """Each tenant reads back what it wrote, even under the same names."""
     # One database for all examples: each has names that no other example used.
     run = f"{next(_runs)}/"
     keys: dict[tuple[str, str], bytes] = {}
@@ -107,10 +107,10 @@ async def changes_stay_at_home(records: Records, stored_keys: dict[tuple[str, st
 
 @shared_store
 @given(mine=pairs, theirs=pairs)
-async def test_what_the_shared_store_carries_is_the_tenants_own(
+async def test_data_of_the_shared_store_is_isolated_by_tenant(
     shared_store: SharedStore, mine: tuple[str, str], theirs: tuple[str, str]
 ) -> None:
-    """Topics, notes, logs and buckets: the same name elsewhere is another thing."""
+    """Topics, notes, logs and buckets of the same name differ for each tenant."""
     run = f"{next(_runs)}/"
     places = list(dict.fromkeys((run + tenant, name) for tenant, name in (mine, theirs)))
     heard: dict[tuple[str, str], list[bytes]] = {channel: [] for channel in places}

@@ -47,8 +47,8 @@ def spend(shared_limits: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]"
     return asyncio.create_task(wait_of(shared_limits, rate))
 
 
-async def test_a_call_during_a_running_query_goes_with_the_next() -> None:
-    """Each gets its own answer, and no question is longer than a server should be held up."""
+async def test_calls_during_a_running_query_share_the_next_one() -> None:
+    """Each gets its own answer, and a query has a bounded number of calls."""
     server = GatedValkey()
     shared_limits = server.shared_limits()
     tasks = [spend(shared_limits, 0)]
@@ -65,7 +65,7 @@ async def test_a_call_during_a_running_query_goes_with_the_next() -> None:
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
 async def test_a_failure_reaches_every_waiting_call(failure: Exception) -> None:
-    """Those of the next question too: waiting twice would take twice as long."""
+    """It also ends the calls of the next query, which would wait twice as long."""
     server = GatedValkey()
     server.failure = failure
     shared_limits = server.shared_limits()
@@ -99,7 +99,7 @@ async def test_a_cancelled_wait_ends_alone() -> None:
     await shared_limits.aclose()
 
 
-async def test_many_calls_at_once_spend_exactly_what_there_is(valkey: str) -> None:
+async def test_many_concurrent_calls_spend_exactly_the_available_tokens(valkey: str) -> None:
     """Together they get no more out of a bucket than one after the other."""
     shared_store = await opened(valkey)
     acme = shared_store.of("acme")
@@ -159,8 +159,8 @@ async def test_an_answer_may_come_in_pieces(valkey: str) -> None:
     assert 900 < waits[2] <= 1000
 
 
-async def test_a_connection_that_was_closed_meanwhile_costs_no_call(valkey: str) -> None:
-    """As Valkey closes it after `timeout` seconds without a request, or when it restarts."""
+async def test_an_idle_connection_closed_by_valkey_fails_no_call(valkey: str) -> None:
+    """Valkey closes idle connections after `timeout` seconds and when it restarts."""
     proxy = ByteProxy(valkey)
     async with proxy.serving() as url:
         shared_store = await opened(url)

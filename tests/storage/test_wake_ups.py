@@ -56,7 +56,7 @@ class Out:
         return await self._shared_store.follow(topic, deliver)
 
 
-async def test_without_the_shared_store_the_poll_is_left() -> None:
+async def test_without_the_shared_store_the_poll_ends_the_wait() -> None:
     """The wait ends by itself, and the topic is followed as soon as the shared store is back."""
     acme = MemorySharedStore().of("acme")
     out: TenantSharedStore = Out(acme, times=2)  # type: ignore[assignment]  # all that it is asked for

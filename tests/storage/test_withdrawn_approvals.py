@@ -27,7 +27,7 @@ CALLERS = (AGENT, ALICE, BOB, OTHER_CALLER, ROBOT)
 
 
 @pytest.mark.parametrize(("cut", "reached"), REVOCATION_ORDERS.values(), ids=REVOCATION_ORDERS)
-async def test_every_named_caller_and_no_other_is_matched(
+async def test_an_order_matches_exactly_the_named_callers(
     records: Records, cut: RevocationRecord, reached: set[TenantContext]
 ) -> None:
     """This covers requests, approvals, and more grants than are read at once."""

@@ -29,7 +29,7 @@ def test_every_case_is_tried_and_each_that_fails_is_named() -> None:
     assert [mark.args for mark in test.pytestmark] == [("X1",)]
 
 
-def test_cases_may_wait() -> None:
+def test_cases_may_be_coroutines() -> None:
     """Cases may be coroutines, and two sets of cases are tried in all pairs."""
     tried = []
 

@@ -48,8 +48,8 @@ def ended_with(process: Process) -> tuple[int, list[str], str]:
 
 
 @pytest.mark.parametrize("ends", PROCESS_ENDINGS.values(), ids=PROCESS_ENDINGS)
-def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
-    """The same arguments, environment, folder, pipes, signals, last words and exit code."""
+def test_a_forked_process_behaves_like_a_started_one(tmp_path: Path, ends: str) -> None:
+    """Arguments, environment, folder, pipes, signals, last output and exit code are equal."""
     (tmp_path / "program.py").write_text(PROGRAM + ends)
     env = python_environment({"GREETING": "hello", "TZ": "Asia/Tokyo"})
     words = ["-m", "program", "one", "--two"]
@@ -62,8 +62,8 @@ def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
     assert ended_with(forked) == ended_with(started)
 
 
-def test_another_interpreter_is_started(tmp_path: Path) -> None:
-    """What a setting of the interpreter does is settled before a fork could hear of it."""
+def test_a_process_with_interpreter_settings_is_started_and_not_forked(tmp_path: Path) -> None:
+    """Settings of the interpreter take effect before a fork could apply them."""
     (tmp_path / "program.py").write_text("import sys; print(sys.flags.optimize, sys.path[1])")
     env = python_environment({"PYTHONOPTIMIZE": "2", "PYTHONPATH": "/elsewhere"})
 

@@ -87,7 +87,7 @@ REFUSED_REQUESTS = {
 
 
 @pytest.mark.parametrize("case", REFUSED_REQUESTS)
-def test_nothing_else_is_served_there(port: int, case: str) -> None:
+def test_the_metrics_address_serves_only_metrics_and_health(port: int, case: str) -> None:
     """Other paths and methods, and pages of other sites in a browser, are refused."""
     method, path, headers, status = REFUSED_REQUESTS[case]
 
@@ -223,7 +223,7 @@ def test_the_endpoint_serves_no_metrics_and_the_metrics_no_endpoint(workers: Wor
     assert fetch(port, "/mcp", "POST")[0] == 404
 
 
-def test_a_head_without_end_is_refused(workers: Workers) -> None:
+def test_an_endless_request_head_is_refused(workers: Workers) -> None:
     """The limits of request heads hold for `/metrics`, too."""
     head = b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"X-Fill: " + b"a" * 300_000
 

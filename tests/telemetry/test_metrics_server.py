@@ -179,7 +179,7 @@ class LargePages:
 
 
 def test_no_more_pages_are_made_than_a_slow_reader_takes() -> None:
-    """Of hundreds of requested pages, the server makes only those that the buffers hold."""
+    """Of hundreds of requested pages the server makes only as many as its buffers hold."""
     pages, sock = LargePages(), bind("127.0.0.1", 0)
     with scraped(pages, sock):
         port = sock.getsockname()[1]

@@ -157,7 +157,7 @@ def test_a_context_of_a_caller_becomes_a_link(server: TracedServer) -> None:
 
 @pytest.mark.requirement("J-17")
 @pytest.mark.parametrize("parent", ["nonsense", 42, None, {"a": 1}, PARENT.upper()])
-def test_a_malformed_context_changes_nothing(server: TracedServer, parent: Any) -> None:
+def test_a_malformed_trace_context_is_ignored(server: TracedServer, parent: Any) -> None:
     """A malformed context changes neither the answer nor the span."""
     params = {"name": "echo", "arguments": {"text": "x"}, "_meta": {"traceparent": parent}}
     answer = server.gatepost.client.ask(server.token, "tools/call", params)
@@ -195,7 +195,7 @@ def test_audit_records_arrive_without_the_caller(server: TracedServer) -> None:
     assert "gatepost.tenant" not in records()[-1]
 
 
-def test_nothing_private_of_a_caller_is_exported(server: TracedServer) -> None:
+def test_no_private_data_of_a_caller_is_exported(server: TracedServer) -> None:
     """The collector gets no token, argument, subject, tenant or name that only the client knows."""
     token = server.token
     server.gatepost.client.call(token, "echo", {"text": PRIVATE_ARGUMENT})
@@ -245,7 +245,7 @@ def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
     assert collector.spans == []
 
 
-def test_what_is_not_sampled_is_not_sent(idp_with_key: Idp) -> None:
+def test_unsampled_spans_are_not_sent(idp_with_key: Idp) -> None:
     """This holds whatever the caller's context says about sampling."""
     idp = idp_with_key
     with Collector() as collector:

@@ -221,8 +221,8 @@ def test_a_ca_of_the_environment_is_not_trusted(
 
 
 @pytest.mark.parametrize("location", ["/elsewhere", None])
-def test_a_collector_that_redirects_has_accepted_nothing(location: str | None) -> None:
-    """The headers go to no other server, and the spans count as dropped."""
+def test_a_redirect_of_the_collector_counts_as_dropped_spans(location: str | None) -> None:
+    """The exporter does not follow it, so that its headers go to no other server."""
     with Collector() as collector:
         collector.status, collector.location = 307, location
         with exporting(collector.url) as exporter:

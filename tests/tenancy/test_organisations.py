@@ -44,7 +44,7 @@ def closed_server(idp: Idp) -> Iterator[Server]:
 @pytest.mark.requirement("A6", "C29")
 @pytest.mark.parametrize("value", ["acme", "0", "a-b_c", "x" * 63])
 def test_an_organisation_within_the_grammar_is_the_tenant(open_server: Server, value: str) -> None:
-    """Nothing has to be configured for ids that are tenant ids already."""
+    """Ids that are valid tenant ids need no configuration."""
     assert open_server.tenant_of(open_server.token(org_id=value)) == value
 
 
@@ -63,7 +63,7 @@ def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value
     assert open_server.tenant_of(token) == hashed(open_server.idp.issuer("main"), value)
 
 
-def test_no_two_organisations_meet_in_one_tenant(open_server: Server) -> None:
+def test_two_organisations_never_share_a_tenant(open_server: Server) -> None:
     """Spellings that a file system or a careless comparison takes for the same stay apart."""
     values = ["acme", *HASHED_VALUES]
     tenants = {open_server.tenant_of(open_server.token(org_id=value)) for value in values}
@@ -88,10 +88,10 @@ def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
     ids=repr,
 )  # fmt: skip
 @each("server", ["open_server", "closed_server"])
-def test_what_is_no_name_names_no_tenant(
+def test_an_invalid_claim_value_names_no_tenant(
     request: pytest.FixtureRequest, server: str, value: Any
 ) -> None:
-    """There is no default tenant, and nothing is guessed."""
+    """There is no default tenant."""
     home: Server = request.getfixturevalue(server)
 
     assert home.tenant_of(home.token(org_id=value)) is None
@@ -103,7 +103,9 @@ def test_what_is_no_name_names_no_tenant(
     [("acme", "acme"), ("org_AbC", "globex"), ("ACME", "shouting"), ("Acme", None),
      ("globex", None), ("initech", None), ("org_abc", None), ("acme ", None)],
 )  # fmt: skip
-def test_a_table_is_the_whole_truth(closed_server: Server, value: str, tenant: str | None) -> None:
+def test_only_exact_values_of_the_table_name_a_tenant(
+    closed_server: Server, value: str, tenant: str | None
+) -> None:
     """Exact values only, also where other tenants could be created on first use."""
     assert closed_server.tenant_of(closed_server.token(org_id=value)) == tenant
 
@@ -118,7 +120,7 @@ def test_a_tenant_without_configuration_is_unknown(idp: Idp) -> None:
         assert server.tenant_of(server.token(org_id="Acme")) is None
 
 
-def test_the_mapped_name_is_never_shown_to_the_rule_again(idp: Idp) -> None:
+def test_a_mapped_name_is_not_mapped_again(idp: Idp) -> None:
     """A table that swaps two names swaps them once."""
     with running_server(
         idp, [issuer_settings(idp, tenants={"acme": "globex", "globex": "acme"})]
@@ -155,7 +157,7 @@ def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
 
 
 @pytest.mark.requirement("A6", "C29")
-def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> None:
+def test_an_issuer_without_a_table_cannot_name_another_issuers_tenant(idp: Idp) -> None:
     """Issuer B claims A's tenant: refused; B's own tenants are created."""
     issuers = [issuer_settings(idp, "a", tenant={"value": "acme"}), issuer_settings(idp, "b")]
     with running_server(idp, issuers, tenancy=OPEN_TENANCY) as server:
@@ -165,8 +167,8 @@ def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> No
 
 
 @pytest.mark.requirement("A6", "C29")
-def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
-    """Turning A off must not be how B comes by A's tenants."""
+def test_a_disabled_issuer_keeps_its_tenants(idp: Idp) -> None:
+    """Another issuer cannot name A's tenants after A is disabled."""
     issuers = [
         issuer_settings(idp, "a", tenant={"value": "acme"}, enabled=False),
         issuer_settings(idp, "b"),
@@ -178,7 +180,7 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
 
 
 @pytest.mark.requirement("A6", "C29")
-def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
+def test_two_issuers_without_tables_admit_no_caller(idp: Idp) -> None:
     """A server that skips `check` does not admit more callers by a configuration it refuses."""
     issuers = [issuer_settings(idp, "a"), issuer_settings(idp, "b")]
     with running_server(idp, issuers, tenancy=OPEN_TENANCY, checked=False) as server:

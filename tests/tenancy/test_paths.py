@@ -46,7 +46,7 @@ def metadata_paths(tenant: str) -> list[str]:
 @pytest.mark.requirement("A-01", "A-04", "A-05", "A4")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
 def test_each_tenant_has_a_document_of_its_own(server: Server, tenant: str, name: str) -> None:
-    """Its resource, its issuer and no other's, the same bytes at both places."""
+    """It names only this tenant's resource and issuer, and both addresses give the same bytes."""
     under, inserted = [server.client.send("GET", where) for where in metadata_paths(tenant)]
     document = json.loads(under.body)
 
@@ -58,7 +58,7 @@ def test_each_tenant_has_a_document_of_its_own(server: Server, tenant: str, name
 
 @pytest.mark.requirement("A4")
 def test_the_root_has_no_document_where_each_tenant_has_its_own(server: Server) -> None:
-    """It would have to choose one, and so is refused like any path that is not there."""
+    """The root path is an unknown path."""
     root, other = server.client.send("GET", WELL_KNOWN), server.client.send("GET", "/nothing")
 
     assert (root.status, looks(root)) == (401, looks(other))
@@ -77,7 +77,9 @@ def test_the_challenge_names_the_tenants_own_document(server: Server, tenant: st
 
 @pytest.mark.requirement("A5", "A-13")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
-def test_a_token_opens_its_tenants_resource(server: Server, tenant: str, name: str) -> None:
+def test_a_token_is_accepted_at_its_tenants_resource(
+    server: Server, tenant: str, name: str
+) -> None:
     """Issuer, audience and path say the same."""
     caller = server.client.whoami(server.token(name, tenant=tenant), path=path(tenant))
 
@@ -87,8 +89,8 @@ def test_a_token_opens_its_tenants_resource(server: Server, tenant: str, name: s
 
 @pytest.mark.requirement("A5", "A-13", "A-15", "C14", "C29")
 @pytest.mark.parametrize("tenant", ["globex", "nobody"])
-def test_a_token_of_one_tenant_opens_no_other(server: Server, tenant: str) -> None:
-    """Its audience refuses it, and if the audience fits, its tenant does."""
+def test_a_token_of_one_tenant_is_refused_by_another(server: Server, tenant: str) -> None:
+    """Its audience is refused, and with a matching audience its tenant is."""
     origin, elsewhere = server.client.origin, path(tenant)
     bent = [f"{origin}{path('acme')}", f"{origin}{elsewhere}", f"{origin}/t/{{tenant}}/mcp"]
     with server.nothing_runs():
@@ -105,8 +107,8 @@ def test_a_token_of_one_tenant_opens_no_other(server: Server, tenant: str) -> No
 
 @pytest.mark.requirement("A5", "C14")
 @pytest.mark.parametrize("aud", ["/t/{tenant}/mcp", "/t/acme", "/t/", "", "/mcp", "/t/Acme/mcp"])
-def test_no_other_address_of_ours_is_this_resource(server: Server, aud: str) -> None:
-    """Neither the template nor a parent nor the origin stands for a tenant's resource."""
+def test_no_other_address_of_the_server_is_a_valid_audience(server: Server, aud: str) -> None:
+    """Neither the template, a parent path nor the origin is a valid audience."""
     token = server.token("a", aud=f"{server.client.origin}{aud}")
 
     with server.nothing_runs():
@@ -175,7 +177,7 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
 
 
 @pytest.mark.parametrize("where", ["/", "/readyz", "/health", "/nowhere"])
-def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
+def test_no_public_page_lists_the_tenants(server: Server, where: str) -> None:
     """No page lists their ids, or their issuers, whose names often contain the ids."""
     answer = server.client.send("GET", where)
     text = f"{answer.headers}{answer.body!r}"
@@ -183,7 +185,7 @@ def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
     assert not [name for name in ("acme", "globex", server.idp.base) if name in text]
 
 
-def test_the_probe_still_says_how_many_issuers_can_be_checked(server: Server) -> None:
+def test_readyz_counts_the_usable_issuers_without_names(server: Server) -> None:
     """An operator sees an outage without the names."""
     server.client.whoami(server.token("a", tenant="acme"), path=path("acme"))
     report = json.loads(server.client.send("GET", "/readyz").body)
@@ -208,7 +210,7 @@ HOSTILE_PATHS = [
 @pytest.mark.requirement("W15", "C14")
 @each("target", HOSTILE_PATHS, ids=lambda target: target[:40])
 def test_no_other_spelling_of_a_path_reaches_a_tenant(server: Server, target: str) -> None:
-    """With or without a good token, a path that is no tenant's resource is an unknown path."""
+    """Such a path is unknown, with or without a valid token."""
     with server.nothing_runs():
         bare = server.client.call(None, path=target)
         answer = server.client.call(server.token("a", tenant="acme"), path=target)
@@ -237,17 +239,13 @@ DOCUMENTS = [
 
 @pytest.mark.requirement("W15", "A-05")
 @each("target", DOCUMENTS)
-def test_a_document_has_two_addresses_and_no_third(server: Server, target: str) -> None:
+def test_a_document_has_exactly_two_addresses(server: Server, target: str) -> None:
     """A cache in front must not be made to keep a document under another name."""
     assert looks(server.client.send("GET", target)) == looks(server.client.send("GET", "/nowhere"))
 
 
 def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
-    """
-    If tenants are created on first use, any name may be one, so documents give nothing away.
-
-    `check` warns of it, since an operator who wants a closed list writes the table.
-    """
+    """Any name may become a tenant, so the documents reveal none; `check` warns of it."""
     free = {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp, "free")], TEMPLATE, tenancy=free) as server:
         first, second = [
@@ -270,7 +268,7 @@ def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:
         assert "authz.E006" in check_errors(tables(idp), bad), bad
 
 
-def test_a_hidden_tool_of_a_tenants_resource_has_no_other_words(server: Server) -> None:
+def test_an_unknown_tool_gets_the_same_error_at_each_tenants_resource(server: Server) -> None:
     """An unknown tool reads the same at each tenant's resource."""
     seen = [
         failure(

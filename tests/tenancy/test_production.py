@@ -116,7 +116,9 @@ def behind(
 
 
 @pytest.mark.requirement("O7", "A-15")
-def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: ConnectProxy) -> None:
+def test_a_token_of_a_real_issuer_is_accepted_over_tls(
+    secure: Production, out: ConnectProxy
+) -> None:
     """The whole way of production: our TLS, the company's CA, the company's proxy, its issuer."""
     called, bare, document = secure.answers()
 
@@ -128,7 +130,7 @@ def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: Connec
 
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_is_of_today(
+def test_tls_1_2_and_1_3_are_accepted(
     secure: Production, authority: CertificateAuthority, version: ssl.TLSVersion
 ) -> None:
     """1.2 and 1.3 are spoken."""
@@ -139,7 +141,7 @@ def test_tls_is_of_today(
 
 
 @pytest.mark.requirement("O7")
-def test_tls_of_yesterday_is_refused(secure: Production, authority: CertificateAuthority) -> None:
+def test_tls_1_1_is_refused(secure: Production, authority: CertificateAuthority) -> None:
     """The server hangs up on a client that offers 1.1, and serves it once it offers 1.2."""
     context = ssl.create_default_context(cafile=str(authority.bundle))
     # Else the client's own library would refuse before the server could.
@@ -166,7 +168,7 @@ def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 
 
 @pytest.mark.requirement("O7")
-def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
+def test_plain_http_gets_no_answer_from_a_tls_port(secure: Production) -> None:
     """No answer says what listens there."""
     with socket.create_connection(("127.0.0.1", secure.client.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -180,7 +182,7 @@ def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
 
 @pytest.mark.requirement("O7")
 def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
-    """It ended TLS and says so."""
+    """The proxy ends TLS and says so in a header."""
     assert [answer.status for answer in behind.answers(("X-Forwarded-Proto", "https"))] == [
         200,
         401,
@@ -199,7 +201,7 @@ def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
 def test_without_the_proxys_header_the_connection_counts_as_plain(
     behind: Production, fields: list[tuple[str, str]]
 ) -> None:
-    """A token that came in the clear opens nothing, and not even the metadata is answered."""
+    """A token sent over plain HTTP is refused, and so is a request for the metadata."""
     answers = behind.answers(*fields)
 
     assert {answer.status for answer in answers} == {400}
@@ -240,7 +242,7 @@ def test_a_probe_is_answered_over_plain_http(
 
 
 @pytest.mark.requirement("O7")
-def test_production_does_not_start_where_nothing_provides_tls(
+def test_production_does_not_start_without_tls(
     authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """`check` and `serve` both refuse, with a sentence."""

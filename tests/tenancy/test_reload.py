@@ -39,7 +39,9 @@ def listed(server: ServerProcess) -> list[str]:
 
 
 @pytest.mark.requirement("N18")
-def test_an_issuer_comes_goes_and_comes_back(server: ServerProcess, idp: Idp) -> None:
+def test_an_issuer_can_be_removed_disabled_and_added_by_reload(
+    server: ServerProcess, idp: Idp
+) -> None:
     """Removed, disabled, added again: each holds at the next request, and others never notice."""
     token, other = server.token("second", org_id="two"), server.token()
     third = issuer_settings(idp, "third", tenants={"three": "three"})
@@ -62,7 +64,7 @@ def test_an_issuer_comes_goes_and_comes_back(server: ServerProcess, idp: Idp) ->
 
 @pytest.mark.requirement("N18")
 def test_a_verdict_does_not_outlive_the_tenant_table(server: ServerProcess, idp: Idp) -> None:
-    """The same token names another tenant, then none, as the table changes."""
+    """As the table changes, the same token names another tenant and then none."""
     token = server.token()
     assert server.client.whoami(token)["tenant"] == "acme"
 
@@ -90,7 +92,7 @@ def test_a_verdict_does_not_outlive_roles_and_scope_rules(server: ServerProcess,
 
 @pytest.mark.requirement("N18", "A-28")
 def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess) -> None:
-    """It holds in both eras, for messages and batches; other tenants go on, and it can end."""
+    """It covers messages and batches in both eras, and ends with the next reload."""
     token, neighbour = server.token(), server.token(org_id="globex")
     session = server.client.open(token, "2025-03-26")
     call = old_call("whoami")
@@ -110,7 +112,7 @@ def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess)
     assert server.client.within(token, session, call).status == 200
 
 
-def test_tools_come_and_go(server: ServerProcess) -> None:
+def test_a_reload_adds_and_removes_tools(server: ServerProcess) -> None:
     """Files are read again; a tool that is gone is unknown."""
     token = server.token()
     assert "pid" in server.client.listed(token)
@@ -136,10 +138,10 @@ def test_tools_come_and_go(server: ServerProcess) -> None:
         ({"tenancy": {"suspended": ["Not An Id"]}}, "config.E018"),
     ],
 )
-def test_a_broken_file_changes_nothing_and_says_so(
+def test_a_reload_of_an_invalid_configuration_changes_nothing(
     server: ServerProcess, changes: Settings, names: str
 ) -> None:
-    """Whole or not at all: what was in force stays, and the log names the mistake."""
+    """The old configuration stays in force, and the log names the mistake."""
     token = server.token()
     server.write({"challenge": {"error_without_credentials": False}} | changes)
     server.hang_up(REFUSED)
@@ -149,15 +151,15 @@ def test_a_broken_file_changes_nothing_and_says_so(
     assert names in server.process.output
 
 
-def test_a_file_that_is_no_toml_changes_nothing(server: ServerProcess) -> None:
-    """An editor caught half-way."""
+def test_a_reload_of_invalid_toml_changes_nothing(server: ServerProcess) -> None:
+    """Such is a file that an editor has only half written."""
     (server.folder / "gatepost.toml").write_text('resource = "http')
     server.hang_up(REFUSED)
 
     assert server.status(server.token()) == 200
 
 
-def test_upstreams_come_and_go_with_a_reload(server: ServerProcess) -> None:
+def test_a_reload_adds_and_removes_upstreams(server: ServerProcess) -> None:
     """A file that names the first one serves it; without it, its tools are unknown again."""
     upstream = ScriptedServer()
     tool = {"name": "act", "inputSchema": {"type": "object"}}

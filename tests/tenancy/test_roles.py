@@ -67,7 +67,7 @@ def test_a_role_is_given_by_rule_only(
 
 @pytest.mark.requirement("A6")
 def test_an_issuer_without_rules_gives_no_roles(server: Server) -> None:
-    """A rule of one issuer says nothing about another's tokens."""
+    """The rules of one issuer do not apply to another's tokens."""
     claims = {"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}
 
     assert server.client.whoami(server.token("plain", **claims))["roles"] == []
@@ -89,7 +89,7 @@ def test_groups_that_the_token_leaves_out_are_not_guessed(
 
 
 @pytest.mark.requirement("C31")
-def test_groups_that_are_there_decide(server: Server) -> None:
+def test_groups_in_the_token_decide_about_the_role(server: Server) -> None:
     """The rule is met or not; both open the door."""
     assert server.client.whoami(server.token("grouped", groups=["g-approvers"]))["roles"] == [
         "approver"
@@ -98,7 +98,7 @@ def test_groups_that_are_there_decide(server: Server) -> None:
     assert server.client.whoami(server.token("grouped"))["roles"] == []
 
 
-def test_check_knows_the_roles(idp: Idp) -> None:
+def test_check_refuses_invalid_role_rules(idp: Idp) -> None:
     """`check` refuses a misspelt role, and a rule that every caller meets."""
     rule = {"claim": "roles", "value": "x"}
 
@@ -114,8 +114,10 @@ SUSPENDED_CODE = -31001
 
 @pytest.mark.requirement("A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "tools/call"])
-def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: str) -> None:
-    """Its token is good, so a new one would not help: no 401 and no 403, and nothing runs."""
+def test_a_caller_of_a_suspended_tenant_gets_an_error_with_http_200(
+    server: Server, method: str
+) -> None:
+    """The token is valid, so a 401 or 403 would not help; no tool runs."""
     params = {"name": "record_call", "arguments": {}} if method == "tools/call" else None
     with server.nothing_runs():
         answer = server.client.ask(server.token(org_id="globex"), method, params)
@@ -127,7 +129,7 @@ def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: s
 
 
 @pytest.mark.requirement("A-28")
-def test_a_suspended_tenant_opens_no_session(server: Server) -> None:
+def test_a_suspended_tenant_cannot_open_a_session(server: Server) -> None:
     """The handshake of the older era is answered in the same way."""
     initialize_params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
     answer = server.client.send(
@@ -140,7 +142,7 @@ def test_a_suspended_tenant_opens_no_session(server: Server) -> None:
 
 @pytest.mark.requirement("A-15", "C29")
 @pytest.mark.parametrize("value", ["initech", "Globex", ABSENT])
-def test_an_unknown_tenant_is_a_bad_token(server: Server, value: Any) -> None:
+def test_a_token_of_an_unknown_tenant_gets_401(server: Server, value: Any) -> None:
     """Another token may do better, so this one is 401."""
     with server.nothing_runs():
         answer = server.client.call(server.token(org_id=value))
@@ -149,8 +151,8 @@ def test_an_unknown_tenant_is_a_bad_token(server: Server, value: Any) -> None:
     assert json.loads(answer.body)["error"] == "invalid_token"
 
 
-def test_an_unknown_caller_does_not_learn_who_is_suspended(server: Server) -> None:
-    """Only a caller with a good token of the tenant hears of it."""
+def test_an_invalid_token_does_not_reveal_a_suspension(server: Server) -> None:
+    """The answer is 401; only a caller with a valid token learns of the suspension."""
     bad = server.token(org_id="globex", exp=1)
 
     assert server.client.call(bad).status == 401

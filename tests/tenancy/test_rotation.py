@@ -56,7 +56,7 @@ def test_a_session_outlives_rotations_until_its_key_is_removed(server: ServerPro
 
 
 @pytest.mark.requirement("S-16")
-def test_an_id_of_another_ring_is_like_one_that_never_was(server: ServerProcess) -> None:
+def test_a_session_id_of_another_ring_is_unknown(server: ServerProcess) -> None:
     """No key of this ring signed it, so the answer is 404, in the same words as for garbage."""
     token = server.token()
     session = server.client.open(token)

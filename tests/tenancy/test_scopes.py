@@ -101,11 +101,7 @@ def opened(idp: Idp) -> Iterator[Open]:
 def test_a_list_and_a_call_never_disagree(
     opened: Open, granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
-    """
-    What is listed runs or says what is missing; what is not is like a tool that does not exist.
-
-    For any scopes of a token and any scopes that may be obtained (design decision 12).
-    """
+    """For any scopes, a listed tool runs or is challenged, and any other is unknown."""
     server = opened(obtainable)
     token = server.token(scope=" ".join(sorted(granted)))
     held_scopes = granted | {"a"} if "c" in granted else granted
@@ -136,8 +132,8 @@ def within(scopes: frozenset[str]) -> list[str]:
 @pytest.mark.parametrize(
     "arguments", [{}, {"count": "many"}, {"unknown": 1}, [], None, "text", {"count": 10**400}]
 )
-def test_a_hidden_tool_is_no_tool_whatever_is_sent_to_it(opened: Open, arguments: Any) -> None:
-    """No argument, right or wrong, tells it from a name that nothing has; in neither era."""
+def test_a_hidden_tool_is_unknown_for_any_arguments(opened: Open, arguments: Any) -> None:
+    """In both eras the answer is that for a name that no tool has."""
     server = opened(frozenset())
     token = server.token(scope="a")
     session = server.client.open(token)
@@ -168,7 +164,7 @@ def begins(server: Server) -> str:
 
 @pytest.mark.requirement("A-21", "A-28", "A3")
 def test_a_client_without_a_token_learns_which_scopes_to_request(server: Server) -> None:
-    """The baseline stands last, so that the beginning is what the product text promises."""
+    """The baseline scopes come last, after the documented beginning of the challenge."""
     answer = server.client.call(None)
 
     assert answer.status == 401
@@ -177,8 +173,8 @@ def test_a_client_without_a_token_learns_which_scopes_to_request(server: Server)
 
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "initialize"])
-def test_without_the_baseline_nothing_opens(server: Server, method: str) -> None:
-    """Every request needs it, the listing and the handshake too."""
+def test_without_the_baseline_scopes_every_request_is_refused(server: Server, method: str) -> None:
+    """This includes lists and the handshake."""
     answer = server.client.ask(server.token(scope="files:write"), method)
 
     assert answer.status == 403
@@ -192,7 +188,7 @@ def test_without_the_baseline_nothing_opens(server: Server, method: str) -> None
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("era", ["now", "before"])
 def test_a_step_up_names_everything_the_operation_needs(server: Server, era: str) -> None:
-    """One consent is enough: the baseline too, since some clients replace what they had."""
+    """It includes the baseline, since some clients replace their former scopes."""
     token = server.token(scope="mcp:use")
     with server.nothing_runs():
         if era == "now":
@@ -255,8 +251,8 @@ def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
 
 
 @pytest.mark.requirement("A-12")
-def test_a_strong_and_new_sign_in_opens_it(server: Server) -> None:
-    """The same person, signed in as asked."""
+def test_a_strong_and_recent_sign_in_satisfies_the_tool(server: Server) -> None:
+    """The caller is the same person."""
     token = server.token(scope="mcp:use", **signed_in("phr", 100))
 
     assert server.client.call(token, "record_strong").status == 200
@@ -264,7 +260,9 @@ def test_a_strong_and_new_sign_in_opens_it(server: Server) -> None:
 
 @pytest.mark.requirement("A-15", "A-28")
 @pytest.mark.parametrize("scope", ["", "mcp:use"])
-def test_an_expired_token_is_expired_whatever_else_it_lacks(server: Server, scope: str) -> None:
+def test_an_expired_token_is_reported_as_expired_before_missing_scopes(
+    server: Server, scope: str
+) -> None:
     """More scopes would not help it; a new token would."""
     past = int(time.time()) - 3600
     answer = server.client.call(server.token(scope=scope, iat=past, exp=past + 60), "record_write")

@@ -47,7 +47,7 @@ OTHER_CALLERS: dict[str, tuple[str, dict[str, Any]]] = {
 @each("who", OTHER_CALLERS)
 @each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
 def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str) -> None:
-    """404 as for an id that never was, nothing runs, and the owner goes on."""
+    """Another caller gets 404 as for an unknown id, and no tool runs."""
     name, changes = OTHER_CALLERS[who]
     session = server.client.open(server.token(**OWNER), version)
     foreign = server.token(name, **OWNER | changes)
@@ -65,15 +65,15 @@ def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str)
 
 
 @pytest.mark.requirement("W24", "S-20")
-def test_a_session_goes_on_with_the_owners_next_token(server: Server) -> None:
-    """A refreshed token is the same caller: whose it is counts, not which it is."""
+def test_a_session_continues_with_the_owners_next_token(server: Server) -> None:
+    """A refreshed token proves the same caller."""
     session = server.client.open(server.token(**OWNER, jti="one"))
 
     assert server.client.within(server.token(**OWNER, jti="two", scope=""), session).status == 200
 
 
 @pytest.mark.requirement("A-10", "S-20", "W24")
-def test_a_session_is_no_credential(server: Server) -> None:
+def test_a_session_id_is_no_credential(server: Server) -> None:
     """A request without a good token of its own gets 401, whatever session it names."""
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
@@ -125,7 +125,7 @@ def open_answer(
 
 @pytest.mark.requirement("W25")
 def test_a_stream_ends_soon_after_its_token(short: Server) -> None:
-    """The tool is stopped, the stream says why and ends; the same token opens nothing more."""
+    """The tool is stopped, and the stream ends with the reason."""
     eras = ("modern", "older", "without a stream")
     with ThreadPoolExecutor(len(eras)) as pool:
         # All at once: each waits until its token has expired.
@@ -158,14 +158,14 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
 
 
 @pytest.mark.requirement("W25")
-def test_the_time_beyond_the_token_is_less_than_a_minute(server: Server) -> None:
+def test_a_stream_outlives_its_token_by_less_than_a_minute(server: Server) -> None:
     """The default is long enough for an ordinary call to end, and no longer than promised."""
     assert server.services.runner.grace_s == GRACE_S
     assert server.services.runner.timeout_s < GRACE_S < 60
 
 
 def test_a_tools_own_time_limit_still_comes_first(idp: Idp) -> None:
-    """A token that lasts changes nothing about a tool that takes too long."""
+    """A longer token lifetime does not extend a tool's timeout."""
     tools = {"packs": [], "load": ["slow_tool.py"]}
     with open("slow_tool.py", "w", encoding="utf-8") as file:
         file.write(SLOW_PACK)
@@ -211,7 +211,7 @@ def strings_held_by(root: object) -> Iterator[str | bytes]:
 
 
 @pytest.mark.requirement("A-17", "W26")
-def test_a_token_is_kept_nowhere(server: Server) -> None:
+def test_a_token_is_in_no_cache_log_or_refusal(server: Server) -> None:
     """No cache key or value, no log line and no refusal contains it."""
     tokens = {
         "accepted": server.token(),
@@ -237,7 +237,7 @@ def test_a_token_is_kept_nowhere(server: Server) -> None:
 
 
 @pytest.mark.requirement("A-17")
-def test_a_failing_tool_says_nothing_of_the_token(server: Server) -> None:
+def test_failures_never_show_the_token(server: Server) -> None:
     """An unknown tool and bad arguments are answered and logged without the credential."""
     token = server.token()
     answers = [

@@ -101,7 +101,7 @@ def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
 
 @pytest.mark.requirement("SU-07", "N23")
 def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
-    """Every worker ends them before the drain is over, so that listeners do not delay a stop."""
+    """Every worker ends them before the drain is over, so they do not delay the stop."""
     with on_both(crew, crew.token()) as streams:
         crew.process.process.send_signal(signal.SIGTERM)
         for stream in streams:
@@ -112,8 +112,8 @@ def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
 
 
 @pytest.mark.requirement("TL-16", "SU-10", "N23")
-def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess) -> None:
-    """Every tenant hears of it, and no client hears of a reload that changes no list."""
+def test_a_new_tool_by_reload_is_announced_in_every_worker(crew: ServerProcess) -> None:
+    """Every tenant gets the change; a reload without a list change is not announced."""
     load = ["./pid.py", crew.add_tool("another")]
     with (
         on_both(crew, crew.token()) as streams,
@@ -130,10 +130,10 @@ def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess
 
 @pytest.mark.requirement("SU-10", "N18")
 @pytest.mark.parametrize("what", ["tenant", "issuer", "baseline"])
-def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
+def test_a_reload_ends_the_streams_of_callers_that_lose_access(
     server: ServerProcess, idp: Idp, what: str
 ) -> None:
-    """Suspended, no longer trusted, or without a scope that is needed now; the others go on."""
+    """The tenant is suspended, the issuer removed, or a scope is missing; others continue."""
     lost = server.token("second", org_id="b", scope="")
     token = server.token(scope="files:write")
     changes: dict[str, Any] = {

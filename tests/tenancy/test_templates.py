@@ -73,7 +73,7 @@ def test_each_organisation_of_the_table_is_its_tenant(
 
 @pytest.mark.requirement("C12", "C29")
 def test_an_organisation_that_is_no_customer_is_refused(server: Server) -> None:
-    """Any person can have an organisation at the provider, with a real issuer and real keys."""
+    """Any person can create an organisation with valid keys at the provider."""
     assert server.tenant_of(token(server, UNKNOWN_TENANT)) is None
 
 
@@ -91,7 +91,7 @@ def test_an_organisation_that_is_no_customer_is_refused(server: Server) -> None:
         f"{FIRST_TENANT}\n",
     ],
 )
-def test_the_issuer_and_the_claim_say_the_same(server: Server, tid: Any) -> None:
+def test_the_issuer_and_the_claim_must_agree(server: Server, tid: Any) -> None:
     """A provider that signs for all with shared keys repeats the organisation in a claim."""
     assert server.tenant_of(token(server, tid=tid)) is None
 
@@ -109,7 +109,9 @@ NOT_ISSUERS = [
 
 @pytest.mark.requirement("C12", "C09", "C10")
 @each("issuer", NOT_ISSUERS, ids=ascii)
-def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issuer: str) -> None:
+def test_only_a_whole_valid_segment_matches_the_issuer_template(
+    server: Server, issuer: str
+) -> None:
     """Gatepost asks no server about an issuer that only resembles the template."""
     named = issuer.replace("{base}", server.idp.base).replace("{ONE}", FIRST_TENANT)
     before = server.idp.hits.total()
@@ -120,7 +122,7 @@ def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issu
 
 @pytest.mark.requirement("N16", "C11")
 def test_each_concrete_issuer_has_its_own_keys(server: Server) -> None:
-    """Under one key id: what organisation two signed does not open organisation one."""
+    """The same key id of organisation two does not verify a token of organisation one."""
     assert server.tenant_of(token(server, FIRST_TENANT)) == "acme"
     assert server.tenant_of(token(server, SECOND_TENANT)) == "globex"
     assert server.tenant_of(token(server, FIRST_TENANT, sign=OTHER_KEY)) is None
@@ -164,7 +166,7 @@ def realm_token(server: Server, realm: str, tenant: str, key: str = "main", **cl
 
 @pytest.mark.requirement("C12", "A-01")
 @pytest.mark.parametrize(("realm", "key"), [("acme", "main"), ("globex", "other")])
-def test_templates_are_no_providers_privilege(free: Server, realm: str, key: str) -> None:
+def test_issuer_templates_work_for_any_provider(free: Server, realm: str, key: str) -> None:
     """Configuration only: the segment is the tenant, its document names its concrete issuer."""
     where = f"/t/{realm}/mcp"
     document = json.loads(free.client.send("GET", f"{where}{WELL_KNOWN}").body)
@@ -176,8 +178,10 @@ def test_templates_are_no_providers_privilege(free: Server, realm: str, key: str
 
 @pytest.mark.requirement("A5", "C29")
 @pytest.mark.parametrize(("realm", "tenant"), [("acme", "globex"), ("Acme", "acme")])
-def test_a_realm_opens_its_own_resource_only(free: Server, realm: str, tenant: str) -> None:
-    """It opens neither another realm's resource, nor one whose name differs only in case."""
+def test_a_token_of_a_realm_is_accepted_at_its_own_resource_only(
+    free: Server, realm: str, tenant: str
+) -> None:
+    """This also excludes a realm whose name differs only in case."""
     bent = realm_token(free, realm, tenant, org_id=tenant)
 
     with free.nothing_runs():
@@ -185,7 +189,7 @@ def test_a_realm_opens_its_own_resource_only(free: Server, realm: str, tenant: s
 
 
 @pytest.mark.requirement("C29", "A-01")
-def test_a_table_closes_the_template(chosen: Server) -> None:
+def test_a_table_limits_the_issuers_of_a_template(chosen: Server) -> None:
     """Listed realms open and have a document; any other is unknown in both ways."""
     at = "/t/{}/mcp".format
     caller = chosen.client.whoami(realm_token(chosen, "Acme", "acme"), path=at("acme"))
@@ -217,7 +221,7 @@ def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, 
 
 
 def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
-    """A template that nothing fills leaves a document with nothing to list."""
+    """Without values for its template the document lists no issuer."""
     open_ = {"create_on_first_use": True}
     lost = [
         problem
@@ -236,7 +240,7 @@ def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
     assert "authz.W003" in {problem.id for problem in check_problems([entra(idp)])}
 
 
-def test_issuers_that_an_attacker_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
+def test_made_up_issuers_do_not_delay_a_new_tenant(idp: Idp) -> None:
     """Without a table the attacker's address uses up its own limit, not that of others."""
     settings = {
         "listen": {"trusted_proxies": ["127.0.0.1/32"]},

@@ -49,7 +49,7 @@ def until_both_answered(server: ServerProcess, token: str) -> set[int]:
 
 
 @pytest.mark.requirement("N23", "S-20", "S-16")
-def test_a_session_of_one_worker_is_every_workers(server: ServerProcess) -> None:
+def test_a_session_of_one_worker_is_valid_at_every_worker(server: ServerProcess) -> None:
     """Ids are signed with the shared ring: no balancer has to remember who opened what."""
     token = server.token()
     session = server.client.open(token)
@@ -114,9 +114,7 @@ def test_a_signal_drains_every_worker(server: ServerProcess) -> None:
 
 
 @pytest.mark.requirement("N18", "N23")
-def test_a_reload_reaches_every_worker_and_those_that_come_later(
-    server: ServerProcess, idp: Idp
-) -> None:
+def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp: Idp) -> None:
     """A removed issuer stays removed, also in the process that replaces one that died."""
     token, removed = server.token(), server.token("second", org_id="b")
     assert server.status(removed) == 200
@@ -145,7 +143,7 @@ def refused(server: ServerProcess, token: str) -> None:
 
 
 @pytest.mark.requirement("N23")
-def test_a_worker_that_comes_later_takes_up_sessions(server: ServerProcess) -> None:
+def test_a_later_worker_accepts_existing_sessions(server: ServerProcess) -> None:
     """No caller has to sign in again because a process died."""
     token = server.token()
     session = server.client.open(token)

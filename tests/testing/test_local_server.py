@@ -103,7 +103,7 @@ async def test_each_client_is_the_caller_that_its_token_proves() -> None:
     assert read == [["bern of globex"], ["bern of acme"]]
 
 
-async def test_what_the_gate_refuses_says_why() -> None:
+async def test_a_refused_call_has_its_reason() -> None:
     """A missing scope with its challenge, an unknown tool, an argument, and an expired token."""
     async with serving(pack) as server:
         client = server.client()
@@ -150,7 +150,7 @@ async def test_approvers_are_people_with_the_role() -> None:
     assert "Too far" in rejected.text
 
 
-async def test_the_clock_ends_what_is_due() -> None:
+async def test_advancing_the_clock_ends_an_undecided_request() -> None:
     """An undecided request ends at once, whatever the default time is."""
     async with serving(pack) as server:
         before = server.now
@@ -167,7 +167,7 @@ async def test_the_clock_ends_what_is_due() -> None:
     assert "was not approved in time" in ended.text
 
 
-async def test_a_client_answers_what_it_is_asked() -> None:
+async def test_a_test_client_answers_elicitation_and_sampling() -> None:
     """Forms, pages and sampling; a client without answers cannot be asked."""
     requests: list[Any] = []
     sampled = {
@@ -202,7 +202,7 @@ async def test_a_client_answers_what_it_is_asked() -> None:
     assert unable.value.data["requiredCapabilities"] == {"elicitation": {}}
 
 
-async def test_files_secrets_progress_and_logs_are_the_real_ones() -> None:
+async def test_files_secrets_progress_and_logs_work_as_in_a_server() -> None:
     """A tenant's secret is used and redacted; another tenant has none."""
     async with serving(pack) as server:
         await server.secret("acme", "API_KEY", "s3cret-value-1")
@@ -234,7 +234,7 @@ async def test_tasks_run_ask_and_are_cancelled() -> None:
     assert denied.is_error
 
 
-async def test_resources_prompts_and_suggestions() -> None:
+async def test_resources_prompts_and_completions_are_served() -> None:
     """Listed, read, completed; what does not exist is refused."""
     async with serving(pack) as server:
         client = server.client()
@@ -252,7 +252,7 @@ async def test_resources_prompts_and_suggestions() -> None:
     assert cities == ["bern", "basel"]
 
 
-async def test_settings_are_those_of_a_configuration(tmp_path: Path) -> None:
+async def test_settings_are_applied_and_checked(tmp_path: Path) -> None:
     """A rule of approvals, a limit, a pack's file; a mistake in them says which."""
     rules = [{"tools": ["keep"], "by": ["role:admin"]}]
     (tmp_path / "own.py").write_text('from gatepost import Pack\npack = Pack("own")\n')
@@ -279,8 +279,8 @@ async def test_settings_are_those_of_a_configuration(tmp_path: Path) -> None:
             server.client(scopes="offices:write")
 
 
-def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
-    """Both files of the page, and pytest over them, as an author runs it."""
+def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
+    """Pytest runs both files of the page."""
     shop, tests = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.py").write_text(shop)
     (tmp_path / "test_shop.py").write_text(tests)
@@ -295,7 +295,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     assert "5 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_every_public_member_is_on_the_page() -> None:
+def test_every_public_member_is_documented() -> None:
     """An author does not find a member that the page does not name."""
     named = set(re.findall(r"`(?:await )?(\w+)", PAGE))
     members = {name for name in vars(LocalServer) if not name.startswith("_")}

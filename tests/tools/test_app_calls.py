@@ -40,7 +40,7 @@ async def meant(name: str, *offers: Offer, agents: dict[str, Agent] | None = Non
     return await registry.called_name(ACME, name)
 
 
-async def test_the_server_with_a_page_is_meant() -> None:
+async def test_an_app_call_reaches_the_server_with_a_page() -> None:
     """Other names stay as they are, and so do those of servers without a page."""
     clock, crm = ToolUpstream("clock", server_id="id-1"), ToolUpstream("crm", server_id="id-2")
     offers = (clock.tool("now"), page(clock), crm.tool("now"), crm.tool("find"))
@@ -51,8 +51,8 @@ async def test_the_server_with_a_page_is_meant() -> None:
     assert await meant("now", clock.tool("now"), page(clock, "clock://now")) == "now"
 
 
-async def test_of_two_servers_with_pages_neither_is_meant() -> None:
-    """If the caller can see only one of them, that one is meant."""
+async def test_an_app_call_is_ambiguous_between_two_servers_with_pages() -> None:
+    """If the caller can see only one of the tools, the call reaches that one."""
     first, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
     theirs, pages = two.tool("now"), (page(first), page(two, "ui://two/page.html"))
 
@@ -61,15 +61,15 @@ async def test_of_two_servers_with_pages_neither_is_meant() -> None:
     assert await meant("now", first.tool("now"), hidden, *pages) == "mcp_one__now"
 
 
-async def test_a_tool_of_that_name_comes_first() -> None:
+async def test_a_configured_tool_of_that_name_wins() -> None:
     """A page takes no call away from a tool of the configuration."""
     clock = ToolUpstream("clock")
 
     assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
 
 
-async def test_a_tool_that_the_caller_cannot_see_is_not_meant() -> None:
-    """Its scopes hide the tool, or the capabilities of its agent do."""
+async def test_an_app_call_does_not_reach_a_hidden_tool() -> None:
+    """Scopes or the agent's capabilities hide it."""
     clock = ToolUpstream("clock")
     hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))
     nothing = {ACME.client_id or "": Agent(frozenset(), "list")}

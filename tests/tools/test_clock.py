@@ -35,20 +35,20 @@ async def _await(tool: ToolDeadline[str]) -> str:
     return await tool
 
 
-async def test_the_time_that_a_person_takes_is_not_the_tools() -> None:
+async def test_the_timeout_pauses_while_a_person_answers() -> None:
     """An answer that comes later than the tool's whole time is in time."""
     assert await run(tool_waits_after=False) == "answered"
 
 
-async def test_the_clock_goes_on_after_the_answer() -> None:
-    """What the tool does with the answer is its own time again."""
+async def test_the_timeout_continues_after_the_answer() -> None:
+    """What the tool does with the answer counts again."""
     with pytest.raises(DeadlinePassed) as raised:
         await run(tool_waits_after=True)
     assert raised.type is DeadlinePassed
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-async def test_what_is_allowed_altogether_passes_all_the_while(is_held: bool) -> None:
+async def test_the_token_expires_also_while_a_person_decides(is_held: bool) -> None:
     """A caller's token runs out also while a person decides."""
     with pytest.raises(TokenExpired):
         await run(tool_waits_after=True, allowed_s=LIMIT_S / 2, is_held=is_held)

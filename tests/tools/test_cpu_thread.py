@@ -42,7 +42,7 @@ async def _started(gate: threading.Event) -> asyncio.Task[bool]:
 
 
 async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
-    """However many computations one caller has, the next turn is another caller's."""
+    """A caller with many computations gets one turn before the next caller."""
     loop, queue = asyncio.get_running_loop(), ThreadQueue()
     names: dict[Admission, str] = {}
     alice, ann, bob = (principal.principal_key for principal in (ALICE, ANN, BOB))
@@ -74,7 +74,7 @@ async def test_a_caller_waits_for_at_most_one_computation_of_each_other_tenant(
 
 
 async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: threading.Event) -> None:
-    """One more is refused at once, and nothing is computed for it; others are not affected."""
+    """The next one is refused at once; other callers are not affected."""
     running = await _started(gate)
     done: list[str] = []
     computations = [
@@ -98,8 +98,8 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
     assert len(done) == MAX_WAITING + 3
 
 
-async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threading.Event) -> None:
-    """It leaves the queue, and its caller may bring another one in its place."""
+async def test_a_queued_computation_of_an_ended_call_does_not_run(gate: threading.Event) -> None:
+    """It leaves the queue, so that its caller may queue another one."""
     running = await _started(gate)
     done: list[str] = []
     gone = [
@@ -116,7 +116,7 @@ async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threadin
     assert done == ["kept"]
 
 
-async def test_a_caller_that_leaves_while_its_computation_runs_starts_no_second_one(
+async def test_a_cancelled_call_with_a_running_computation_starts_no_second_one(
     gate: threading.Event,
 ) -> None:
     """The next job begins when the thread is free, and not before."""
@@ -130,7 +130,9 @@ async def test_a_caller_that_leaves_while_its_computation_runs_starts_no_second_
     assert await asyncio.wait_for(waiting, SOON_S)
 
 
-async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threading.Event) -> None:
+async def test_the_turn_of_a_call_that_ends_at_that_moment_goes_to_the_next(
+    gate: threading.Event,
+) -> None:
     """Otherwise the thread would wait forever for a job that does not come."""
     running = await _started(gate)
     first = asyncio.create_task(in_cpu_thread(ALICE, int))
@@ -144,7 +146,7 @@ async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threadi
 
 
 async def test_an_error_of_a_computation_is_raised_and_the_next_one_runs() -> None:
-    """A failure keeps nothing busy."""
+    """A failure does not block the thread."""
     with pytest.raises(ZeroDivisionError):
         await in_cpu_thread(ALICE, divmod, 1, 0)
     assert await asyncio.wait_for(in_cpu_thread(ALICE, divmod, 3, 2), SOON_S) == (1, 1)

@@ -128,8 +128,8 @@ async def test_dependencies_are_made_for_each_call_and_hidden() -> None:
     assert database.events[-1] == "closed"
 
 
-async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
-    """After a reload the old pack serves its running calls; the new one starts before."""
+async def test_the_shutdown_of_a_pack_waits_for_its_calls() -> None:
+    """After a reload the new pack starts before the old one ends."""
     database, other = ShopDatabase(), ShopDatabase()
     database.open.clear()
     old, new = shop(database), shop(other)
@@ -151,8 +151,8 @@ async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
     assert database.events.index("commit") < database.events.index("closed")
 
 
-async def test_what_cannot_start_names_its_pack() -> None:
-    """Lifespans that had started before it stop again."""
+async def test_a_lifespan_that_fails_to_start_names_its_pack() -> None:
+    """Lifespans that had started before it are stopped."""
     database = ShopDatabase()
     working, bad, silent = shop(database), Pack("bad"), Pack("silent")
 
@@ -187,7 +187,7 @@ async def test_what_cannot_start_names_its_pack() -> None:
         (lambda pack: pack.tool(pack.tool), "first parameter is the call's context"),
     ],
 )
-def test_what_is_written_wrongly_does_not_load(write: Any, says: str) -> None:
+def test_an_invalid_lifespan_or_dependency_is_refused(write: Any, says: str) -> None:
     """The error says what to write instead."""
     with pytest.raises(TypeError, match=says):
         write(Pack("wrong"))
@@ -288,8 +288,8 @@ async def note(ctx: CallContext, text: Annotated[str, Depends(notes)]) -> str:
 """
 
 
-def test_a_running_server_starts_reloads_and_stops_it(tmp_path: Path) -> None:
-    """`gatepost dev`, with SIGHUP by `--reload`; what fails to start changes nothing."""
+def test_a_running_server_starts_reloads_and_stops_lifespans(tmp_path: Path) -> None:
+    """This is `gatepost dev --reload` with SIGHUP; a pack that fails to start changes nothing."""
     file = tmp_path / "notes.py"
 
     def write(number: str, fails: str = "") -> None:
@@ -329,7 +329,7 @@ def test_a_running_server_starts_reloads_and_stops_it(tmp_path: Path) -> None:
     assert "Traceback" not in complaints
 
 
-def test_a_pack_without_any_costs_nothing() -> None:
+def test_a_tool_without_dependencies_has_no_wrapper() -> None:
     """The function itself is called, without a wrapper around it."""
     pack = Pack("plain")
 

@@ -90,7 +90,7 @@ def _add_documents(server: fastmcp.FastMCP[Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The (logging|roots) capability is deprecated")
-async def test_all_that_it_offers_is_behind_the_gate() -> None:
+async def test_all_offers_of_a_fastmcp_server_are_behind_the_gate() -> None:
     """Tools with hints, progress, logs, images and failures; resources, templates and prompts."""
     EVENTS.clear()
     pack = Pack.from_fastmcp(library(), scopes={"library:read"})
@@ -142,7 +142,7 @@ async def test_all_that_it_offers_is_behind_the_gate() -> None:
     assert "`size` is no argument" in str(refusals[3])
 
 
-async def test_what_a_tool_asks_reaches_the_person() -> None:
+async def test_an_elicitation_of_a_fastmcp_tool_reaches_the_client() -> None:
     """The call ends with the question, and runs again with the answer, as Gatepost's tools do."""
     EVENTS.clear()
     requests: list[Mapping[str, Any]] = []
@@ -165,7 +165,7 @@ async def test_what_a_tool_asks_reaches_the_person() -> None:
     assert mute.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
 
-async def test_a_uri_is_served_as_it_is_checked() -> None:
+async def test_a_uri_is_passed_on_exactly_as_it_was_checked() -> None:
     """FastMCP normalises URIs, so that another spelling would reach what another scope guards."""
     books: fastmcp.FastMCP[Any] = fastmcp.FastMCP("books")
 
@@ -211,7 +211,7 @@ async def test_a_uri_is_served_as_it_is_checked() -> None:
     assert refused.value.scopes == {"books:secret"}
 
 
-async def test_its_log_is_redacted(
+async def test_the_log_of_fastmcp_is_redacted(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """FastMCP's own handlers would write an exception with a tenant's secret to standard error."""
@@ -234,7 +234,7 @@ async def test_its_log_is_redacted(
     assert secret not in "".join(lines) + capfd.readouterr().err
 
 
-async def test_five_lines_are_enough() -> None:
+async def test_a_five_line_tools_file_serves_a_fastmcp_server() -> None:
     """A file for `tools.load`, with the SDK's own server: two lines are the author's server."""
     books = MCPServer("books")
     books.add_tool(lambda title: f"{title} is lent", name="state", description="The state.")
@@ -250,7 +250,7 @@ pack = Pack.from_fastmcp(books, scopes={"books:read"})
     assert state.text == "Emma is lent"
 
 
-def test_a_name_that_the_server_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_for_an_unknown_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A misspelt or forgotten offer would stay open; so would a text taken for a collection."""
     server = library()
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -268,7 +268,7 @@ def test_a_name_that_the_server_does_not_have_is_refused(monkeypatch: pytest.Mon
         Pack.from_fastmcp(server)
 
 
-def test_what_cannot_be_carried_is_refused() -> None:
+def test_an_ambiguous_template_of_a_fastmcp_server_is_refused() -> None:
     """A template that could match a URI in several ways, and a name that no header can carry."""
     two: fastmcp.FastMCP[Any] = fastmcp.FastMCP("two")
 

@@ -66,8 +66,8 @@ async def stubborn() -> str:
     return "never"
 
 
-async def test_work_that_never_waits_is_not_attended() -> None:
-    """That is most of it, and it costs nothing."""
+async def test_work_that_never_waits_needs_no_supervision() -> None:
+    """Most work is such, and costs nothing more."""
     work = CountingCall(at_once())
 
     assert await work == "done"
@@ -76,7 +76,7 @@ async def test_work_that_never_waits_is_not_attended() -> None:
         await CountingCall(fails_at_once())
 
 
-async def test_work_that_waits_is_attended_once() -> None:
+async def test_work_that_waits_is_supervised_once() -> None:
     """Begun at the first wait, ended however it ends."""
     done, failed = CountingCall(twice()), CountingCall(fails_later())
 
@@ -86,7 +86,7 @@ async def test_work_that_waits_is_attended_once() -> None:
     assert done.calls == failed.calls == ["begin", "end"]
 
 
-async def test_a_pulled_stop_is_told_from_any_other_cancellation() -> None:
+async def test_a_stop_by_deadline_differs_from_a_cancellation() -> None:
     """Ours becomes an exception of its own; the task stays usable. Others' passes through."""
     work = CountingCall(for_ever())
 
@@ -109,8 +109,8 @@ async def test_a_pulled_stop_is_told_from_any_other_cancellation() -> None:
         await theirs
 
 
-async def test_both_at_once_is_a_cancellation() -> None:
-    """Who cancels a task must see it end, even when a deadline passes at the same moment."""
+async def test_a_deadline_and_a_cancellation_at_once_are_a_cancellation() -> None:
+    """The task that cancels must see the cancellation."""
     work = CountingCall(for_ever())
 
     async def run() -> None:
@@ -125,7 +125,7 @@ async def test_both_at_once_is_a_cancellation() -> None:
         await task
 
 
-async def test_a_deadline_passes() -> None:
+async def test_work_is_stopped_at_its_deadline() -> None:
     """Work that refuses to stop keeps its result."""
     with pytest.raises(DeadlinePassed):
         await ToolDeadline(0.01, 60, for_ever())
@@ -161,7 +161,7 @@ async def test_a_body_may_come_in_pieces() -> None:
 
 
 async def test_a_body_that_never_ends_is_given_up() -> None:
-    """All of it has one deadline, however often a byte comes."""
+    """The whole body has one deadline."""
     client = EndpointClient(limits=EndpointLimits(body_timeout_s=0.02))
     scope = {"method": "POST", "path": "/mcp", "headers": [(b"content-type", b"application/json")]}
     sent: list[Any] = []
@@ -203,7 +203,7 @@ class Impatient(ToolDeadline[str]):
 
 @pytest.mark.parametrize(("times", "remaining_count"), [(1, 0), (2, 0), (3, 1), (100, 1)])
 async def test_work_that_ignores_its_end_is_abandoned(times: int, remaining_count: int) -> None:
-    """It is cancelled again after a while, then left; the awaiting task is as good as before."""
+    """It is cancelled again after a while and then left; the awaiting task stays usable."""
     stopped: list[str] = []
     before = Impatient.left
 

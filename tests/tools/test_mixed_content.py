@@ -109,7 +109,9 @@ def answering(hint: Any, value: Any) -> Pack:
 
 @pytest.mark.requirement("TL-08")
 @each(("hint", "value", "sent"), CONTENT_CASES)
-async def test_what_is_returned_is_what_arrives(hint: Any, value: Any, sent: Any) -> None:
+async def test_returned_content_arrives_in_order_without_a_structured_value(
+    hint: Any, value: Any, sent: Any
+) -> None:
     """Content arrives in its order, and promises no structured value."""
     client = EndpointClient(answering(hint, value).offers)
     (listed,) = (await client.ask("tools/list")).json["result"]["tools"]
@@ -122,7 +124,7 @@ async def test_what_is_returned_is_what_arrives(hint: Any, value: Any, sent: Any
 
 
 async def test_a_picture_arrives_byte_for_byte() -> None:
-    """The search for secrets does not change what is only noise."""
+    """Its data may look like a secret and is not redacted."""
     noise = random.Random(7).randbytes(600_000)
     client = EndpointClient(answering(Image, Image(noise)).offers)
     (block,) = (await client.call("draw")).json["result"]["content"]
@@ -131,7 +133,7 @@ async def test_a_picture_arrives_byte_for_byte() -> None:
 
 
 async def test_too_large_a_picture_is_omitted_and_the_text_beside_it_stays() -> None:
-    """Half a picture is none; the note says what is missing."""
+    """A note says what is missing."""
     pack = answering(Any, ["Sales", Image(bytes(3_100_000))])
     content = (await EndpointClient(pack.offers).call("draw")).json["result"]["content"]
 
@@ -140,7 +142,7 @@ async def test_too_large_a_picture_is_omitted_and_the_text_beside_it_stays() -> 
     assert "1 parts were omitted" in content[1]["text"]
 
 
-async def test_far_too_much_is_refused_before_it_is_encoded() -> None:
+async def test_far_too_large_content_is_refused_before_encoding() -> None:
     """Encoding it would hold up every other call."""
     pack = answering(list[bytes], [bytes(8_000_001)] * 2)
     result = (await EndpointClient(pack.offers).call("draw")).json["result"]
@@ -150,7 +152,7 @@ async def test_far_too_much_is_refused_before_it_is_encoded() -> None:
 
 
 @each("name", ["", "..", "a/b", "..\\b", "a\nb"])
-def test_a_file_name_is_one(name: str) -> None:
+def test_an_invalid_file_name_is_refused(name: str) -> None:
     """Clients may save a file under its name."""
     with pytest.raises(ValueError, match="not a file name"):
         File(b"", name)

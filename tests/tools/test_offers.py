@@ -107,10 +107,10 @@ REFUSED_OFFERS: list[tuple[Callable[[], object], type[Exception], str]] = [
 
 
 @each(("attempt", "kind", "says"), REFUSED_OFFERS)
-def test_what_cannot_be_offered_is_refused_with_a_sentence(
+def test_an_invalid_offer_is_refused_with_a_reason(
     attempt: Callable[[], object], kind: type[Exception], says: str
 ) -> None:
-    """When the pack is loaded, before any request is served."""
+    """The error comes when the pack is loaded."""
     with pytest.raises(kind, match=says):
         attempt()
 
@@ -126,7 +126,7 @@ async def test_a_decorated_function_can_still_be_called() -> None:
     assert first_offer.__doc__ == prompt_function.__doc__ == of_one.__doc__
 
 
-async def test_plain_functions_run_beside_the_loop() -> None:
+async def test_plain_functions_run_outside_the_event_loop() -> None:
     """Resources, listers, prompts and suggestions alike may block."""
     pack, threads = Pack("p"), []
 
@@ -169,8 +169,8 @@ async def test_plain_functions_run_beside_the_loop() -> None:
     assert threading.main_thread().name not in threads
 
 
-async def test_the_most_literal_template_answers() -> None:
-    """It wins over all other templates that match; a resource of that exact URI wins over it."""
+async def test_the_most_literal_template_is_used() -> None:
+    """It wins over other matching templates, and a resource of that exact URI over it."""
     pack = Pack("p")
 
     def add(name: str, uri: str) -> None:
@@ -222,7 +222,7 @@ for pack in (one, two):
 
 
 def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
-    """Each with the packs that hold it."""
+    """Each problem names the packs."""
     source = tmp_path / "colliding.py"
     source.write_text(COLLIDING_PACKS)
     toolbox = load(ToolsSettings(load=(str(source),)))
@@ -268,7 +268,7 @@ def add_failing_listers(pack: Pack) -> None:
         raise AssertionError("ran")
 
 
-async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
+async def test_a_failing_lister_does_not_hide_other_resources() -> None:
     """The other resources are listed beside one that fails, asks, or needs a stronger sign-in."""
     pack = Pack("p")
 
@@ -295,8 +295,8 @@ async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
     assert b"hunter2" not in response.body
 
 
-async def test_what_a_lister_names_is_bounded() -> None:
-    """An endless one ends, and what stands fixed wins over what it names."""
+async def test_the_entries_of_a_lister_are_bounded() -> None:
+    """A fixed resource wins over an entry of the same URI."""
     pack = Pack("p")
 
     @pack.resource("n:{x}")

@@ -96,9 +96,7 @@ WRONG_OPTIONS = [
 
 
 @pytest.mark.parametrize("case", UNKNOWN_OPTIONS + WRONG_OPTIONS, ids=lambda case: case.decorator)
-def test_an_option_that_is_not_understood_keeps_the_pack_out(
-    tmp_path: Path, case: RefusedOption
-) -> None:
+def test_an_unknown_option_makes_the_pack_fail_to_load(tmp_path: Path, case: RefusedOption) -> None:
     """A misspelt option would leave a tool open; the refusal names the option and where it is."""
     refusal_text = refusal(tmp_path, TOOL.format(decorator=case.decorator, more=case.more))
 
@@ -131,10 +129,10 @@ def test_an_option_that_is_not_understood_keeps_the_pack_out(
         ("@pack.resource\nasync def save(ctx): ...", "a resource needs a URI"),
     ],
 )
-def test_packs_skills_and_raw_schemas_follow_the_rule_too(
+def test_packs_skills_and_raw_schemas_refuse_unknown_options(
     tmp_path: Path, text: str, says: str
 ) -> None:
-    """Every way to offer something refuses what it does not understand."""
+    """All of them refuse unknown options."""
     assert says in refusal(tmp_path, text)
 
 

@@ -32,7 +32,7 @@ def tools_needing(*needed: frozenset[str]) -> list[Tool]:
 def test_a_tool_is_listed_when_the_caller_can_obtain_every_missing_scope(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
-    """Listed is exactly what a call finds; everything else is unknown."""
+    """A call finds exactly the listed tools; all others are unknown."""
     registry = Registry(tools_needing(*needed), obtainable=obtainable)
     caller = a_caller(scopes=granted)
     reachable = frozenset().union(*needed) if obtainable is None else obtainable
@@ -101,7 +101,7 @@ def offers_needing(*needed: frozenset[str]) -> list[Offer]:
     revision=st.sampled_from(REVISIONS),
     kind=st.sampled_from(sorted(METHODS_BY_KIND)),
 )
-def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
+def test_list_and_use_agree_for_any_scopes_and_revision(
     needed: list[frozenset[str]],
     granted: frozenset[str],
     obtainable: frozenset[str] | None,
@@ -146,7 +146,7 @@ async def agree(
             assert never.status == used.status
 
 
-def test_one_permission_set_has_one_list() -> None:
+def test_callers_with_equal_permissions_share_one_list() -> None:
     """Gatepost encodes it once, for any number of callers and scopes."""
     registry = Registry(tools_needing(frozenset({"a"})), obtainable=frozenset())
     first = registry.visible(a_caller(scopes=frozenset({"a", "x"})))
@@ -155,8 +155,8 @@ def test_one_permission_set_has_one_list() -> None:
     assert registry.visible(a_caller(scopes=frozenset())) is not first
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Callers with ever new scopes make it forget, not grow."""
+def test_the_number_of_cached_permission_sets_is_bounded() -> None:
+    """Callers with ever new scopes make the registry drop older sets."""
     names = [f"s{number}" for number in range(12)]
     registry = Registry(tools_needing(*(frozenset({n}) for n in names)), obtainable=frozenset())
     for number in range(REMEMBERED_SETS + 50):
@@ -167,7 +167,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.requirement("O11")
-def test_doubled_and_bad_names_are_named() -> None:
+def test_duplicate_and_invalid_names_are_reported() -> None:
     """The operator reads which tools collide."""
     first, two = tools_needing(frozenset()), tools_needing(frozenset())
 
@@ -178,8 +178,8 @@ def test_doubled_and_bad_names_are_named() -> None:
             Pack("p").add(name, description="…", input_schema={"type": "object"}, invoke=None)  # type: ignore[arg-type]
 
 
-def test_a_pack_refuses_what_cannot_be_a_tool() -> None:
-    """No docstring for the model to read, two of one name, a schema that is no object's."""
+def test_a_pack_refuses_an_invalid_tool() -> None:
+    """Such is one without docstring, with a taken name, or with a schema that is no object."""
     pack = Pack("p")
 
     with pytest.raises(TypeError, match="docstring"):

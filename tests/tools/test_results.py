@@ -57,7 +57,7 @@ STRUCTURED_TOOLS = [
 @pytest.mark.requirement("TL-08")
 @pytest.mark.parametrize(("function", "value"), STRUCTURED_TOOLS)
 def test_an_object_is_structured_and_repeated_as_text(function: Any, value: Any) -> None:
-    """Its schema has an object at the root, and the value satisfies it."""
+    """Its schema is an object, and the value matches it."""
     returned = returned_by(function)
     answered = returned.answer(value)
 
@@ -117,8 +117,10 @@ TYPED_TOOLS = [
 
 @pytest.mark.requirement("TL-08", "O2")
 @each(("function", "value", "sent"), TYPED_TOOLS)
-def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) -> None:
-    """It is the one member of an object, as the schema says; the text is the value's own JSON."""
+def test_a_value_that_is_no_object_is_wrapped_and_keeps_its_type(
+    function: Any, value: Any, sent: Any
+) -> None:
+    """The object has the value as its one member; the text is the value's own JSON."""
     returned = returned_by(function)
     answered = returned.answer(value)
 
@@ -135,8 +137,10 @@ def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) 
 
 @pytest.mark.requirement("TL-10")
 @pytest.mark.parametrize(("function", "value", "texts"), TEXTS)
-def test_anything_else_is_text(function: Any, value: Any, texts: list[str]) -> None:
-    """It has no schema, and the content is there even when it is empty."""
+def test_a_return_type_without_a_schema_becomes_text(
+    function: Any, value: Any, texts: list[str]
+) -> None:
+    """The content has a block even if the text is empty."""
     returned = returned_by(function)
     answered = returned.answer(value)
 
@@ -145,7 +149,7 @@ def test_anything_else_is_text(function: Any, value: Any, texts: list[str]) -> N
     assert answered.structured is msgspec.UNSET
 
 
-def test_an_outcome_passes_as_it_is() -> None:
+def test_an_outcome_is_passed_on_unchanged() -> None:
     """Tools that make their own blocks say so by their annotation."""
     original = Outcome(({"type": "image", "data": "", "mimeType": "image/png"},))
 
@@ -157,7 +161,7 @@ def test_an_outcome_passes_as_it_is() -> None:
     ("function", "value"),
     [(typed, {"rows": "x"}), (model, {"other": 1}), (packed, {"rows": 2}), (outcome, "text")],
 )
-def test_an_answer_that_breaks_its_promise_is_the_tools_fault(function: Any, value: Any) -> None:
-    """It never reaches a client, which would check it against the schema."""
+def test_a_result_that_violates_the_declared_type_is_an_error(function: Any, value: Any) -> None:
+    """It never reaches a client."""
     with pytest.raises(TypeError):
         returned_by(function).answer(value)

@@ -104,8 +104,8 @@ def call_of(tool: str, arguments: bytes = b"{}", **caller: Any) -> Call:
     )
 
 
-async def test_scopes_come_before_arguments() -> None:
-    """A caller learns nothing about a tool it may not use, and all it needs at once."""
+async def test_scopes_are_checked_before_arguments() -> None:
+    """Without the scopes a caller gets all missing ones and nothing about arguments."""
     with pytest.raises(InsufficientScope) as raised:
         await runner_of().run(call_of("guarded", b'{"wrong":1}', scopes=frozenset()))
 
@@ -114,7 +114,7 @@ async def test_scopes_come_before_arguments() -> None:
 
 
 async def test_a_stage_sees_the_offers_that_concern_it() -> None:
-    """What a tool will never need costs its calls nothing."""
+    """Stages that do not concern a tool cost its calls nothing."""
     met: list[str] = []
 
     class AboutStage(Stage):
@@ -154,7 +154,7 @@ async def test_a_tool_whose_scopes_cannot_be_obtained_is_unknown() -> None:
 async def test_a_strong_tool_needs_a_strong_and_recent_sign_in(
     sign_in: dict[str, Any], enough: bool
 ) -> None:
-    """RFC 9470: the challenge names what would do."""
+    """The challenge names the needed strength and age (RFC 9470)."""
     runner = runner_of(clock=lambda: 1000.0)
     if enough:
         assert (await runner.run(call_of("strong", **sign_in))).failure is None
@@ -185,15 +185,15 @@ async def test_a_failure_the_model_can_act_on_is_passed_on() -> None:
     assert (outcome.failure.kind, outcome.failure.field) == ("not_found", "number")
 
 
-async def test_a_plain_function_runs_beside_the_loop() -> None:
+async def test_a_plain_function_runs_outside_the_event_loop() -> None:
     """A tool that blocks must not block other calls."""
     outcome = await runner_of().run(call_of("threaded"))
 
     assert outcome.content[0]["text"] != threading.main_thread().name
 
 
-async def test_stages_stand_around_the_tool_in_their_order() -> None:
-    """They see checked calls only, and one of them may answer instead of the tool."""
+async def test_stages_run_around_the_tool_in_order() -> None:
+    """They get checked calls only; a stage may answer instead of the tool."""
 
     def stage(name: str, *, answers: bool = False) -> Any:
         async def take_part(call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
@@ -246,7 +246,7 @@ def size(outcome: Outcome) -> int:
     ],
 )
 def test_an_answer_too_large_is_cut_and_says_so(outcome: Outcome) -> None:
-    """Within the limit, still valid, with a last block for the model."""
+    """It stays valid and within the limit, and its last block says so."""
     fitted = fit(outcome, TOOL, 1000)
 
     assert size(fitted) <= 1000
@@ -266,7 +266,7 @@ def test_a_structured_answer_too_large_becomes_a_failure() -> None:
     assert "1000" in fitted.failure.message
 
 
-def test_a_structured_answer_loses_its_text_first() -> None:
+def test_the_text_of_a_structured_answer_is_cut_first() -> None:
     """The value that clients check is whole; its copy for other clients is cut, and says so."""
     value = b'{"a":"%b"}' % (b"x" * 500)
     outcome = Outcome(({"type": "text", "text": value.decode()},), msgspec.Raw(value))
@@ -278,8 +278,8 @@ def test_a_structured_answer_loses_its_text_first() -> None:
     assert size(fitted) <= 1030
 
 
-def test_of_what_only_reads_less_can_be_asked_for() -> None:
-    """Nothing was done that could be done twice."""
+def test_a_too_large_answer_of_a_read_asks_for_less() -> None:
+    """The read had no effect that could happen twice."""
     reads = replace(LYING_TOOL, effects=Effects(read_only=True))
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
     failure = fit(outcome, reads, 1000).failure
@@ -289,8 +289,8 @@ def test_of_what_only_reads_less_can_be_asked_for() -> None:
     assert failure.message.endswith("Ask for less at once.")
 
 
-def test_a_hint_does_not_say_that_a_call_changed_nothing() -> None:
-    """Published hints may copy another product's; what the tool does decides the advice."""
+def test_a_read_only_hint_does_not_prove_that_a_call_had_no_effect() -> None:
+    """The advice depends on the tool's effects; hints may be copied from another product."""
     hinted = replace(LYING_TOOL, annotations=Annotations(read_only_hint=True), effects=Effects())
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
     failure = fit(outcome, hinted, 1000).failure
@@ -307,6 +307,6 @@ def test_a_long_failure_is_shortened() -> None:
 
 
 @pytest.mark.parametrize("outcome", [text("x" * 900), Outcome((), {"a": 1}), Outcome()])
-def test_what_fits_is_left_alone(outcome: Outcome) -> None:
-    """The very same object."""
+def test_an_answer_within_the_limit_is_unchanged(outcome: Outcome) -> None:
+    """The very same object is returned."""
     assert fit(outcome, TOOL, 1000) is outcome

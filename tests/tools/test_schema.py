@@ -86,7 +86,7 @@ def test_a_signature_becomes_a_plain_schema() -> None:
 
 @pytest.mark.requirement("TL-04")
 def test_no_arguments_are_an_empty_closed_object() -> None:
-    """What clients expect of a tool that takes nothing."""
+    """Clients expect such a schema of a tool without arguments."""
     assert arguments_of(nothing).schema == {
         "type": "object",
         "properties": {},
@@ -95,15 +95,15 @@ def test_no_arguments_are_an_empty_closed_object() -> None:
 
 
 def test_a_recursive_type_keeps_its_definition() -> None:
-    """Only what refers to itself cannot be written in place."""
+    """A type that refers to itself cannot be inlined."""
     schema = arguments_of(grow).schema
 
     assert list(schema["$defs"]) == ["SchemaTree"]
     jsonschema_rs.Draft202012Validator(schema).validate({"tree": {"name": "a", "children": []}})
 
 
-def test_checked_arguments_are_what_the_function_takes() -> None:
-    """Models are made; what has a default may be missing."""
+def test_checked_arguments_have_the_types_of_the_function() -> None:
+    """Models are built; an argument with a default may be missing."""
     checked = EXAMPLE.check(b'{"filename":"a","lines":[{"amount":1}],"colour":"blue"}')
 
     assert checked == {"filename": "a", "lines": [SchemaLine(amount=1.0)], "colour": Colour.BLUE}
@@ -129,7 +129,7 @@ INVALID_ARGUMENTS = [
 def test_an_error_is_explained_to_the_model(
     arguments: Any, field: str | None, says: list[str]
 ) -> None:
-    """Which argument, what is allowed there, and what came instead."""
+    """It names the argument, the allowed values and the given one."""
     with pytest.raises(ToolFailure) as raised:
         EXAMPLE.check(json.dumps(arguments).encode())
 
@@ -139,7 +139,7 @@ def test_an_error_is_explained_to_the_model(
 
 
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])
-def test_almost_json_is_an_error_too(arguments: bytes) -> None:
+def test_invalid_json_is_an_error(arguments: bytes) -> None:
     """Infinity, half characters and broken bytes never reach a tool."""
     with pytest.raises(ToolFailure):
         EXAMPLE.check(arguments)
@@ -164,7 +164,7 @@ def keywords(*, ctx: CallContext) -> None: ...
     ],
 )
 def test_a_signature_that_is_no_schema_is_refused(function: Any) -> None:
-    """Its author hears so when the module is loaded, by the name of the function."""
+    """The error comes when the module is loaded and names the function."""
     with pytest.raises(TypeError, match=function.__name__):
         arguments_of(function)
 
@@ -183,7 +183,7 @@ def renamed(call: CallContext, text: str) -> None: ...
 
 
 @pytest.mark.parametrize("function", [plain, noted, partly, unused, renamed])
-def test_a_context_may_be_written_in_several_ways(function: Any) -> None:
+def test_the_context_parameter_is_recognized_by_name_or_type(function: Any) -> None:
     """The parameter's name or its type marks it; the arguments follow it."""
     assert list(arguments_of(function).schema["properties"]) == ["text"]
 
@@ -196,7 +196,7 @@ RAW_SCHEMA = {
 
 
 def test_a_schema_of_ones_own_is_checked_as_written() -> None:
-    """The failure names the place and what is allowed there."""
+    """The failure names the place and the allowed values."""
     check = checker(RAW_SCHEMA)
 
     assert check(b'{"size":"s","more":[1]}') == {"size": "s", "more": [1]}
@@ -206,7 +206,7 @@ def test_a_schema_of_ones_own_is_checked_as_written() -> None:
     assert '"s"' in raised.value.failure.message
 
 
-def test_draft_07_means_what_it_meant() -> None:
+def test_draft_07_schemas_keep_their_meaning() -> None:
     """An array of schemas in `items` is a tuple there, and invalid in 2020-12."""
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -239,7 +239,7 @@ def test_a_schema_we_cannot_check_is_refused(schema: dict[str, Any]) -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5))
 def test_the_check_agrees_with_the_schema(value: Any) -> None:
-    """What JSON Schema refuses is refused, and nothing but a ToolFailure comes of it."""
+    """It refuses what JSON Schema refuses, and raises only ToolFailure."""
     arguments = {"filename": value, "lines": []}
     valid = jsonschema_rs.Draft202012Validator(EXAMPLE.schema).is_valid(arguments)
     try:

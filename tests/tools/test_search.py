@@ -64,7 +64,7 @@ def test_the_best_match_comes_first(query: str, expected: list[str]) -> None:
     assert bool(tools_found) is bool(expected)
 
 
-def test_a_limit_cuts_and_the_total_tells() -> None:
+def test_a_limited_search_returns_the_total() -> None:
     tools_found, total = ToolIndex(TOOLS).best("", 2)
     assert (len(tools_found), total) == (2, len(TOOLS))
 
@@ -141,7 +141,7 @@ def through(server: Server, token: str, name: str, arguments: Mapping[str, Any])
 
 @pytest.mark.requirement("E9")
 def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: str) -> None:
-    """Over MCP and REST; only what it may reach."""
+    """It finds only tools that it may call, over MCP and REST."""
     assert server.client.listed(token) == ["call_tool", "find_tools"]
     assert RestClient(server, token).names() == ["call_tool", "find_tools"]
     answered = result(server.client.call(token, "find_tools", {"query": "person"}))
@@ -164,8 +164,8 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
 
 
 @pytest.mark.requirement("E9")
-def test_no_other_caller_has_the_two_tools(server: Server) -> None:
-    """They are unknown, as is any name."""
+def test_callers_without_search_have_no_search_tools(server: Server) -> None:
+    """The tools are unknown to them, like any other name."""
     for client in ("listing", "other"):
         token = server.token(client_id=client)
         assert not {"call_tool", "find_tools"} & {*server.client.listed(token)}
@@ -174,12 +174,12 @@ def test_no_other_caller_has_the_two_tools(server: Server) -> None:
             assert RestClient(server, token).call(tool).error == (404, "not_found")
 
 
-def test_a_bad_search_is_told_so(server: Server, token: str) -> None:
+def test_an_invalid_search_is_an_error(server: Server, token: str) -> None:
     for arguments in ({}, {"query": 7}, {"query": "x", "limit": MAX_FOUND + 1}):
         assert result(server.client.call(token, "find_tools", arguments))["isError"]
 
 
-def test_the_outcome_of_the_tool_passes_through(server: Server, token: str) -> None:
+def test_call_tool_returns_the_outcome_of_the_tool(server: Server, token: str) -> None:
     """Blocks, structured content and failures; other tools are not found."""
     assert result(through(server, token, "mcp_crm__find", {"id": 1}))["content"] == [
         {"type": "text", "text": "crm find"}
@@ -217,7 +217,7 @@ def test_a_scope_that_the_tool_lacks_is_asked_for(server: Server, token: str) ->
     assert 'scope="crm:admin' in (answer.field("www-authenticate") or "")
 
 
-def test_the_tool_can_ask(server: Server, token: str) -> None:
+def test_a_tool_called_by_call_tool_can_ask(server: Server, token: str) -> None:
     """The question goes to the agent's client, and the answer comes back with the next call."""
     meta = {"_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}
     call = {"name": "call_tool", "arguments": {"name": "mcp_crm__ask"}, **meta}
@@ -230,7 +230,7 @@ def test_the_tool_can_ask(server: Server, token: str) -> None:
     assert second_answer["content"][0]["text"] == "accept"
 
 
-def test_the_tool_waits_for_its_approval(server: Server, token: str) -> None:
+def test_a_tool_called_by_call_tool_waits_for_its_approval(server: Server, token: str) -> None:
     """`call_tool` needs none, and the request is for the tool itself."""
     rest_client = RestClient(server, token)
     answer = rest_client.call("call_tool", {"name": "mcp_crm__careful", "arguments": {"a": 1}})
@@ -257,7 +257,7 @@ def test_an_approval_of_the_tool_becomes_a_task(server: Server, token: str) -> N
     assert {result["status"] for result in results} <= {"working", "input_required"}
 
 
-def test_a_retry_runs_the_tool_once_and_reads_anew(server: Server, token: str) -> None:
+def test_a_retried_call_tool_runs_a_writing_tool_once(server: Server, token: str) -> None:
     """The key of the call covers the tool that it calls."""
     rest_client = RestClient(server, token)
     for tool, times in (("find", 1), ("read", 2)):
@@ -270,7 +270,7 @@ def test_a_retry_runs_the_tool_once_and_reads_anew(server: Server, token: str) -
         assert len(crm.calls) - before == times
 
 
-def test_numbers_arrive_as_they_were_written(server: Server, token: str) -> None:
+def test_numbers_are_passed_on_as_written(server: Server, token: str) -> None:
     """`call_tool` does not read the arguments."""
     body = b'{"name": "mcp_crm__login", "arguments": {"n": 12345678901234567890123, "x": 1.10}}'
     answer = RestClient(server, token).post("call_tool", body)

@@ -98,7 +98,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[tuple[str | None, ...]]]] = {
 def test_secrets_are_found_in_any_schema(
     schema: dict[str, Any], paths: list[tuple[str | None, ...]]
 ) -> None:
-    """Wherever a keyword puts them, and nowhere where they only look like one."""
+    """They may be below any keyword; text that only resembles a mark is no secret."""
     assert secret_arguments({"type": "object", **schema}) == tuple(paths)
 
 
@@ -127,10 +127,10 @@ REFUSED_SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize(
     ("schema", "options", "says"), REFUSED_SCHEMAS.values(), ids=REFUSED_SCHEMAS
 )
-def test_what_could_not_keep_a_secret_is_no_tool(
+def test_a_tool_that_could_not_redact_its_secret_is_refused(
     schema: dict[str, Any], options: dict[str, Any], says: str
 ) -> None:
-    """Its author hears why when it is registered."""
+    """The error comes at the registration."""
     with pytest.raises(ValueError, match=says):
         Pack("x").add(
             "x",
@@ -173,7 +173,7 @@ WRONG_ARGUMENTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
 def test_an_error_does_not_quote_a_secret(arguments: Any, says: str) -> None:
-    """The message says what would be right, not what it got."""
+    """The message names the allowed values and not the given one."""
     with pytest.raises(ToolFailure) as raised:
         UNLOCK_TOOL.check(json.dumps(arguments).encode())
 
@@ -190,8 +190,8 @@ shapes = st.recursive(
 
 
 @given(st.sampled_from(["token", "pin", "headers", "logins", "checked"]), shapes)
-def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> None:
-    """All of its texts are among the literals, so that no other output shows them, either."""
+def test_an_error_does_not_quote_a_secret_of_any_shape(argument: str, shape: Any) -> None:
+    """All its texts are literals of the call and are redacted elsewhere, too."""
     arguments = json.dumps({"token": "secret:DOOR", argument: shape}).encode()
     message = ""
     try:
@@ -203,7 +203,7 @@ def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> No
     assert (SECRET_VALUE in error_text) == (SECRET_VALUE in json.dumps(shape))
 
 
-def test_what_is_no_secret_is_still_quoted() -> None:
+def test_an_error_quotes_an_argument_that_is_no_secret() -> None:
     """That helps a model most."""
     with pytest.raises(ToolFailure, match=r"`other` should be a valid integer \(got \"many\"\)"):
         UNLOCK_TOOL.check(b'{"token":"x","other":"many"}')
@@ -261,7 +261,7 @@ def test_literals_of_a_call_are_found(arguments: Any, literals_found: list[str])
     assert literals(UNLOCK_TOOL.secret_arguments, json.dumps(arguments).encode()) == literals_found
 
 
-def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
+def test_a_stored_digest_does_not_confirm_guessed_arguments() -> None:
     """The arguments give the stored digest only with the idempotency key, which is not kept."""
     arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
     terms = [
@@ -273,8 +273,8 @@ def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
     assert len({terms[0].digest, terms[2].digest, digest_of(arguments)}) == 3
 
 
-def test_what_is_no_json_has_none() -> None:
-    """It reaches no tool."""
+def test_arguments_that_are_no_json_have_no_literals() -> None:
+    """Such arguments reach no tool."""
     assert literals(UNLOCK_TOOL.secret_arguments, b'{"token":') == []
     assert literals((), b'{"token":"x"}') == []
 

@@ -60,7 +60,7 @@ def test_a_folder_shows_its_direct_children(tmp_path: Path) -> None:
     assert len(skill.folders) == 2
 
 
-def test_frontmatter_stays_what_the_author_wrote(tmp_path: Path) -> None:
+def test_frontmatter_values_stay_as_written(tmp_path: Path) -> None:
     """A date stays, too, although YAML would turn it into a type that JSON lacks."""
     manifest = VALID_MANIFEST.replace(
         "---\n\n", "metadata:\n  since: 2026-11-22\n  count: 3\n---\n\n"
@@ -71,7 +71,7 @@ def test_frontmatter_stays_what_the_author_wrote(tmp_path: Path) -> None:
     assert skill.frontmatter["metadata"] == {"since": "2026-11-22", "count": 3}
 
 
-def test_what_editors_leave_behind_is_no_part_of_a_skill(tmp_path: Path) -> None:
+def test_hidden_files_are_no_part_of_a_skill(tmp_path: Path) -> None:
     """A hidden file is neither listed nor served."""
     folder = a_skill(tmp_path)
     (folder / ".DS_Store").write_bytes(b"\0")
@@ -100,7 +100,7 @@ def test_what_editors_leave_behind_is_no_part_of_a_skill(tmp_path: Path) -> None
 def test_a_manifest_that_no_client_could_use_is_refused(
     tmp_path: Path, manifest: str, sentence: str
 ) -> None:
-    """The sentence names the file and what is wrong with it."""
+    """The error names the file and the problem."""
     folder = a_skill(tmp_path, manifest)
 
     with pytest.raises(ValueError, match=r"SKILL\.md|is no skill") as raised:
@@ -111,7 +111,7 @@ def test_a_manifest_that_no_client_could_use_is_refused(
 
 @pytest.mark.parametrize("name", ["Brew-Tea", "-tea", "tea-", "brew--tea", "t" * 65, "brew_tea"])
 def test_a_name_follows_the_rules_of_agent_skills(tmp_path: Path, name: str) -> None:
-    """It is a segment of every URI of the skill."""
+    """The name is part of every URI of the skill."""
     folder = a_skill(tmp_path, VALID_MANIFEST.replace("brew-tea", name), name=name)
 
     with pytest.raises(ValueError, match="a name is"):
@@ -119,7 +119,7 @@ def test_a_name_follows_the_rules_of_agent_skills(tmp_path: Path, name: str) -> 
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    """It would publish whatever file of this machine it leads to."""
+    """It would publish another file of the machine."""
     folder = a_skill(tmp_path)
     (tmp_path / "secret").write_text("s3cret")
     (folder / "references/notes.txt").symlink_to(tmp_path / "secret")
@@ -128,7 +128,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
         read_skill(folder, authority="kitchen")
 
 
-def test_more_than_clients_take_is_refused(tmp_path: Path) -> None:
+def test_a_skill_beyond_the_limits_of_clients_is_refused(tmp_path: Path) -> None:
     """The limits concern the files, and names that no URI can hold unchanged."""
     folder = a_skill(tmp_path)
     (folder / "a file").write_text("")
@@ -143,6 +143,6 @@ def test_more_than_clients_take_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_is_no_skill(tmp_path: Path) -> None:
-    """The sentence says what is missing."""
+    """The error says what is missing."""
     with pytest.raises(ValueError, match=r"no SKILL\.md"):
         read_skill(tmp_path, authority="kitchen")

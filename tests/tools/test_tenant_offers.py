@@ -68,7 +68,7 @@ def names(registry: Registry, caller: TenantContext) -> list[str]:
 
 
 async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
-    """Beside the enabled ones, which all have."""
+    """Every tenant has the enabled tools as well."""
     source, ours, theirs = MemorySource(), ToolUpstream(word="ours"), ToolUpstream(word="theirs")
     mine, other = ours.tool("find"), theirs.tool("find")
     source.put("acme", mine)
@@ -134,7 +134,7 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
 
 
 @given(needed=st.lists(SCOPES, max_size=4), granted=SCOPES, obtainable=st.none() | SCOPES)
-async def test_listed_is_what_a_call_finds(
+async def test_a_list_has_exactly_the_tools_that_can_be_called(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
     """Scopes decide as for enabled tools; by default all of a tenant's scopes are obtainable."""
@@ -160,7 +160,7 @@ async def test_listed_is_what_a_call_finds(
 
 @pytest.mark.requirement("E9")
 async def test_an_agent_reaches_only_its_capabilities() -> None:
-    """They are packs and upstreams. Other clients and other tenants see everything."""
+    """They are packs and upstreams; clients that are no agents reach all."""
     source, crm, wiki = MemorySource(), ToolUpstream(), ToolUpstream("wiki", server_id="id-2")
     agents = {
         "one": Agent(frozenset({crm.capability})),
@@ -196,7 +196,7 @@ async def test_an_agent_reaches_only_its_capabilities() -> None:
 
 @pytest.mark.requirement("E9")
 async def test_an_agent_that_searches_sees_two_tools() -> None:
-    """It calls its other tools through these two, which no other agent has."""
+    """It calls its other tools through them; no other agent has them."""
     source, crm = MemorySource(), ToolUpstream()
     agent = Agent(frozenset({crm.capability}), mode="search")
     source.put("acme", crm.tool("find"), agents={"agent": agent})
@@ -229,8 +229,8 @@ async def test_without_the_tenants_offers_there_is_no_decision() -> None:
     assert source.loads == ["acme"]
 
 
-async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
-    """The same object for the same permissions; a changed snapshot leaves nothing behind."""
+async def test_a_visible_list_is_cached_with_its_snapshot() -> None:
+    """Equal permissions share one object; a new snapshot frees the old one."""
     source, crm = MemorySource(), ToolUpstream()
     source.put("acme", crm.tool("find", scopes=frozenset({"crm"})), ttl_ms=5)
     registry = await ready(source, obtainable=frozenset())
@@ -261,7 +261,7 @@ async def test_the_first_of_two_offers_of_a_name_counts() -> None:
 
 @pytest.mark.parametrize("name", ["Upper", "with-dash", "a" * 65, "", "mcp_crm__ü"])
 async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
-    """It would not fit into headers, URLs and REST."""
+    """Such a name fits neither headers, URLs nor REST."""
     source, crm = MemorySource(), ToolUpstream()
     source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
 
@@ -272,7 +272,7 @@ async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
 async def test_a_tenant_without_offers_meets_the_same_decisions(
     granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
-    """A source changes nothing for enabled offers, of any kind."""
+    """Enabled offers of every kind are handled as without a source."""
     needed = [frozenset[str](), frozenset({"a"}), frozenset({"a", "b"}), frozenset({"c"})]
     offers = offers_needing(*needed)
     plain = Registry(offers, obtainable=obtainable)

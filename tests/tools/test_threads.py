@@ -31,8 +31,8 @@ def raising(error: BaseException) -> Callable[[], None]:
 @pytest.mark.parametrize(
     "error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3), MemoryError()]
 )
-async def test_what_is_raised_is_raised(error: BaseException) -> None:
-    """The task that awaits the function gets the error, of any type; the thread prints nothing."""
+async def test_an_error_of_a_thread_is_raised_in_its_caller(error: BaseException) -> None:
+    """This holds for any type of error; the thread prints nothing."""
     caught: list[BaseException] = []
     try:
         await in_thread(raising(error))
@@ -43,21 +43,21 @@ async def test_what_is_raised_is_raised(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration(7), GeneratorExit()])
-async def test_what_ends_coroutines_is_an_error_like_others(error: BaseException) -> None:
-    """Raised on, it would look like a coroutine's return, or its end."""
+async def test_stop_iteration_of_a_thread_becomes_a_runtime_error(error: BaseException) -> None:
+    """So does `GeneratorExit`; either one would otherwise look like the coroutine's end."""
     with pytest.raises(RuntimeError, match=type(error).__name__):
         await in_thread(raising(error))
 
 
-async def test_context_goes_along() -> None:
-    """What a tool's libraries keep in context variables is there."""
+async def test_context_variables_are_available_in_the_thread() -> None:
+    """Libraries of a tool may keep data in them."""
     name = contextvars.ContextVar[str]("name")
     name.set("acme")
 
     assert await in_thread(name.get) == "acme"
 
 
-async def test_stuck_functions_keep_no_thread_from_the_server(gate: threading.Event) -> None:
+async def test_stuck_functions_do_not_exhaust_the_servers_threads(gate: threading.Event) -> None:
     """The loop's own pool is free however many never return."""
     stuck = [asyncio.create_task(in_thread(gate.wait, SOON_S)) for _ in range(40)]
     async with asyncio.timeout(SOON_S):
@@ -68,7 +68,7 @@ async def test_stuck_functions_keep_no_thread_from_the_server(gate: threading.Ev
     await asyncio.wait(stuck)
 
 
-async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
+async def test_a_thread_holds_its_concurrency_until_it_ends(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it were free when the caller leaves, threads would gather without a bound."""
@@ -91,7 +91,7 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
 
 
 def test_a_loop_closes_without_waiting_for_a_stuck_function(gate: threading.Event) -> None:
-    """So does the process. A thread that returns too late disturbs nothing."""
+    """The process ends, too, and a thread that returns later has no effect."""
     late: list[threading.Thread] = []
     began = threading.Event()
 

@@ -22,7 +22,7 @@ def _text(value: str) -> Outcome:
 
 
 @given(LETTERS, st.integers(0, 400), st.integers(1, 7))
-def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> None:
+def test_a_cut_text_keeps_as_much_as_fits(text: str, room: int, piece: int) -> None:
     """The encoding does not matter, nor where the pieces of the text end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "PIECE_CHARACTERS", piece)
@@ -34,7 +34,7 @@ def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> 
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.characters(max_codepoint=160)))
-def test_a_long_text_is_counted_as_it_is_written(text: str) -> None:
+def test_the_size_of_a_long_text_is_that_of_its_json(text: str) -> None:
     block = {"type": "text", "text": text}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "PIECE_CHARACTERS", 0)

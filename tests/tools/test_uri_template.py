@@ -45,7 +45,7 @@ TEMPLATE_MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
 def test_a_template_matches_in_one_way_or_not_at_all(
     text: str, uri: str, values: dict[str, str] | None
 ) -> None:
-    """Decoded once; nothing climbs out of its segment."""
+    """Values are decoded once and stay within their segment."""
     assert UriTemplate(text).match(uri) == values
 
 
@@ -69,7 +69,7 @@ REFUSED_TEMPLATES = [
 
 @each(("text", "says"), REFUSED_TEMPLATES)
 def test_a_template_that_is_ambiguous_or_unknown_is_refused(text: str, says: str) -> None:
-    """When it is written, not when it is read."""
+    """The error comes when the template is written, not when it is used."""
     with pytest.raises(ValueError, match="(?s)" + says.replace("{", r"\{").replace("?", r"\?")):
         UriTemplate(text)
 
@@ -78,7 +78,9 @@ TEXT = st.text(min_size=1, max_size=12)
 
 
 @given(a=TEXT, b=TEXT, rest=st.lists(TEXT, min_size=1, max_size=4), q=st.none() | TEXT)
-def test_what_expands_matches_again(a: str, b: str, rest: list[str], q: str | None) -> None:
+def test_an_expanded_uri_matches_its_template(
+    a: str, b: str, rest: list[str], q: str | None
+) -> None:
     """Otherwise the expansion fails: a listed URI always leads back to its variables."""
     template = UriTemplate("x://{a}/{b}-{+rest}{?q}")
     values = {"a": a, "b": b, "rest": "/".join(rest), **({} if q is None else {"q": q})}
@@ -91,8 +93,8 @@ def test_what_expands_matches_again(a: str, b: str, rest: list[str], q: str | No
 
 
 @given(uri=st.text(alphabet="x:/ab.%2eEfF0-?=&q\x00\\", max_size=30))
-def test_no_value_ever_climbs(uri: str) -> None:
-    """A path variable is names between slashes and nothing else, whatever the client sends."""
+def test_no_matched_value_leaves_its_path(uri: str) -> None:
+    """A path value consists of plain names between slashes."""
     values = UriTemplate("x://{a}/{+rest}{?q}").match(f"x://{uri}")
     if values is None:
         return
@@ -102,7 +104,7 @@ def test_no_value_ever_climbs(uri: str) -> None:
     assert "/" not in values["a"]
 
 
-def test_matching_costs_no_more_than_it_reads() -> None:
+def test_matching_takes_linear_time() -> None:
     """Many almost-ends must not be tried one by one (no backtracking)."""
     template = UriTemplate("x://{a}-{b}-{c}-{d}-{e}.end")
     once = steps(lambda: template.match("x://a-b-c-d-e.end"))

@@ -105,8 +105,8 @@ def test_yaml_is_read_as_json_values(text: str | bytes, value: object) -> None:
 
 
 @each(("text", "says"), [row[1:] for row in REFUSED_TEXTS], ids=[row[0] for row in REFUSED_TEXTS])
-def test_what_could_harm_is_refused(text: str | bytes, says: str) -> None:
-    """Nothing is run, nothing overflows, and nothing becomes larger than the limits."""
+def test_harmful_yaml_is_refused(text: str | bytes, says: str) -> None:
+    """No code runs, and no value exceeds the limits."""
     with pytest.raises(YamlError) as raised:
         read_yaml(text, LIMITS)
 
@@ -123,29 +123,31 @@ def test_what_could_harm_is_refused(text: str | bytes, says: str) -> None:
         ("{1: a}", {"1": "a"}),
     ],
 )
-def test_what_json_cannot_express_is_read_nearly_or_refused(text: str, nearest: object) -> None:
-    """A bound in a schema must stay a number; what is passed on must not change its meaning."""
+def test_values_that_json_cannot_express_are_approximated_or_refused(
+    text: str, nearest: object
+) -> None:
+    """Schema bounds are approximated; values that are passed on are refused."""
     assert read_yaml(text, LIMITS, inexact="nearest") == nearest
     with pytest.raises(YamlError, match="which"):
         read_yaml(text, LIMITS, inexact="refused")
 
 
 @pytest.mark.parametrize("text", [".inf", "-.INF", ".NaN", "1e999", "{.nan: 1}", "{~: 1}"])
-def test_no_spelling_of_them_is_passed_on(text: str) -> None:
-    """As a value or as a key."""
+def test_no_spelling_of_nan_or_infinity_is_passed_on(text: str) -> None:
+    """They are refused as values and as keys."""
     with pytest.raises(YamlError, match="which"):
         read_yaml(text, LIMITS, inexact="refused")
 
 
-def test_a_merge_key_is_a_plain_name_for_those_who_do_not_merge() -> None:
-    """Obsidian does not."""
+def test_a_merge_key_is_a_plain_name_if_merging_is_off() -> None:
+    """Obsidian does not merge."""
     assert read_yaml("{<<: {a: 1}}", LIMITS, merges=False) == {"<<": {"a": 1}}
     with pytest.raises(YamlError, match="twice"):
         read_yaml("{<<: {a: 1}, <<: {b: 1}}", LIMITS, merges=False)
 
 
-def test_a_message_counts_lines_from_where_the_text_stands() -> None:
-    """In a note the first line is above it."""
+def test_an_error_counts_lines_from_the_given_first_line() -> None:
+    """In a note the first line is above the front matter."""
     with pytest.raises(YamlError, match="at line 3"):
         read_yaml("a: 1\nb: @", LIMITS, first_line=2)
 
@@ -153,8 +155,8 @@ def test_a_message_counts_lines_from_where_the_text_stands() -> None:
 @pytest.mark.parametrize(
     "pattern", ["{{<<: [{}]}}", "[{}]"], ids=["merged mappings", "a list of mappings"]
 )
-def test_work_grows_with_the_size(pattern: str) -> None:
-    """Not with its square: a merge that copied what it had would."""
+def test_reading_yaml_takes_linear_time(pattern: str) -> None:
+    """A merge that copied its mapping would take quadratic time."""
 
     def work(count: int) -> int:
         text = pattern.format(",".join(f"{{k{n}: 1}}" for n in range(count)))
@@ -164,8 +166,8 @@ def test_work_grows_with_the_size(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("levels", [5, 9])
-def test_a_bomb_costs_no_more_for_being_larger(levels: int) -> None:
-    """It is refused where it would expand."""
+def test_a_larger_yaml_bomb_takes_no_more_work(levels: int) -> None:
+    """It is refused at the first expansion beyond the limits."""
 
     def work(levels: int) -> int:
         def refused() -> None:
@@ -188,5 +190,5 @@ YAML_VALUES = st.recursive(
 
 @given(YAML_VALUES)
 def test_every_json_text_is_yaml(value: object) -> None:
-    """And means the same."""
+    """It has the same value."""
     assert read_yaml(json.dumps(value), LIMITS) == value

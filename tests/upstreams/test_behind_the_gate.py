@@ -117,7 +117,7 @@ def listed(rest_client: RestClient, name: str) -> set[str]:
 
 @pytest.mark.requirement("E2")
 def test_tools_of_an_upstream_are_listed_and_called(server: Server) -> None:
-    """Under `mcp_{server}__{tool}`, beside those of the configuration."""
+    """Their names are `mcp_{server}__{tool}`."""
     acme = of(server, "acme")
     names = listed(acme, "mcp_crm__get_customer")
     assert {"mcp_crm__delete_customer", "mcp_crm__fail", "echo"} <= names
@@ -125,7 +125,7 @@ def test_tools_of_an_upstream_are_listed_and_called(server: Server) -> None:
     assert (answer.status, answer.json) == (200, {"number": 7, "name": "Ada"})
 
 
-def test_rest_says_what_the_tool_of_a_page_is_called(server: Server) -> None:
+def test_rest_names_the_tool_that_a_page_calls_by_its_own_name(server: Server) -> None:
     """The page of an MCP App knows only the server's own name; MCP finds it, REST names it."""
     acme = of(server, "acme")
     listed(acme, "mcp_crm__get_customer")
@@ -154,7 +154,7 @@ def test_a_tool_needs_the_scopes_of_all_patterns_that_match(server: Server) -> N
 
 @pytest.mark.requirement("E12")
 def test_a_failed_tool_says_why(server: Server) -> None:
-    """Its own sentence reaches the caller."""
+    """The caller gets the tool's own sentence."""
     acme = of(server, "acme")
     listed(acme, "mcp_crm__fail")
     answer = acme.call("mcp_crm__fail")

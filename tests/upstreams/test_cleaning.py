@@ -52,8 +52,8 @@ def test_invisible_text_is_removed(hidden: str) -> None:
         "العربية",
     ],
 )
-def test_what_people_write_stays(text: str) -> None:
-    """Text of every language stays, and so do emoji."""
+def test_ordinary_text_of_all_languages_is_unchanged(text: str) -> None:
+    """So are emoji."""
     assert cleaned(text, 100) == (text, ())
 
 
@@ -72,7 +72,7 @@ def test_a_long_text_is_shortened() -> None:
 
 @given(st.text(max_size=300), st.integers(2, 100))
 def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
-    """A second cleaning finds nothing."""
+    """A second cleaning changes nothing."""
     clean, _ = cleaned(text, most)
 
     assert len(clean) <= most
@@ -92,7 +92,7 @@ def test_a_shown_text_is_one_line(text: str) -> None:
 
 
 def test_texts_of_a_schema_are_cleaned() -> None:
-    """Wherever they stand; names, values and everything else stay."""
+    """This holds at any depth; names and values are unchanged."""
     dirty: dict[str, Any] = {
         "type": "object",
         "title": "T\u200b",
@@ -166,7 +166,7 @@ def test_a_deep_schema_is_unusable() -> None:
         {"type": "object", "properties": {"a": {"$ref": "#/$defs/missing"}}},
     ],
 )
-def test_a_schema_that_checks_nothing_is_unusable(schema: Any) -> None:
+def test_an_input_schema_that_cannot_be_enforced_is_unusable(schema: Any) -> None:
     """The error names the schema."""
     with pytest.raises(Unusable, match="schema"):
         usable_input(schema)
@@ -177,7 +177,7 @@ def test_an_output_schema_needs_no_object() -> None:
     usable({"type": "array", "items": {"type": "string"}}, "output")
 
 
-def test_exact_texts_stand_anywhere_in_a_value() -> None:
+def test_exact_texts_are_checked_anywhere_in_a_value() -> None:
     """The check covers `_meta` as well."""
     check_exact({"a": [1, {"b": "c"}], "d": None}, "it")
     with pytest.raises(Unusable):

@@ -84,7 +84,7 @@ def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> 
 
 
 def test_a_registered_server_counts_as_other(server: Server) -> None:
-    """Its name is its tenant's, and no label."""
+    """Its name belongs to its tenant and is no label."""
     upstreams = server.services.upstreams.services
     breaker = upstreams.calls.health.of("acme", "somebody-elses")
     for _ in range(5):
@@ -98,7 +98,7 @@ def test_a_registered_server_counts_as_other(server: Server) -> None:
 
 
 def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> None:
-    """No call starts them again, and erasure then leaves nothing of the tenant."""
+    """No call starts them again, and an erasure then removes all data of the tenant."""
     ours, theirs = process_of(server, "acme"), process_of(server, "globex")
     upstreams, records = server.services.upstreams.services, server.services.records
     registered = server.run(register(server, "globex"))

@@ -30,7 +30,7 @@ def catalogue(listed: Listed, before: Catalogue | None = None) -> Catalogue:
     return assembled(SERVER, listed, Pins(), before, now=5.0)[0]
 
 
-async def test_only_what_is_declared_is_asked_for() -> None:
+async def test_only_declared_lists_are_fetched() -> None:
     """A server without prompts is not asked for them."""
     upstream = ScriptedUpstream(tool("a"))
     await fetch(upstream)
@@ -95,8 +95,8 @@ async def test_a_time_to_live_is_at_most_a_day(declared_ttl: Any, ttl_ms: int) -
     assert (await fetch(upstream)).ttl_ms == ttl_ms
 
 
-async def test_a_cursor_that_comes_again_ends_the_list() -> None:
-    """Instead of going round in circles."""
+async def test_a_repeated_cursor_ends_the_list() -> None:
+    """The fetch would otherwise never end."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda _, params: UpstreamResult(
         {"tools": [tool(f"t{len(upstream.asked)}")], "nextCursor": "again"}
@@ -109,7 +109,7 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
     assert listed.whole == frozenset()
 
 
-async def test_endless_pages_end() -> None:
+async def test_endless_pages_are_bounded() -> None:
     """Empty pages with a new cursor each time end, too."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda _, params: UpstreamResult(
@@ -152,7 +152,7 @@ async def test_100_000_tools_on_one_page_are_bounded() -> None:
     assert len((await fetch(upstream)).found) == MAX_ITEMS
 
 
-async def test_all_lists_share_the_bytes() -> None:
+async def test_all_lists_share_one_byte_limit() -> None:
     """A large list leaves no room for others, and no tool is cut in half."""
     upstream = ScriptedUpstream(*[tool(f"t{n}", description="x" * 100_000) for n in range(100)])
     listed = await fetch(upstream)
@@ -161,7 +161,7 @@ async def test_all_lists_share_the_bytes() -> None:
     assert "bytes" in listed.left_out[0].reason
 
 
-async def test_a_list_that_fails_keeps_what_it_had() -> None:
+async def test_a_failing_list_keeps_its_last_entries() -> None:
     """The other lists do not fail with it."""
     upstream = ScriptedUpstream(tool("a"))
     upstream.capabilities = EVERYTHING
@@ -193,8 +193,8 @@ async def test_a_list_that_fails_keeps_what_it_had() -> None:
         (ConnectionFailure("unreachable", "It is down."), "It is down."),
     ],
 )
-async def test_a_server_that_lists_nothing_fails(answer: Answer, reason: str) -> None:
-    """The message quotes nothing of the server."""
+async def test_an_invalid_list_answer_is_a_failure(answer: Answer, reason: str) -> None:
+    """The message does not quote the server."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda *_: answer
 
@@ -235,7 +235,7 @@ async def test_an_unusable_tool_is_left_out_alone(item: Any) -> None:
     assert new_catalogue.left_out[0].reason
 
 
-async def test_a_definition_is_clean_and_says_what_was_removed() -> None:
+async def test_a_definition_is_cleaned_and_reports_the_removals() -> None:
     """Texts, icons and annotations; `_meta` with both spellings stays as it is."""
     ui = {"ui": {"resourceUri": "ui://crm/map"}, "ui/resourceUri": "ui://crm/map"}
     dirty = tool(
@@ -274,8 +274,8 @@ async def test_a_definition_is_clean_and_says_what_was_removed() -> None:
     )
 
 
-async def test_an_old_title_is_brought_into_the_new_form() -> None:
-    """Before 2025-06-18 only the annotations had one."""
+async def test_an_old_title_is_converted_to_the_new_form() -> None:
+    """Before 2025-06-18 a title was an annotation."""
     old = tool("a", annotations={"title": "Old"})
 
     assert catalogue(await fetch(ScriptedUpstream(old))).definitions[0].value["title"] == "Old"

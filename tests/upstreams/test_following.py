@@ -46,7 +46,7 @@ async def test_a_change_of_the_list_is_fetched_at_once(
     assert await running.keys(server) == ["a", "b"]
 
 
-async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
+async def test_frequent_change_notifications_cause_bounded_fetches(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """Gatepost fetches at most once in a few seconds."""
@@ -138,7 +138,7 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
 async def test_one_replica_follows_a_server(
     in_memory: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
 ) -> None:
-    """When it is gone, another one does."""
+    """Another one takes over when it is gone."""
     leases = [Leases(in_memory._records, clock=clock) for _ in range(2)]
 
     assert await leases[0].take("acme", "follow/s", 30)
@@ -154,7 +154,9 @@ async def test_one_replica_follows_a_server(
     assert await leases[0].take("acme", "follow/s", 30)
 
 
-async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: ManualClock) -> None:
+async def test_one_of_several_concurrent_replicas_gets_a_lease(
+    records: Records, clock: ManualClock
+) -> None:
     """This holds on every backend, and when an older lease has expired."""
     for _ in range(2):
         leases = [Leases(records, clock=clock) for _ in range(5)]
@@ -163,7 +165,7 @@ async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Manu
         clock.now += 31
 
 
-async def test_work_ends_with_its_lease(clock: ManualClock) -> None:
+async def test_work_stops_when_its_lease_is_lost(clock: ManualClock) -> None:
     """Two replicas must not do it side by side."""
     records = MemoryRecords()
     first, second = Leases(records, clock=clock), Leases(records, clock=clock)

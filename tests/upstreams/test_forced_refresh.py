@@ -27,7 +27,7 @@ async def test_a_refresh_can_be_forced(replica: RefreshReplica, upstream: Script
         await replica.refresher.refresh("beta", server.id)
 
 
-async def test_a_refresh_sees_what_changed_before_it(
+async def test_a_refresh_sees_changes_made_before_it(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A fetch that runs may have asked before; one more follows, for all who wait."""

@@ -81,7 +81,7 @@ def read(tmp_path: Path, text: str) -> Any:
     return read_document(path)
 
 
-def test_claude_desktop(tmp_path: Path) -> None:
+def test_a_claude_desktop_file_is_imported(tmp_path: Path) -> None:
     """A program; a value that is a secret by its name gets a name of its own."""
     (memory,) = servers_of(read(tmp_path, CLAUDE_DESKTOP))
 
@@ -95,7 +95,7 @@ def test_claude_desktop(tmp_path: Path) -> None:
     assert "the-key-itself" not in repr(memory)
 
 
-def test_cursor(tmp_path: Path) -> None:
+def test_a_cursor_file_is_imported(tmp_path: Path) -> None:
     """A URL; a bearer token is the API key, and variables are references."""
     (linear,) = servers_of(read(tmp_path, CURSOR))
 
@@ -104,8 +104,8 @@ def test_cursor(tmp_path: Path) -> None:
     assert linear.settings.headers == {"X-Team": "env:TEAM"}
 
 
-def test_vs_code_with_comments(tmp_path: Path) -> None:
-    """What the editor asks for becomes a secret of the tenant."""
+def test_a_vs_code_file_with_comments_is_imported(tmp_path: Path) -> None:
+    """A value that the editor prompts for becomes a secret of the tenant."""
     github, local = servers_of(read(tmp_path, VS_CODE))
 
     assert github.settings.api_key == "secret:GITHUB_TOKEN"
@@ -113,7 +113,7 @@ def test_vs_code_with_comments(tmp_path: Path) -> None:
     assert (local.settings.command, local.settings.args) == ("uvx", ("some-server==1.2.3",))
 
 
-def test_a_registry_document() -> None:
+def test_a_registry_document_is_imported() -> None:
     """Remotes before packages; a package keeps its version."""
     remote, package = servers_of_registry(REGISTRY)
 
@@ -126,7 +126,7 @@ def test_a_registry_document() -> None:
 
 
 def test_a_table_is_toml_that_means_the_same(tmp_path: Path) -> None:
-    """It is printed to be pasted."""
+    """The operator can paste it."""
     (memory,) = servers_of(read(tmp_path, CLAUDE_DESKTOP))
     (table,) = tomllib.loads(as_toml(memory.settings, tenants=("acme",)))["upstreams"]
 
@@ -185,7 +185,7 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_of_the_configuration_has_its_tenants(tmp_path: Path) -> None:
-    """All its servers are those tenants'."""
+    """All its servers belong to these tenants."""
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"a": {"url": "https://a.example.com/mcp"}}}))
     (server,) = settings_of_file(UpstreamsFile(path=str(path), tenants=("acme",)))

@@ -76,7 +76,7 @@ def test_each_name_is_valid_and_stays(pair: tuple[str, str]) -> None:
 
 
 @given(PAIRS)
-def test_a_plain_name_is_never_one_with_a_hash(pair: tuple[str, str]) -> None:
+def test_a_plain_name_never_equals_a_hashed_one(pair: tuple[str, str]) -> None:
     """A server cannot name a tool like the tool of another server that ends in a hash."""
     hashed = offered_name("Server", pair[1])
 
@@ -84,7 +84,7 @@ def test_a_plain_name_is_never_one_with_a_hash(pair: tuple[str, str]) -> None:
 
 
 @given(SIMILAR_NAMES | ANY_NAME)
-def test_a_scope_can_stand_in_a_challenge(server: str) -> None:
+def test_every_server_scope_is_valid_in_a_challenge(server: str) -> None:
     """This holds for a server whose name has blanks or quotes, too."""
     words([server_scope(server)])
 
@@ -97,6 +97,6 @@ def test_the_scope_of_a_server_is_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["read_file", "mcp_status", "amcp_a__b"])
-def test_packs_keep_their_names(name: str) -> None:
-    """Only the form of upstreams is theirs."""
+def test_names_of_packs_are_no_upstream_names(name: str) -> None:
+    """Only names in the form of upstreams are reserved."""
     assert not is_upstream_name(name)

@@ -101,8 +101,8 @@ async def test_a_tool_is_offered_as_it_is() -> None:
         offer.check(b'{"q":5}')
 
 
-def test_a_deletion_that_claims_to_read_is_a_deletion() -> None:
-    """Its words are shown, and nothing follows from them."""
+def test_a_read_only_hint_of_an_untrusted_server_has_no_effect() -> None:
+    """The hint is shown and has no effect."""
     claims = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
     offer = one_tool(registered(), tool("delete_all", annotations=claims))
 
@@ -125,13 +125,13 @@ def test_a_deletion_that_claims_to_read_is_a_deletion() -> None:
         ),
     ],
 )
-def test_a_trusted_server_is_believed(claims: dict[str, bool], effects: Effects) -> None:
-    """What it leaves out has the protocol's default."""
+def test_the_hints_of_a_trusted_server_count(claims: dict[str, bool], effects: Effects) -> None:
+    """Missing hints have the protocol's defaults."""
     assert one_tool(registered(trusted=True), tool("a", annotations=claims)).effects == effects
 
 
 def test_a_server_cannot_hide_arguments_from_approvers() -> None:
-    """Only one that is trusted may mark an argument as secret."""
+    """Only a trusted server may mark an argument as secret."""
     schema = {"type": "object", "properties": {"to": {"type": "string", "x-gatepost-secret": True}}}
 
     assert one_tool(registered(), tool("pay", inputSchema=schema)).secret_arguments == ()
@@ -159,8 +159,10 @@ def test_all_matching_patterns_add_up(scopes: Any, key: str, needed: set[str]) -
 
 
 @given(st.dictionaries(st.text(max_size=4), st.just(("a",))), st.text(min_size=1, max_size=6))
-def test_more_patterns_never_need_less(scopes: dict[str, tuple[str, ...]], key: str) -> None:
-    """Except that a matching pattern stands in the place of the server's own scope."""
+def test_more_matching_patterns_never_reduce_the_scopes(
+    scopes: dict[str, tuple[str, ...]], key: str
+) -> None:
+    """The exception is the server's own scope, which a matching pattern replaces."""
     before = scopes_of(registered(scopes=scopes), key)
     after = scopes_of(registered(scopes={**scopes, "*": ("b",)}), key)
 
@@ -178,8 +180,10 @@ def test_more_patterns_never_need_less(scopes: dict[str, tuple[str, ...]], key: 
         (("none",), []),
     ],
 )
-def test_patterns_choose_tools(patterns: tuple[str, ...], offers: list[str]) -> None:
-    """An exclusion wins wherever it stands."""
+def test_include_and_exclude_patterns_choose_tools(
+    patterns: tuple[str, ...], offers: list[str]
+) -> None:
+    """An exclusion always wins."""
     keys = ["get_a", "get_secret", "put_a"]
 
     assert [key for key in keys if is_chosen(key, patterns)] == offers
@@ -215,7 +219,7 @@ def test_tasks_need_the_servers_capability(support: Any) -> None:
 
 
 def test_a_server_may_make_a_task_of_any_call() -> None:
-    """With the extension, no tool says so in the list; the call detaches when the server does."""
+    """No tool says so in the list; a call becomes a task when the server makes it one."""
     offered_here = offered(
         registered(),
         tools=[tool("a")],
@@ -279,7 +283,7 @@ def test_a_server_without_completions_is_not_asked_for_them() -> None:
             "a": {"type": "string", "x-mcp-header": "Bad Header"}}})]},
     ],
 )  # fmt: skip
-def test_what_cannot_be_offered_is_left_out_alone(lists: Any) -> None:
+def test_an_invalid_definition_is_left_out_alone(lists: Any) -> None:
     """It has a reason, and the other offers stay."""
     offered_here = offered(registered(), prompts=[{"name": "fine"}], **lists)
 
@@ -304,7 +308,7 @@ def own_offers() -> list[Offer]:
     ]
 
 
-def test_a_uri_belongs_to_the_first_that_has_it() -> None:
+def test_a_uri_belongs_to_the_first_server_that_offers_it() -> None:
     """The configuration comes first, then the server that was registered first."""
     uris = [{"uri": uri, "name": "x"} for uri in ("note://first", "notes://all/a", "crm://a")]
     first = offered(registered("first"), resources=uris)
@@ -331,16 +335,16 @@ def test_a_uri_belongs_to_the_first_that_has_it() -> None:
         ("notes://some/{name}", True),
     ],
 )
-def test_a_template_takes_no_uris_of_others(template: str, is_offered: bool) -> None:
-    """Neither a longer nor a shorter prefix takes any."""
+def test_a_template_does_not_match_uris_of_other_servers(template: str, is_offered: bool) -> None:
+    """Neither a longer nor a shorter prefix matches another server's URIs."""
     offered_here = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
     offers, _ = merged([offered_here], own_offers())
 
     assert bool(offers) == is_offered
 
 
-def test_servers_of_the_same_name_never_share_one() -> None:
-    """The later one offers nothing, and says why."""
+def test_the_later_of_two_servers_of_the_same_name_offers_nothing() -> None:
+    """The reason names the conflict."""
     offered_here = offered(registered(), tools=[tool("a")])
     other = ServerOffers(
         msgspec.structs.replace(registered(), id="other"),
@@ -355,14 +359,14 @@ def test_servers_of_the_same_name_never_share_one() -> None:
 
 @pytest.mark.parametrize("name", ["read_file", "workspace_read", "mcp_status", "../../etc", ""])
 def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None:
-    """Its server's prefix stands before every name."""
+    """Every name has the prefix of its server."""
     offered_here = offered(registered(), tools=[tool(name)] if name else [tool("a")])
 
     assert all(offer.name.startswith("mcp_crm__") for offer in offered_here.offers)
 
 
 def test_a_schema_is_compiled_once() -> None:
-    """To compile a thousand takes a second, and servers of one vendor have the same."""
+    """Compiling a thousand takes a second, and servers of one vendor share their schemas."""
     first, second = registered("one"), registered("two")
     checks = [one_tool(server, tool("get_user")).check for server in (first, second, first)]
     assert len(set(checks)) == 1

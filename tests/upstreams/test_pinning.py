@@ -80,8 +80,8 @@ def test_a_first_catalogue_is_pinned_and_offered() -> None:
     assert crm.fetch(tool("b"), tool("a")).waiting == []
 
 
-def test_a_review_offers_nothing_before_it_is_done() -> None:
-    """One by one, or all at once."""
+def test_a_catalogue_in_review_is_offered_only_after_acceptance() -> None:
+    """Changes are accepted one by one or all at once."""
     crm = Pinned("review").fetch(tool("a"), tool("b"), tool("c"))
     assert (crm.offered, crm.waiting) == ([], ["a", "b", "c"])
     assert crm.catalogue is not None
@@ -122,7 +122,7 @@ def test_a_changed_definition_is_not_offered_until_accepted(change: dict[str, An
 
 
 def test_a_definition_that_changes_back_is_offered_again() -> None:
-    """It is the accepted one."""
+    """The definition was accepted before."""
     crm = Pinned().fetch(tool("a")).fetch(tool("a", description="Other."))
     assert crm.offered == []
 
@@ -130,7 +130,7 @@ def test_a_definition_that_changes_back_is_offered_again() -> None:
 
 
 @pytest.mark.parametrize("pin", ["first", "review"])
-def test_a_renamed_tool_waits(pin: Pin) -> None:
+def test_a_renamed_tool_waits_for_acceptance(pin: Pin) -> None:
     """The name of the pinned one was accepted, and this name was not."""
     crm = Pinned(pin).fetch(tool("read"), tool("b")).accept()
     crm.fetch(tool("delete_all", description="Reads a file."), tool("b"))
@@ -156,7 +156,7 @@ def test_a_new_tool_is_pinned_when_it_is_first_seen() -> None:
     assert crm.fetch(tool("a"), {**new, "description": "Other."}).offered == ["a"]
 
 
-def test_a_tool_that_is_gone_is_told_and_may_come_back() -> None:
+def test_a_missing_tool_is_a_change_and_may_come_back() -> None:
     """If it comes back unchanged, it is offered; accepting its absence removes the pin."""
     crm = Pinned().fetch(tool("a"), tool("b")).fetch(tool("b"))
     assert (crm.offered, crm.waiting) == (["b"], ["a"])
@@ -167,8 +167,8 @@ def test_a_tool_that_is_gone_is_told_and_may_come_back() -> None:
     assert crm.pins.get("tools", "a") is None
 
 
-def test_a_server_cannot_fill_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that lists other tools each time is pinned so far, and the rest waits."""
+def test_the_number_of_pins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of pins is bounded; further tools wait."""
     monkeypatch.setattr(pinning_module, "MAX_PINNED", 3)
     crm = Pinned().fetch(tool("a"), tool("b"))
     others = [
@@ -203,7 +203,7 @@ def test_instructions_are_pinned_too() -> None:
     assert crm.waiting == []
 
 
-def test_a_person_does_not_make_the_tools_of_others_disappear() -> None:
+def test_a_tool_missing_for_one_person_is_no_change() -> None:
     """If each caller has its own catalogue, a missing tool is no change."""
     crm = Pinned(catalogue="person").fetch(tool("a"), tool("b"))
 
@@ -212,7 +212,7 @@ def test_a_person_does_not_make_the_tools_of_others_disappear() -> None:
 
 
 def test_resources_may_change_size_and_date() -> None:
-    """These say nothing new of what it is."""
+    """Neither changes the digest."""
     resource_entry = {
         "uri": "file:///a",
         "name": "a",
@@ -229,7 +229,7 @@ def test_resources_may_change_size_and_date() -> None:
     assert crm.fetch({**resource_entry, "mimeType": "text/html"}, section="resources").offered == []
 
 
-def test_what_no_digest_covers_is_still_up_to_date() -> None:
+def test_fields_outside_the_digest_are_still_updated() -> None:
     """A new icon, size or date is offered with the next fetch; the rest is not cleaned again."""
     crm = Pinned().fetch(tool("a", icons=[{"src": "https://a.example/1.png"}]), tool("b"))
     assert crm.catalogue is not None
@@ -241,8 +241,8 @@ def test_what_no_digest_covers_is_still_up_to_date() -> None:
     assert after[1] is before[1]
 
 
-def test_a_diff_shows_what_is_hidden() -> None:
-    """Escaped, so that no invisible character and no terminal command passes."""
+def test_a_diff_shows_invisible_characters_as_escapes() -> None:
+    """No terminal command passes, either."""
     crm = Pinned().fetch(tool("a")).fetch(tool("a", description="Does a.\u200b\x1b[2J"))
     assert crm.catalogue is not None
     text = diff(crm.catalogue.changes[0])
@@ -285,7 +285,7 @@ def test_the_canonical_form_is_that_of_the_standard() -> None:
     )
 
 
-def test_the_last_digit_of_a_large_number_counts() -> None:
+def test_large_numbers_that_differ_in_the_last_digit_have_different_digests() -> None:
     """Although the standard rounds it."""
     first, other = {"maximum": 2**63 - 1}, {"maximum": 2**63}
 
@@ -294,7 +294,7 @@ def test_the_last_digit_of_a_large_number_counts() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan"), "\ud800", 10**400])
-def test_what_json_cannot_say_has_no_digest(bad: object) -> None:
+def test_a_value_that_json_cannot_express_has_no_digest(bad: object) -> None:
     """The definition is left out alone."""
     with pytest.raises(Unusable):
         digest_of({"a": bad})

@@ -70,7 +70,7 @@ async def test_a_server_says_how_long_its_lists_are_good(
 async def test_a_busy_server_is_refreshed_early(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """Its callers then meet no stale catalogue."""
+    """Its callers then get no stale catalogue."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -86,7 +86,7 @@ async def test_a_busy_server_is_refreshed_early(
     assert len(upstream.asked) == 2
 
 
-async def test_a_tenant_that_is_not_used_is_left_alone(
+async def test_catalogues_of_an_unused_tenant_are_not_refreshed(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """Gatepost stops refreshing its catalogues a day after its last use."""
@@ -134,7 +134,7 @@ async def test_an_outage_keeps_the_last_good_catalogue(
 async def test_a_server_that_never_answered_fails_with_a_sentence(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """The person who registers it is told at once, and reads it later."""
+    """Its administrator gets the sentence at once and can read it later."""
     server = await register(replica.store)
     upstream.answer = lambda *_: ConnectionFailure("unauthorized", "The server crm answers 401.")
 
@@ -144,7 +144,7 @@ async def test_a_server_that_never_answered_fails_with_a_sentence(
     assert (await replica.catalogue(server)).fetched_at == 0
 
 
-async def test_a_slow_server_is_given_up(
+async def test_a_fetch_from_a_slow_server_times_out(
     replica: RefreshReplica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gatepost gives up after the time for one fetch."""
@@ -212,10 +212,10 @@ async def test_a_changed_registration_is_fetched_again(
     assert len(upstream.asked) == 2
 
 
-async def test_a_server_that_is_deleted_meanwhile_leaves_nothing(
+async def test_a_server_deleted_during_a_fetch_leaves_no_catalogue(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """A fetch that ends later does not bring its catalogue back."""
+    """The fetch that ends later does not store one."""
     server = await register(replica.store)
     upstream.may_answer.clear()
     fetch = asyncio.create_task(replica.refresher.refresh("acme", server.id))
@@ -232,10 +232,10 @@ async def test_a_server_that_is_deleted_meanwhile_leaves_nothing(
     assert replica.announced == []
 
 
-async def test_catalogues_of_persons_are_fetched_as_these_persons(
+async def test_a_persons_catalogue_is_fetched_with_their_own_connection(
     replica: RefreshReplica, connections: ScriptedConnections
 ) -> None:
-    """Each with its own connection."""
+    """Each fetch has its own connection."""
     connections.personal["crm", ALICE] = ScriptedUpstream(tool("alices"))
     connections.personal["crm", BOB] = ScriptedUpstream(tool("bobs"))
     server = await register(replica.store, catalogue="person")
@@ -258,7 +258,7 @@ async def test_the_catalogue_has_its_own_credential(
     assert [request.credential for request in connections.used] == ["lists"]
 
 
-async def test_cache_scope_public_changes_nothing(
+async def test_cache_scope_public_does_not_share_a_catalogue(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A catalogue stays with the tenant or the caller for whom it was fetched."""
@@ -292,7 +292,7 @@ async def test_a_changed_definition_waits_over_fetches(
 async def test_a_replica_that_dies_in_a_fetch_is_replaced(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """When its lease is over."""
+    """Another one fetches after its lease."""
     server = await register(replica.store)
     gone = Leases(replica.store._records, clock=replica.clock)
     assert await gone.take("acme", f"fetch/{server.id}", LEASE_S)
@@ -305,7 +305,7 @@ async def test_a_replica_that_dies_in_a_fetch_is_replaced(
     assert await replica.keys(server) == ["a"]
 
 
-async def test_a_lying_result_breaks_only_its_own_server(
+async def test_an_invalid_result_affects_only_its_own_server(
     replica: RefreshReplica, upstream: ScriptedUpstream, connections: ScriptedConnections
 ) -> None:
     """The others' catalogues are stored all the same."""
@@ -321,10 +321,10 @@ async def test_a_lying_result_breaks_only_its_own_server(
     )
 
 
-async def test_an_unforeseen_error_is_not_met_each_second(
+async def test_an_unexpected_error_is_not_retried_at_once(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """It is logged, and the server is tried again with growing pauses."""
+    """It is logged, and the pauses between retries grow."""
     await register(replica.store)
     upstream.answer = lambda *_: 1 / 0  # type: ignore[return-value]
     replica.refresher.used("acme")

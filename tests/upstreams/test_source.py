@@ -91,7 +91,7 @@ async def put(
     )
 
 
-async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> None:
+async def test_a_tenant_without_servers_has_no_offers(process: SourceReplica) -> None:
     """Gatepost does not load its offers again."""
     assert process.source.at_hand(caller()) is None
     loaded = await process.source.load(caller())
@@ -130,7 +130,7 @@ async def test_a_catalogue_is_offered_until_it_changes(
     assert await process.names(caller()) == []
 
 
-async def test_the_same_content_is_the_same_snapshot(
+async def test_unchanged_content_keeps_the_same_snapshot(
     in_memory: UpstreamStore, process: SourceReplica
 ) -> None:
     """Lists that were encoded for it stay valid."""
@@ -144,7 +144,9 @@ async def test_the_same_content_is_the_same_snapshot(
     assert await process.source.load(caller()) is first
 
 
-async def test_tenants_never_meet(in_memory: UpstreamStore, process: SourceReplica) -> None:
+async def test_offers_of_tenants_are_isolated(
+    in_memory: UpstreamStore, process: SourceReplica
+) -> None:
     """Servers of the same name stay apart, too."""
     for tenant in ("acme", "beta"):
         server = await register(in_memory, tenant=tenant)
@@ -162,7 +164,7 @@ async def test_tenants_never_meet(in_memory: UpstreamStore, process: SourceRepli
 async def test_each_person_has_a_catalogue_of_its_own(
     in_memory: UpstreamStore, process: SourceReplica, clock: ManualClock
 ) -> None:
-    """It is fetched beside the list, and offered to that person alone."""
+    """It is offered to that person only."""
     shared = await register(in_memory, "shared")
     await put(in_memory, shared, tool("s"))
     clock.now += 1
@@ -200,13 +202,13 @@ async def test_agents_are_part_of_the_snapshot(
     assert (await process.offers(caller())).agents == {"claude": expected, "cursor": expected}
 
 
-async def test_an_outage_of_the_store_keeps_what_is_known(
+async def test_an_outage_of_the_store_keeps_the_cached_offers(
     in_memory: UpstreamStore,
     process: SourceReplica,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tenant that was never loaded hears of it."""
+    """A tenant that was never loaded gets an error."""
     server = await register(in_memory)
     await put(in_memory, server, tool("a"))
     catalogue_known = await process.offers(caller())
@@ -254,7 +256,7 @@ async def test_a_change_during_the_reading_is_not_missed(
     assert await process.names(caller()) == ["mcp_crm__b"]
 
 
-async def test_memory_is_bounded(
+async def test_the_number_of_cached_tenants_is_bounded(
     in_memory: UpstreamStore, process: SourceReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tenant that was not used longest goes first."""

@@ -60,7 +60,7 @@ async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.requirement("E1", "E7")
-async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) -> None:
+async def test_a_server_is_read_as_it_was_registered(store: UpstreamStore) -> None:
     """It has an id, its times and revision 1."""
     added = await store.create(
         draft(
@@ -112,7 +112,7 @@ async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: An
         await in_memory.replace(msgspec.structs.replace(added, **change))
 
 
-async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> None:
+async def test_one_of_several_concurrent_registrations_gets_the_name(store: UpstreamStore) -> None:
     """This holds across replicas, because the database decides."""
     results = await asyncio.gather(
         *(store.create(draft()) for _ in range(5)), return_exceptions=True
@@ -122,7 +122,7 @@ async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> Non
     assert len(await store.servers("acme")) == 1
 
 
-async def test_a_name_of_a_registration_that_never_came_is_free_again(
+async def test_the_name_of_an_unfinished_registration_is_free_again(
     store: UpstreamStore, records: Records, clock: ManualClock
 ) -> None:
     """The process may have stopped between the two."""
@@ -135,7 +135,7 @@ async def test_a_name_of_a_registration_that_never_came_is_free_again(
     assert (await store.create(draft())).name == "crm"
 
 
-async def test_a_change_meets_the_revision_that_was_read(store: UpstreamStore) -> None:
+async def test_a_change_needs_the_current_revision(store: UpstreamStore) -> None:
     """No administrator can undo another one's change without having seen it."""
     added = await store.create(draft())
     await store.replace(msgspec.structs.replace(added, description="one"))
@@ -147,7 +147,7 @@ async def test_a_change_meets_the_revision_that_was_read(store: UpstreamStore) -
         await store.replace(added)
 
 
-async def test_there_are_only_so_many(
+async def test_the_numbers_of_servers_and_agents_are_bounded(
     store: UpstreamStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers and agents, in each tenant."""
@@ -168,7 +168,7 @@ async def test_there_are_only_so_many(
 async def test_secrets_are_sealed_and_redacted(
     store: UpstreamStore, records: Records, secrets: SecretCache
 ) -> None:
-    """Nothing stored shows them, and every answer of the tenant loses them."""
+    """Stored entries do not show them, and the tenant's answers have them redacted."""
     added = await store.create(draft(), SECRETS)
 
     assert (added.api_key_set, added.header_names) == (True, ("X-Custom", "X-Version"))
@@ -183,8 +183,8 @@ async def test_secrets_are_sealed_and_redacted(
     assert KEY not in repr(sent)
 
 
-async def test_secrets_change_alone(store: UpstreamStore) -> None:
-    """What a change leaves out stays, and what it deletes is gone."""
+async def test_a_change_replaces_only_the_given_secrets(store: UpstreamStore) -> None:
+    """Secrets that a change leaves out stay, and deleted ones are gone."""
     added = await store.create(draft(), SECRETS)
     added = await store.replace(msgspec.structs.replace(added, description="x", api_key_set=False))
     assert (await store.sealed.of(added)).api_key == KEY
@@ -217,7 +217,9 @@ async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
     assert moved.url == "https://evil.example/mcp"
 
 
-async def test_a_refused_secret_leaves_nothing(store: UpstreamStore, records: Records) -> None:
+async def test_a_refused_secret_leaves_no_server_name_or_secret(
+    store: UpstreamStore, records: Records
+) -> None:
     """The server, its name and the secrets stored before it are all gone."""
     with pytest.raises(SecretRefused):
         await store.create(draft(), ServerSecrets(api_key=KEY, headers={"X-A": ""}))
@@ -226,8 +228,10 @@ async def test_a_refused_secret_leaves_nothing(store: UpstreamStore, records: Re
     await store.create(draft())
 
 
-async def test_a_deleted_server_leaves_nothing(store: UpstreamStore, records: Records) -> None:
-    """Its catalogues, pins and secrets go along; others stay."""
+async def test_a_deleted_server_leaves_no_catalogue_pin_or_secret(
+    store: UpstreamStore, records: Records
+) -> None:
+    """Those of other servers stay."""
     added = await store.create(draft(), SECRETS)
     other = await store.create(draft("other"))
     for deleted in (added, other):
@@ -244,7 +248,7 @@ async def test_a_deleted_server_leaves_nothing(store: UpstreamStore, records: Re
     assert await store.servers("acme") == [other]
 
 
-async def test_agents_come_back_as_they_were_registered(store: UpstreamStore) -> None:
+async def test_agents_are_read_as_they_were_registered(store: UpstreamStore) -> None:
     """A client id belongs to one agent."""
     added = await store.create_agent(agent("claude", "cursor"))
     assert await store.agents("acme") == [added]
@@ -281,7 +285,7 @@ class OfAcme:
 async def test_servers_of_the_configuration_come_first(
     records: Records, memory_shared_store: MemorySharedStore, secrets: SecretCache
 ) -> None:
-    """They cannot be changed here, and their names are taken."""
+    """The API cannot change them, and their names are taken."""
     configured = UpstreamServer(
         id=configured_id("acme", "files"),
         tenant="acme",
@@ -323,7 +327,7 @@ def listed(*tools: Any) -> Listed:
     )
 
 
-async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
+async def test_a_catalogue_is_read_as_it_was_stored(store: UpstreamStore) -> None:
     """The tenant's, and those of callers, who never see each other's."""
     server = await store.create(draft())
     new_catalogue, _ = assembled(server, listed(tool("a"), {}), Pins(), None, now=5.0)
@@ -337,7 +341,7 @@ async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
     assert await store.catalogues.get("beta", server.id) is None
 
 
-async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None:
+async def test_an_accepted_definition_is_offered_at_once(store: UpstreamStore) -> None:
     """It needs no fetch; if a digest is given, only that definition is accepted."""
     server = await store.create(draft(pin="review"))
     new_catalogue, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
@@ -357,7 +361,7 @@ async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None
     assert set(pins.pinned["tools"]) == {"a", "b"}
 
 
-async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> None:
+async def test_a_summary_describes_the_last_catalogue(store: UpstreamStore) -> None:
     """It has the fields that lists of servers show, and none of the definitions."""
     server = await store.create(draft(pin="review"))
     assert await store.catalogues.summary("acme", server.id) is None
@@ -384,7 +388,7 @@ async def test_each_change_is_counted(store: UpstreamStore) -> None:
     assert await store.counter.of(NO_TENANT) == total + 3
 
 
-async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
+async def test_a_refresh_without_changes_notifies_no_replica() -> None:
     """Only the time of the fetch is stored."""
     records, shared_store = MemoryRecords(), MemorySharedStore()
     counter = ChangeCounter(records, shared_store)

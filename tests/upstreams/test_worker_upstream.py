@@ -154,7 +154,7 @@ def server_shown(gate: Server, name: str) -> dict[str, Any]:
     return entry_shown
 
 
-def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream) -> None:
+def test_the_gate_signs_in_with_a_persons_token(gate: Server, worker: WorkerUpstream) -> None:
     """A call goes through, fails as an outage once the token is revoked, and heals with another."""
     token = sign_in(gate, worker)
     agent = agent_of(gate)
@@ -180,7 +180,7 @@ def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream)
 
 
 def test_a_missing_grant_is_named(gate: Server, worker: WorkerUpstream) -> None:
-    """Discovery finds the token endpoint, and the administrator sees what it answers."""
+    """The administrator sees the answer of the token endpoint."""
     until = time.monotonic() + WITHIN_S
     while not (failure := server_shown(gate, "robot")["failure"]):
         assert time.monotonic() < until

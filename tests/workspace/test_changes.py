@@ -29,8 +29,10 @@ def vault(acme: TenantWorkspace) -> TenantWorkspace:
     return acme.folder("deep/vault", "/vault/")
 
 
-async def test_a_folder_is_a_root_of_its_own(acme: TenantWorkspace, vault: TenantWorkspace) -> None:
-    """The same files under other paths; nothing leads out of it, not even to the workspace."""
+async def test_a_folder_can_be_a_root_of_its_own(
+    acme: TenantWorkspace, vault: TenantWorkspace
+) -> None:
+    """Paths are relative to it, and none leads out of it, not even to the workspace."""
     await acme.write("secret", b"s")
 
     assert await vault.write("/vault/a/b", b"1") == "/vault/a/b"
@@ -48,10 +50,10 @@ async def test_a_folder_is_a_root_of_its_own(acme: TenantWorkspace, vault: Tenan
         await vault.read("no", limit=9)
 
 
-async def test_a_folder_that_is_a_link_is_none(
+async def test_a_root_folder_that_is_a_link_is_refused(
     acme: TenantWorkspace, vault: TenantWorkspace, tmp_path: Path
 ) -> None:
-    """A person who can write files cannot point it elsewhere."""
+    """A tenant could otherwise point it to another folder."""
     (tmp_path / "outside").mkdir()
     await acme.make_folder("deep")
     (tmp_path / "acme/deep/vault").symlink_to(tmp_path / "outside")
@@ -62,8 +64,10 @@ async def test_a_folder_that_is_a_link_is_none(
     assert os.listdir(tmp_path / "outside") == []
 
 
-async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWorkspace) -> None:
-    """And so do the folders that lead to it; one usage change counts both."""
+async def test_files_of_a_folder_root_count_in_the_workspace(
+    acme: TenantWorkspace, vault: TenantWorkspace
+) -> None:
+    """Its parent folders count, too."""
     await acme.usage()
     await vault.write("a/b", b"12345")
     counted = acme._home.usage_file
@@ -76,8 +80,8 @@ async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWo
         await vault.write("c", b"x" * 1_000)
 
 
-async def test_changes_at_once_all_count(vault: TenantWorkspace) -> None:
-    """Each sees what the one before made of the file."""
+async def test_concurrent_changes_are_all_applied(vault: TenantWorkspace) -> None:
+    """Each change starts from the result of the one before."""
     edits = [
         vault.edit("log", lambda old, n=n: (old or b"") + b"%d;" % n, limit=100) for n in range(20)
     ]
@@ -90,7 +94,7 @@ async def test_changes_at_once_all_count(vault: TenantWorkspace) -> None:
     assert {written.path for written in done} == {"/vault/log"}
 
 
-async def test_a_change_that_is_refused_changes_nothing(vault: TenantWorkspace) -> None:
+async def test_a_refused_change_keeps_files_and_usage(vault: TenantWorkspace) -> None:
     """The files and the counted usage stay the same."""
     await vault.write("a", b"12345")
 
@@ -108,7 +112,7 @@ async def test_a_change_that_is_refused_changes_nothing(vault: TenantWorkspace) 
 
 
 async def test_many_files_are_read_at_once(vault: TenantWorkspace, tmp_path: Path) -> None:
-    """Their beginnings; None for each that cannot be read."""
+    """The result has the beginning of each file, or None if it cannot be read."""
     await vault.write("a", b"12345")
     await vault.write("b", b"")
     (tmp_path / "acme/deep/vault/link").symlink_to("a")
@@ -124,7 +128,7 @@ async def test_many_files_are_read_at_once(vault: TenantWorkspace, tmp_path: Pat
     ]
 
 
-async def test_a_list_without_what_is_hidden(acme: TenantWorkspace) -> None:
+async def test_a_list_can_leave_out_hidden_names(acme: TenantWorkspace) -> None:
     """The list leaves out names that begin with a dot, and everything below them."""
     for path in (".obsidian/app", "a/.b/c", "a/d", ".e"):
         await acme.write(path, b"1")
@@ -148,10 +152,10 @@ async def test_a_stamp_differs_once_a_file_is_replaced(
     assert (await acme.stat("a")).stamp != before
 
 
-async def test_what_can_be_made_again_lies_apart(
+async def test_derived_files_are_stored_outside_the_workspace(
     workspaces: Workspaces, acme: TenantWorkspace
 ) -> None:
-    """Each tenant has its own place, where no path leads and nothing counts."""
+    """Each tenant has its own folder for them, which no path reaches and no quota counts."""
     await acme.usage()
     places = [
         await space.apart(lambda folder, _: folder) for space in (acme, workspaces.of("globex"))
@@ -165,7 +169,7 @@ async def test_what_can_be_made_again_lies_apart(
     assert (places[0] / "index").is_file()
 
 
-async def test_background_work_is_told_when_its_call_ends(acme: TenantWorkspace) -> None:
+async def test_background_work_is_stopped_when_its_call_is_cancelled(acme: TenantWorkspace) -> None:
     """Background work ends when its call does."""
     begun, ended = threading.Event(), threading.Event()
 

@@ -31,8 +31,10 @@ asyncio.run(main())
 
 @pytest.mark.requirement("X1")
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8])
-async def test_a_kill_leaves_whole_files_and_a_true_count(tmp_path: Path, rounds: int) -> None:
-    """Killed by SIGKILL while it writes; the next server finds no trace of what was half done."""
+async def test_a_kill_leaves_whole_files_and_a_correct_usage_count(
+    tmp_path: Path, rounds: int
+) -> None:
+    """After SIGKILL during a write, the next server finds no half-written file."""
     root = tmp_path / "workspaces"
     writer = Process([sys.executable, "-c", WRITER, str(root)], env=python_environment())
     for _ in range(rounds):

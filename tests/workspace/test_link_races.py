@@ -90,7 +90,7 @@ async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str
 
 @pytest.mark.requirement("P14", "X1", "P3")
 @pytest.mark.parametrize("target", ["neighbour", "outside"])
-async def test_a_folder_that_turns_into_a_link_leads_nowhere(
+async def test_a_folder_that_turns_into_a_link_is_not_followed(
     spaces: Workspaces, tmp_path: Path, target: str
 ) -> None:
     """Reading, writing, making, listing, deleting and counting, while it changes all the time."""
@@ -139,8 +139,8 @@ async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
     )
 
 
-async def test_a_way_that_leads_out_is_never_opened(tmp_path: Path) -> None:
-    """What the kernel finds outside is taken for a concurrent change, and not opened."""
+async def test_a_path_that_leads_out_is_never_opened(tmp_path: Path) -> None:
+    """The kernel's refusal is reported as a concurrent change."""
     if not kernel_resolves():
         pytest.skip("this kernel has no openat2")
     root = os.open(tmp_path, os.O_RDONLY)
@@ -155,7 +155,7 @@ async def test_a_way_that_leads_out_is_never_opened(tmp_path: Path) -> None:
 async def test_a_file_that_turns_into_a_link_is_never_read_through(
     spaces: Workspaces, tmp_path: Path
 ) -> None:
-    """What is answered is the tenant's own; what is written replaces the link."""
+    """A read returns the tenant's own content, and a write replaces the link."""
     (tmp_path / "theirs").write_bytes(FOREIGN_BYTES)
     acme = spaces.of("acme")
     await acme.write("spot", OWN_BYTES)

@@ -36,7 +36,7 @@ async def writes(ctx: CallContext) -> str:
 def test_only_packs_that_store_files_need_the_folder(
     idp: Idp, packs: list[str], problem: set[str]
 ) -> None:
-    """The configuration of a read-only container is sound as long as nothing writes."""
+    """A read-only container needs no folder if no pack writes."""
     reported_problems = check_problems(
         [issuer_settings(idp)], tools={"packs": packs}, workspace=UNUSABLE_ROOT
     )
@@ -46,8 +46,8 @@ def test_only_packs_that_store_files_need_the_folder(
     } == problem
 
 
-def test_a_tool_that_writes_says_what_is_missing(idp: Idp, tmp_path: Path) -> None:
-    """The others run; the operator was warned."""
+def test_a_tool_that_writes_names_the_missing_setting(idp: Idp, tmp_path: Path) -> None:
+    """Other tools run, and `gatepost check` warned the operator."""
     (tmp_path / "tools.py").write_text(TOOLS, encoding="utf-8")
     settings = {"load": [str(tmp_path / "tools.py")], "packs": ["github"]}
     trusted = issuer_settings(idp, tenants=TABLE)

@@ -48,8 +48,10 @@ async def kinds(*attempts: "asyncio.Future[object]") -> list[str]:
     ]
 
 
-async def test_as_many_fit_as_there_is_room(processes: list[Workspaces], root: Path) -> None:
-    """Forty at once through two processes: ten fit, thirty are told why not, nothing is lost."""
+async def test_concurrent_writes_never_exceed_the_quota(
+    processes: list[Workspaces], root: Path
+) -> None:
+    """Of forty concurrent writes by two processes ten fit, and thirty are refused."""
     spaces = [process.of("acme") for process in processes]
     attempts = [
         asyncio.ensure_future(spaces[number % 2].write(f"{number}", b"x" * 1_000))
@@ -60,8 +62,10 @@ async def test_as_many_fit_as_there_is_room(processes: list[Workspaces], root: P
     assert really(root) == await spaces[0].usage() == WorkspaceUsage(10_000, 10)
 
 
-async def test_folders_count_and_memories_count(processes: list[Workspaces], root: Path) -> None:
-    """One quota for all places of a tenant; a refused write leaves no folders behind."""
+async def test_folders_and_memories_count_against_the_quota(
+    processes: list[Workspaces], root: Path
+) -> None:
+    """All places of a tenant share one quota; a refused write leaves no folders behind."""
     acme = processes[0].of("acme")
     await acme.area("memory").write("note", b"x" * 100)
     await acme.write("a/b/c/d", b"1")
@@ -75,7 +79,7 @@ async def test_folders_count_and_memories_count(processes: list[Workspaces], roo
 
 
 async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root: Path) -> None:
-    """Smaller content, deleting and reading go on; then there is room again."""
+    """Reading, deleting and smaller content still work; then writes succeed again."""
     acme = processes[0].of("acme")
     await acme.write("a/big", b"x" * 10_000)
     with pytest.raises(ToolFailure) as full:
@@ -92,7 +96,7 @@ async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root
     assert await acme.usage() == really(root) == WorkspaceUsage(10_000, 1)
 
 
-async def test_no_write_is_refused_for_deleted_files(
+async def test_a_write_is_accepted_after_files_were_deleted_outside(
     processes: list[Workspaces], root: Path
 ) -> None:
     """An operator made room: the next write that would be refused looks first."""
@@ -108,7 +112,7 @@ async def test_no_write_is_refused_for_deleted_files(
 
 
 @pytest.mark.parametrize("leftover", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
-async def test_a_count_that_a_crash_left_is_not_believed(root: Path, leftover: bytes) -> None:
+async def test_a_damaged_usage_count_is_recomputed(root: Path, leftover: bytes) -> None:
     """The server counts the files again if the count is damaged, and removes half-written files."""
     first = Workspaces(root)
     await first.of("acme").write("a", b"123")
@@ -125,8 +129,8 @@ async def test_a_count_that_a_crash_left_is_not_believed(root: Path, leftover: b
     second.close()
 
 
-async def test_a_cancelled_write_leaves_nothing_half_done(root: Path) -> None:
-    """Either the old or the new content is there, and no other file."""
+async def test_a_cancelled_write_leaves_the_old_or_the_new_content(root: Path) -> None:
+    """There is no other file."""
     spaces = Workspaces(root)
     acme: TenantWorkspace = spaces.of("acme")
     await acme.write("a", b"old")
@@ -142,10 +146,10 @@ async def test_a_cancelled_write_leaves_nothing_half_done(root: Path) -> None:
     assert (root / "acme/a").read_bytes() in (b"old", b"new" * 300_000)
 
 
-async def test_a_workspace_that_another_process_keeps_busy_says_so(
+async def test_a_workspace_locked_by_another_process_is_reported_as_busy(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading goes on; a change may be tried again."""
+    """Reads still work, and the change may be retried."""
     monkeypatch.setattr(usage, "LOCK_S", 0.0)
     spaces = Workspaces(root)
     acme = spaces.of("acme")
@@ -162,10 +166,10 @@ async def test_a_workspace_that_another_process_keeps_busy_says_so(
     spaces.close()
 
 
-async def test_a_disk_that_refuses_is_told_in_words(
+async def test_a_write_error_of_the_disk_is_explained(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No room, or no right to write: the model is told, and nothing half written stays."""
+    """No room or no permission: the model gets a sentence, and no half-written file stays."""
     spaces = Workspaces(root)
     acme = spaces.of("acme")
     await acme.write("a", b"1")

@@ -43,7 +43,7 @@ def acme(workspaces: Workspaces) -> TenantWorkspace:
     return workspaces.of("acme")
 
 
-async def test_what_is_written_can_be_read(acme: TenantWorkspace, root: Path) -> None:
+async def test_a_written_file_can_be_read(acme: TenantWorkspace, root: Path) -> None:
     """The answer is the path as tools show it, and either spelling reads it."""
     written = await acme.write("2024/invoice.csv", b"1,2")
     await acme.write("/workspace/2024/invoice.csv", b"3,4")
@@ -55,7 +55,7 @@ async def test_what_is_written_can_be_read(acme: TenantWorkspace, root: Path) ->
     assert [path.name for path in (root / "acme/2024").iterdir()] == ["invoice.csv"]
 
 
-async def test_files_are_their_owners_only(acme: TenantWorkspace, root: Path) -> None:
+async def test_files_are_accessible_to_their_owner_only(acme: TenantWorkspace, root: Path) -> None:
     """Other accounts of the machine neither list nor read them."""
     await acme.write("a/b", b"")
 
@@ -97,10 +97,8 @@ BAD_PATHS = [
 
 
 @each("path", BAD_PATHS)
-async def test_a_path_that_leads_elsewhere_is_refused(
-    acme: TenantWorkspace, root: Path, path: str
-) -> None:
-    """Refused, not repaired; nothing is made on the way."""
+async def test_an_invalid_path_is_refused(acme: TenantWorkspace, root: Path, path: str) -> None:
+    """It is not repaired, and no folder is made."""
     for attempt in (acme.write(path, b"x"), acme.read(path, limit=10)):
         with pytest.raises(ToolFailure) as raised:
             await attempt
@@ -108,8 +106,10 @@ async def test_a_path_that_leads_elsewhere_is_refused(
     assert os.listdir(root) == []
 
 
-async def test_one_tenant_never_reaches_the_next(workspaces: Workspaces, root: Path) -> None:
-    """Not by name, not by a link in a file's place, not by a link in a folder's place."""
+async def test_a_tenant_never_reaches_another_tenants_files(
+    workspaces: Workspaces, root: Path
+) -> None:
+    """Neither a name nor a link in place of a file or folder leads to another tenant."""
     await workspaces.of("globex").write("secret", b"theirs")
     acme = workspaces.of("acme")
     await acme.write("mine", b"ours")
@@ -142,8 +142,8 @@ async def test_a_tenants_folder_that_is_a_link_is_not_followed(
     assert list((root / "elsewhere").iterdir()) == []
 
 
-async def test_what_is_no_plain_file_is_not_opened(acme: TenantWorkspace, root: Path) -> None:
-    """A pipe would hold a thread for ever; a folder is not overwritten."""
+async def test_only_plain_files_are_opened(acme: TenantWorkspace, root: Path) -> None:
+    """Reading a pipe would block a thread for ever; a folder is not overwritten."""
     await acme.write("folder/file", b"x")
     os.mkfifo(root / "acme/pipe")
 
@@ -156,8 +156,10 @@ async def test_what_is_no_plain_file_is_not_opened(acme: TenantWorkspace, root: 
             await acme.write(path, b"x")
 
 
-async def test_missing_and_large_files_are_told_apart(acme: TenantWorkspace) -> None:
-    """One is not there, the other is more than was asked for."""
+async def test_a_missing_file_and_a_too_large_file_have_different_errors(
+    acme: TenantWorkspace,
+) -> None:
+    """One is not found, and the other exceeds the requested limit."""
     await acme.write("a", b"12345")
 
     with pytest.raises(ToolFailure) as missing:
@@ -170,8 +172,8 @@ async def test_missing_and_large_files_are_told_apart(acme: TenantWorkspace) -> 
 
 
 @given(st.text(max_size=40))
-def test_every_accepted_path_is_plain_names(path: str) -> None:
-    """Whatever the text: refused, or names that stay below where they begin."""
+def test_every_accepted_path_consists_of_plain_names(path: str) -> None:
+    """Any text is refused or becomes names that stay below the root."""
     try:
         parts = parts_of(path)
     except ToolFailure:
@@ -184,14 +186,14 @@ def test_every_accepted_path_is_plain_names(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/workspace", "/workspace/", "/workspace//", "/workspace/./"])
-def test_the_workspace_itself_is_no_file(path: str) -> None:
+def test_the_root_of_the_workspace_is_no_file(path: str) -> None:
     """The refusal says so; such a path neither is empty nor leads out."""
     with pytest.raises(ToolFailure, match="names a folder: name a file in it"):
         parts_of(path)
 
 
 async def test_files_are_listed_in_order(acme: TenantWorkspace, root: Path) -> None:
-    """With their sizes; nothing before anything is written, and never more than asked for."""
+    """The list has their sizes and a maximum length, and is empty before the first write."""
     assert await acme.files(limit=10) == []
     for path in ("b/c.txt", "a.txt", "b/a/d.txt", "b.txt"):
         await acme.write(path, path.encode())
@@ -203,7 +205,7 @@ async def test_files_are_listed_in_order(acme: TenantWorkspace, root: Path) -> N
     assert len(await acme.files(limit=2)) == 2
 
 
-async def test_listing_follows_no_link_and_names_only_what_can_be_read(
+async def test_a_listing_has_only_readable_files_and_follows_no_link(
     acme: TenantWorkspace, workspaces: Workspaces, root: Path
 ) -> None:
     """Links, pipes, half-written files and names that no path may hold are left out."""
@@ -232,8 +234,10 @@ async def test_a_deep_path_is_opened_in_pieces(acme: TenantWorkspace) -> None:
     assert (await acme.entries(limit=10)).items == []
 
 
-async def test_a_file_grows_and_keeps_what_it_was(acme: TenantWorkspace, root: Path) -> None:
-    """Appending makes or lengthens it; what could be run still can."""
+async def test_appending_keeps_the_content_and_the_executable_bit(
+    acme: TenantWorkspace, root: Path
+) -> None:
+    """Appending also creates a missing file."""
     assert await acme.append("a/log", b"12") == 2
     (root / "acme/a/log").chmod(0o755)
     assert await acme.append("a/log", b"345") == 5
@@ -245,8 +249,8 @@ async def test_a_file_grows_and_keeps_what_it_was(acme: TenantWorkspace, root: P
         await acme.append("no/log", b"", mkdirs=False)
 
 
-async def test_what_is_deleted_is_gone_as_a_whole(acme: TenantWorkspace, root: Path) -> None:
-    """Whatever it is and however deep; what links name stays."""
+async def test_a_deletion_removes_a_whole_tree(acme: TenantWorkspace, root: Path) -> None:
+    """Targets of links stay."""
     outside = root / "outside"
     outside.mkdir()
     (outside / "kept").write_bytes(b"x")
@@ -269,7 +273,7 @@ async def test_what_is_deleted_is_gone_as_a_whole(acme: TenantWorkspace, root: P
 
 
 async def test_a_list_is_the_same_each_time_and_bounded(acme: TenantWorkspace) -> None:
-    """All of a folder before what is deeper; never more than asked for, and it says so."""
+    """A folder's entries come before deeper ones; a cut list says so."""
     for path in ("b/x", "a/y/z", "c"):
         await acme.write(path, b"1")
 
@@ -283,7 +287,7 @@ async def test_a_list_is_the_same_each_time_and_bounded(acme: TenantWorkspace) -
     assert [item.path for item in (await acme.entries("a/", limit=1)).items] == ["a/y"]
 
 
-async def test_a_pack_keeps_its_own_beside_the_workspace(
+async def test_a_pack_has_its_own_folder_outside_the_workspace(
     workspaces: Workspaces, root: Path
 ) -> None:
     """No path of the workspace leads there, and each tenant has its own."""
@@ -303,8 +307,8 @@ async def test_a_pack_keeps_its_own_beside_the_workspace(
 
 @pytest.mark.skipif(not kernel_resolves(), reason="this kernel has no openat2")
 @given(st.lists(st.sampled_from(["a", "b", "link", "file", "loop", "no"]), max_size=20))
-def test_both_ways_open_the_same(parts: list[str]) -> None:
-    """Whatever the names: the same file, or an error from both."""
+def test_both_path_resolvers_open_the_same_file(parts: list[str]) -> None:
+    """For any names both resolvers open the same file or fail."""
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         (top / "a/b/a").mkdir(parents=True)
@@ -333,7 +337,7 @@ def opened(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
 
 
 def test_no_handle_is_left_open(root: Path) -> None:
-    """Neither when a path is found nor when it is not."""
+    """This holds for found and for missing paths."""
     (root / "a/b").mkdir(parents=True)
     for resolver in (resolver_of("walk"), resolver_of()):
         handles = len(os.listdir("/dev/fd"))
@@ -343,8 +347,10 @@ def test_no_handle_is_left_open(root: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066"])
-async def test_a_path_cannot_look_like_another_to_its_approver(tmp_path: Path, mark: str) -> None:
-    """A terminal obeys the controls above 0x80, and `exe.txt` may be `txt.exe` reordered."""
+async def test_workspace_paths_with_control_or_reordering_characters_are_refused(
+    tmp_path: Path, mark: str
+) -> None:
+    """With such a character, `txt.exe` looks like `exe.txt` to an approver."""
     workspace = Workspaces(tmp_path).of("acme")
 
     with pytest.raises(ToolFailure, match="control characters"):

@@ -127,8 +127,10 @@ def tools_of(user: UpstreamUser) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CATALOGUES)
-def test_a_hostile_catalogue_costs_the_others_nothing(scene: UpstreamScene, name: str) -> None:
-    """It is refused as a whole with 502, or its good tools are offered."""
+def test_a_hostile_catalogue_does_not_affect_other_upstreams(
+    scene: UpstreamScene, name: str
+) -> None:
+    """The whole catalogue is refused with 502, or only its good tools are offered."""
     answer, status, offered = CATALOGUES[name]
     _, user, identity = scene.registered("hostile", answers={"tools/list": answer})
     try:
@@ -181,7 +183,7 @@ SLOW_SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_schema_that_takes_for_ever_delays_no_other_caller(
     scene: UpstreamScene, name: str, which: str
 ) -> None:
-    """Neither with a caller's arguments nor with the upstream's own answer."""
+    """This holds for a caller's arguments and for the upstream's own answer."""
     schema, value = {"type": "object", **SLOW_SCHEMAS[name][0]}, SLOW_SCHEMAS[name][1]
     tools = listing(tool("slow", **{which: schema}), tool())
     upstream, user, identity = scene.registered("hostile", answers={"tools/list": tools})
@@ -201,8 +203,8 @@ def test_a_schema_that_takes_for_ever_delays_no_other_caller(
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_catalogue_says_nothing_hidden(scene: UpstreamScene) -> None:
-    """Texts are cleaned, a list is private whatever its server says, and its words stay its own."""
+def test_a_catalogue_is_listed_without_hidden_characters(scene: UpstreamScene) -> None:
+    """Texts are cleaned, and the list is private whatever cache scope the server sends."""
     tools = listing(
         tool(
             description=f"Read{HIDDEN_CHARACTERS} files.",

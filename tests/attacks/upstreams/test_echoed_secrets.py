@@ -120,8 +120,10 @@ async def chatty(posted: Posted, send: Send) -> None:
     )
 
 
-def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Path) -> None:
-    """The caller gets each of them, without the secret."""
+def test_secrets_echoed_in_answers_progress_and_logs_are_redacted(
+    scene: UpstreamScene, tmp_path: Path
+) -> None:
+    """The caller gets each message of the upstream without the secret."""
     upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
     assert_secrets_sent(upstream)
     upstream.answers["tools/call"] = chatty
@@ -149,8 +151,10 @@ def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Pa
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
-def test_in_client_requests(scene: UpstreamScene, tmp_path: Path, era: str) -> None:
-    """The client request reaches the caller, without the secret; the upstream's state is sealed."""
+def test_secrets_echoed_in_client_requests_are_redacted(
+    scene: UpstreamScene, tmp_path: Path, era: str
+) -> None:
+    """The caller gets the client request without the secret; the upstream's state is sealed."""
     upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
     if era == "modern":
         request = {"method": "elicitation/create", "params": QUESTION}
@@ -183,8 +187,8 @@ def test_in_client_requests(scene: UpstreamScene, tmp_path: Path, era: str) -> N
     nowhere(scene, tmp_path, heard, user.call("mcp_good__act").raw.body)
 
 
-def test_in_catalogues(scene: UpstreamScene, tmp_path: Path) -> None:
-    """Texts are redacted; a definition whose name repeats a secret is left out."""
+def test_secrets_echoed_in_catalogues_are_redacted(scene: UpstreamScene, tmp_path: Path) -> None:
+    """A definition whose name contains a secret is left out."""
     upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
     upstream.answers["server/discover"] = result(
         {

@@ -134,7 +134,7 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamS
 def test_a_parked_call_ends_with_its_token(
     scene: UpstreamScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the time of grace that a running call has; one with a newer token goes on."""
+    """It gets the same leeway as a running call; a parked call with a newer token continues."""
     monkeypatch.setattr(parked, "GRACE_S", 0.5)
     soon = int(time.time()) + 4
     alice = scene.of("acme", "asks", sub="alice", exp=soon)
@@ -147,8 +147,8 @@ def test_a_parked_call_ends_with_its_token(
     assert not of_bob.closed.is_set()
 
 
-def test_a_suspension_ends_a_parked_call_with_its_programs(idp: Idp, tmp_path: Path) -> None:
-    """The program, what it started, and nothing of the other tenant."""
+def test_a_suspension_ends_the_programs_of_parked_calls(idp: Idp, tmp_path: Path) -> None:
+    """The program and its child processes end; those of the other tenant continue."""
     script = tmp_path / "notes.py"
     script.write_text(PROGRAM, encoding="utf-8")
     table = {
@@ -176,7 +176,7 @@ def test_a_suspension_ends_a_parked_call_with_its_programs(idp: Idp, tmp_path: P
 
 
 def test_a_suspension_ends_a_parked_call(scene: UpstreamScene) -> None:
-    """The upstream is told, and the other tenant's parked call goes on."""
+    """The upstream's stream is closed, and the other tenant's parked call continues."""
     parked = {}
     for tenant in ("acme", "globex"):
         sessions = ["one", "two", "three"]
@@ -201,7 +201,7 @@ def test_a_suspension_ends_a_parked_call(scene: UpstreamScene) -> None:
 
 
 def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> None:
-    """Also the background work: no list is fetched, and no change is followed."""
+    """Background tasks end too: no list is fetched, and no change is followed."""
     upstream, user, identity = scene.registered("slow")
     calls, stream = StalledStream(), StalledStream()
     upstream.answers["tools/call"] = calls
@@ -230,8 +230,8 @@ def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> No
     scene.offered(scene.of("acme"), "mcp_slow__act")
 
 
-def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> None:
-    """Its registrations, catalogues, pins and keys are gone, and no memory brings them back."""
+def test_an_erased_tenant_keeps_no_upstreams(scene: UpstreamScene, tmp_path: Path) -> None:
+    """Registrations, catalogues, pins and keys are gone, and no cache restores them."""
     upstream, user, identity = scene.registered("gone", api_key="sk-to-be-erased-0123")
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_gone__act")

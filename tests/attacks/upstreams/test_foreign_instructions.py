@@ -38,7 +38,7 @@ def discovered(person: UpstreamUser) -> str:
 
 @pytest.mark.parametrize("ask", [introduced, discovered])
 def test_instructions_are_quoted_and_bounded(scene: UpstreamScene, ask: Any) -> None:
-    """No line is outside of its server's quotation, and another server's words are not forged."""
+    """Every line is quoted, so a server cannot imitate another server's instructions."""
     assert ask(scene.of("acme")) == ""
     _, user, identity = scene.registered(
         "crm",
@@ -66,8 +66,10 @@ def test_instructions_are_quoted_and_bounded(scene: UpstreamScene, ask: Any) -> 
     scene.until(lambda: ask(user) == "")
 
 
-def test_instructions_are_shown_only_to_those_who_may_use_the_server(scene: UpstreamScene) -> None:
-    """Neither another tenant, nor an agent without the server; and a change waits."""
+def test_instructions_are_shown_only_to_callers_who_may_use_the_server(
+    scene: UpstreamScene,
+) -> None:
+    """Another tenant and an agent without the server do not see them; a change waits."""
     upstream, user, identity = scene.registered(
         "crm", answers={"server/discover": result(DESCRIPTION | {"instructions": "Ask politely."})}
     )

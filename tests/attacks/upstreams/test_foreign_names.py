@@ -23,8 +23,8 @@ UNPRINTABLE_NAMES = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> None:
-    """Its tools have plain names, and it occurs in JSON alone."""
+def test_a_hostile_server_name_reaches_no_other_path(scene: UpstreamScene, name: str) -> None:
+    """Its tools get plain names, and the name itself occurs in JSON only."""
     upstream = scene.upstream_app.upstream("named")
     admin = scene.of("acme")
     response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
@@ -48,8 +48,10 @@ def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> N
 
 
 @pytest.mark.parametrize("name", UNPRINTABLE_NAMES)
-def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str) -> None:
-    """For a server with its field; for a tool by leaving it out."""
+def test_names_with_control_or_reordering_characters_are_refused(
+    scene: UpstreamScene, name: str
+) -> None:
+    """A server with such a name is refused with the field; a tool is left out."""
     admin = scene.of("acme")
     response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
     assert response.status == 400
@@ -71,8 +73,8 @@ def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "ACT", "act ", "a" * 2_000])
-def test_the_name_of_a_tool_is_only_text(scene: UpstreamScene, name: str) -> None:
-    """It gets a plain name here, is called by its own, and reaches no other path."""
+def test_a_hostile_tool_name_reaches_no_other_path(scene: UpstreamScene, name: str) -> None:
+    """The tool gets a plain name, and the upstream is called with its own name."""
     upstream, user, identity = scene.registered(
         "named", answers={"tools/list": result({"tools": [tool(name), tool("plain")]})}
     )
@@ -93,7 +95,7 @@ def test_the_name_of_a_tool_is_only_text(scene: UpstreamScene, name: str) -> Non
 
 
 def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
-    """One of another tenant, list or upstream is refused; the upstreams never see any of ours."""
+    """Cursors of another tenant, list or upstream are refused; upstreams never see ours."""
     people: dict[str, UpstreamUser] = {}
     seen: list[Any] = []
     identities = {}

@@ -39,8 +39,8 @@ def read(person: UpstreamUser, uri: str) -> str:
     return str(answer.get("result", answer.get("error")))
 
 
-def test_a_link_never_leads_to_another_server(scene: UpstreamScene) -> None:
-    """Nor does content pass as another server's; own links, and those to the web, stay."""
+def test_a_resource_link_never_reads_from_another_server(scene: UpstreamScene) -> None:
+    """Embedded content does not pass as another server's; own links and web links stay."""
     user = scene.of("acme", "first", "evil")
     honest, evil = (scene.upstream_app.upstream(name) for name in ("first", "evil"))
     documents(honest, SHARED_URI)
@@ -76,8 +76,8 @@ def test_a_link_never_leads_to_another_server(scene: UpstreamScene) -> None:
     assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_tool_shows_no_page_of_another_server(scene: UpstreamScene) -> None:
-    """A server that lists the page of another one first would be shown as that one."""
+def test_a_tool_cannot_show_a_ui_page_of_another_server(scene: UpstreamScene) -> None:
+    """A server could otherwise list another server's page first and be shown as that server."""
     page, own = "ui://bank/pay.html", "ui://bank/own.html"
     names = ("squatter", "bank")
     user = scene.of("acme", *names)

@@ -64,8 +64,10 @@ def shop(scene: UpstreamScene) -> Iterator[Workshop]:
     workshop.user.ask("DELETE", f"{SERVERS}/{workshop.identity}")
 
 
-def test_another_task_is_not_the_answer(scene: UpstreamScene, shop: Workshop) -> None:
-    """It may be that of another tenant, whose task the upstream confuses with this one."""
+def test_the_state_of_another_task_is_not_accepted_as_an_answer(
+    scene: UpstreamScene, shop: Workshop
+) -> None:
+    """The upstream may confuse the task with one of another tenant."""
     shop.state = {"taskId": "t-2", "status": "completed", "result": said("the other's secrets")}
 
     ended = text_of(scene, shop.user, shop.begun())
@@ -74,10 +76,10 @@ def test_another_task_is_not_the_answer(scene: UpstreamScene, shop: Workshop) ->
 
 
 @pytest.mark.parametrize("how", ["removed", "disabled", "moved"])
-def test_a_server_that_is_taken_away_is_not_polled(
+def test_tasks_of_a_removed_or_moved_server_are_no_longer_polled(
     scene: UpstreamScene, shop: Workshop, how: str
 ) -> None:
-    """The task ends, says that its outcome is unknown, and nothing more is sent."""
+    """The task ends with an unknown outcome, and no further request is sent."""
     task = shop.begun()
     scene.until(lambda: shop.upstream.of("tasks/get"))
     path = f"{SERVERS}/{shop.identity}"

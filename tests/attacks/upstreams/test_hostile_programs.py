@@ -136,8 +136,10 @@ def runs(pid: int) -> bool:
     return False
 
 
-def test_it_changes_no_other_process(scene: UpstreamScene, user: UpstreamUser) -> None:
-    """It runs as the gate's user, who could stop the gate by a limit; its own ones it may set."""
+def test_a_program_cannot_signal_or_limit_other_processes(
+    scene: UpstreamScene, user: UpstreamUser
+) -> None:
+    """The program has the gate's user, but may change its own limits only."""
     harms, its_own = answered(scene, user, "mcp_turns__harm")
 
     if landlock_version() < 6:
@@ -146,27 +148,27 @@ def test_it_changes_no_other_process(scene: UpstreamScene, user: UpstreamUser) -
     assert set(its_own.values()) == {"done"}, its_own
 
 
-def test_it_ends_before_the_gate_if_there_is_no_memory(
+def test_a_program_is_killed_before_the_gate_when_memory_runs_out(
     scene: UpstreamScene, user: UpstreamUser
 ) -> None:
-    """What processes share is counted by no limit, and the system ends what has most of it."""
+    """No limit counts shared memory, so the program has the highest OOM score."""
     pid = answered(scene, user, "mcp_turns__pid")
 
     assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
-def test_what_it_leaves_behind_ends_with_it(scene: UpstreamScene, user: UpstreamUser) -> None:
-    """Neither a new session nor an empty environment hides a process."""
+def test_child_processes_of_a_program_end_with_it(scene: UpstreamScene, user: UpstreamUser) -> None:
+    """Neither a new session nor an empty environment hides a child process."""
     answer = answered(scene, user, "mcp_leaves__leave")
     assert runs(answer)
 
     scene.until(lambda: not runs(answer))
 
 
-def test_its_end_is_noticed_although_a_child_holds_its_pipes(
+def test_the_exit_of_a_program_is_noticed_although_a_child_keeps_its_pipes(
     scene: UpstreamScene, user: UpstreamUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call ends long before its clock, and the next one meets a new program."""
+    """The call fails before its timeout, and the next call starts a new program."""
     monkeypatch.setattr(service, "LOOK_S", 0.05)
     scene.offered(user, "mcp_ends__hand_over")
     with scene.never_stands_still():

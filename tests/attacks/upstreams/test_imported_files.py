@@ -71,10 +71,10 @@ REFERENCES = [
 
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("header", ["X-Key", "Authorization"])
-def test_a_registry_document_reads_nothing_of_the_operator(
+def test_a_registry_document_cannot_read_environment_variables(
     folder: ImportFolder, scripted: tuple[ScriptedServer, str], header: str, reference: str
 ) -> None:
-    """The untrusted server would get the environment; instead the value is prompted for."""
+    """References stay unresolved, and the command prompts for the value instead."""
     app, url = scripted
     value = f"Bearer {reference}" if header == "Authorization" else reference
     remote = {
@@ -91,8 +91,10 @@ def test_a_registry_document_reads_nothing_of_the_operator(
     assert sent == (f"Bearer {TYPED_SECRET}" if header == "Authorization" else TYPED_SECRET)
 
 
-def test_an_environment_variable_of_a_file_is_named(folder: ImportFolder) -> None:
-    """It is read, because editors do so too, and the command says which one goes where."""
+def test_importing_a_file_names_each_environment_variable_that_it_reads(
+    folder: ImportFolder,
+) -> None:
+    """The variable is read, as editors do, and the output says which server gets it."""
     entry = {"url": URL, "headers": {"X-Key": "${env:AWS_SECRET_ACCESS_KEY}"}}
     result = folder.add({"mcpServers": {"stranger": entry}})
     assert result.exit_code == 0, result.output
@@ -102,7 +104,9 @@ def test_an_environment_variable_of_a_file_is_named(folder: ImportFolder) -> Non
 
 
 @pytest.mark.parametrize("name", ["Host", "Cookie", "Mcp-Session-Id", "traceparent", "Proxy-A"])
-def test_a_header_of_ours_is_not_imported(folder: ImportFolder, name: str) -> None:
+def test_headers_that_gatepost_sets_itself_are_not_imported(
+    folder: ImportFolder, name: str
+) -> None:
     document = {"mcpServers": {"stranger": {"url": URL, "headers": {name: "value-of-it"}}}}
     added, checked = folder.add(document), folder.check(document)
     for result in (added, checked):
@@ -113,8 +117,8 @@ def test_a_header_of_ours_is_not_imported(folder: ImportFolder, name: str) -> No
     assert folder.listed() == []
 
 
-def test_a_program_is_not_registered(folder: ImportFolder) -> None:
-    """Also not beside a URL, under another name, or with an environment."""
+def test_programs_in_an_imported_file_are_not_registered(folder: ImportFolder) -> None:
+    """A program beside a URL is not registered, and neither is its environment."""
     program = {"command": "sh", "args": ["-c", "id"], "env": {"LD_PRELOAD": "/x.so"}}
     result = folder.add({"mcpServers": {"one": program, "two": {**program, "url": URL}}})
     assert result.exit_code == 0, result.output
@@ -125,8 +129,10 @@ def test_a_program_is_not_registered(folder: ImportFolder) -> None:
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "client_secret"])
-def test_a_secret_in_an_environment_is_refused(folder: ImportFolder, name: str) -> None:
-    """`gatepost check` says what to write instead, and repeats no value."""
+def test_a_secret_in_the_environment_of_a_program_is_refused(
+    folder: ImportFolder, name: str
+) -> None:
+    """`gatepost check` says what to write instead, and does not repeat the value."""
     entry = {"command": "/usr/bin/true", "env": {name: SECRET}}
     result = folder.check({"mcpServers": {"notes": entry}})
     assert result.exit_code == 1, result.output
@@ -134,7 +140,7 @@ def test_a_secret_in_an_environment_is_refused(folder: ImportFolder, name: str) 
     assert SECRET not in result.output
 
 
-def test_a_file_cannot_widen_what_its_servers_may_do(folder: ImportFolder) -> None:
+def test_an_imported_file_cannot_grant_its_servers_more_rights(folder: ImportFolder) -> None:
     """Members such as `trusted` and `tenant` have no effect."""
     entry = {"url": URL, "trusted": True, "tenant": "globex", "allow": ["sampling"], "pin": "off"}
     assert folder.add({"mcpServers": {"stranger": entry}}).exit_code == 0

@@ -52,11 +52,11 @@ def at_once(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnsw
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
 
 
-def test_servers_and_agents_of_one_tenant(
+def test_simultaneous_registrations_cannot_exceed_the_quota_of_a_tenant(
     scene: UpstreamScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Not one more than the quota stays; each of the others is refused with its reason.
+    Each registration beyond the quota is refused with the reason.
 
     The quotas are smaller than in production, so that the attack begins sooner.
     """
@@ -129,8 +129,8 @@ class ElicitingUpstream:
         await raw(b"", 202)(posted, send)
 
 
-def test_parked_calls(scene: UpstreamScene) -> None:
-    """One caller has eight, one server half of its concurrency, and the others are told why not."""
+def test_parked_calls_are_limited_for_each_caller_and_server(scene: UpstreamScene) -> None:
+    """Calls beyond the limits are refused with the reason."""
     limits: ParkingLimits = scene.gate.services.upstreams.services.calls.parked.limits
     upstream, user, identity = scene.registered("asks", sessions=map(str, range(400)))
     ElicitingUpstream(upstream)

@@ -45,8 +45,8 @@ def person(scene: UpstreamScene, name: str) -> UpstreamUser:
     return scene.of("acme", sub=name)
 
 
-def test_one_caller_cannot_open_the_circuit_for_others(scene: UpstreamScene) -> None:
-    """Neither with one slow tool nor with many; callers who all wait in vain open it."""
+def test_timeouts_of_one_caller_do_not_open_the_circuit(scene: UpstreamScene) -> None:
+    """Timeouts of several callers open it."""
     alice, bob = person(scene, "alice"), person(scene, "bob")
     for name in (*HANGING_TOOLS, *HANGING_TOOLS):
         assert outcome_of(alice.call(f"mcp_good__{name}")) == TIMEOUT_ERROR
@@ -62,8 +62,8 @@ def test_one_caller_cannot_open_the_circuit_for_others(scene: UpstreamScene) -> 
     assert scene.of("globex").call("mcp_good__act").status == 200
 
 
-def test_one_caller_takes_not_all_requests(idp: Idp) -> None:
-    """Of eight that may run at once it gets six, and another caller's call is made at once."""
+def test_one_caller_cannot_use_all_concurrent_requests_of_an_upstream(idp: Idp) -> None:
+    """One caller gets six of eight, and another caller's call runs at once."""
     with scene_of(idp, good={"concurrency": 8}) as scene:
         upstream, alice, bob = (
             scene.upstream_app.upstreams["good"],

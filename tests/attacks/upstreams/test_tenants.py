@@ -61,8 +61,10 @@ def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> No
     upstream.answers["tools/call"] = answer
 
 
-def test_twins_never_meet(scene: UpstreamScene, twins: Any) -> None:
-    """Each server sees its own tenant's key and calls; neither lists the other's tools."""
+def test_upstreams_of_one_name_in_two_tenants_stay_separate(
+    scene: UpstreamScene, twins: Any
+) -> None:
+    """Each server sees only its own tenant's key and calls, and each tenant its own tools."""
     for tenant, other in (("acme", "globex"), ("globex", "acme")):
         upstream, person, _ = twins[tenant]
         names = person.names()
@@ -79,7 +81,7 @@ def test_twins_never_meet(scene: UpstreamScene, twins: Any) -> None:
 
 @pytest.mark.requirement("A-14")
 def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
-    """Neither lists nor calls of tools carry it: a request has the key of its tenant's server."""
+    """Requests to an upstream carry the key of the tenant's server and never the token."""
     for tenant in ("acme", "globex"):
         upstream, person, identity = twins[tenant]
         assert person.refresh(identity).status == 200
@@ -91,8 +93,10 @@ def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
         assert all(part not in sent for part in person.token.split(".")[1:])
 
 
-def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> None:
-    """Swapped between upstreams, tools, arguments, callers or tenants, nothing is sent."""
+def test_a_request_state_is_accepted_only_for_its_own_call(
+    scene: UpstreamScene, twins: Any
+) -> None:
+    """With another upstream, tool, argument, caller or tenant, no request is sent."""
     upstream, acme, _ = twins["acme"]
     other, globex, _ = twins["globex"]
     second, _, identity = scene.registered("second")
@@ -142,8 +146,10 @@ def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> 
         "https://xn--80ak6aa92e.com\u202e/",
     ],
 )
-def test_a_page_that_misleads_is_not_shown(scene: UpstreamScene, twins: Any, url: str) -> None:
-    """No caller sees it, and the upstream's call fails."""
+def test_misleading_elicitation_urls_are_not_shown(
+    scene: UpstreamScene, twins: Any, url: str
+) -> None:
+    """The upstream's call fails, and the caller never sees the URL."""
     upstream, acme, _ = twins["acme"]
     ask_before_each_call(upstream, url)
     heard = acme.run("mcp_crm__act")
@@ -158,7 +164,7 @@ def test_a_page_that_misleads_is_not_shown(scene: UpstreamScene, twins: Any, url
     scene.others_go_on()
 
 
-def test_a_page_is_shown_as_foreign(twins: Any) -> None:
+def test_an_elicitation_url_is_shown_with_its_upstream_and_host(twins: Any) -> None:
     upstream, acme, _ = twins["acme"]
     page = "https://login.example.com/x"
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
@@ -173,8 +179,10 @@ def test_a_page_is_shown_as_foreign(twins: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "tools/call"])
-def test_what_is_not_allowed_is_not_asked(twins: Any, method: str) -> None:
-    """Sampling and roots reach no caller unless the operator allows them."""
+def test_sampling_and_roots_requests_need_permission_by_the_operator(
+    twins: Any, method: str
+) -> None:
+    """Without it, the requests of an upstream never reach the caller."""
     upstream, acme, _ = twins["acme"]
     params = {"messages": [], "maxTokens": 9} if "sampling" in method else {}
     upstream.answers["tools/call"] = result(
@@ -191,10 +199,10 @@ def test_what_is_not_allowed_is_not_asked(twins: Any, method: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["list", "search"])
-def test_an_agent_reaches_its_capabilities_alone(
+def test_an_agent_can_call_only_tools_of_its_capabilities(
     scene: UpstreamScene, twins: Any, mode: str
 ) -> None:
-    """Also through `call_tool`, and whatever names it guesses."""
+    """`call_tool` with a guessed name does not reach other tools either."""
     _, acme, identity = twins["acme"]
     created = acme.ask(
         "POST",

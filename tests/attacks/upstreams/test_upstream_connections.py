@@ -121,8 +121,10 @@ REDIRECTED_REQUESTS = [
 
 @pytest.mark.parametrize("location", ["inside", "outside"])
 @pytest.mark.parametrize("which", REDIRECTED_REQUESTS)
-def test_no_redirect_is_followed(idp: Idp, world: Internet, location: str, which: str) -> None:
-    """Neither to an address of ours nor to another host, which would get a secret or a token."""
+def test_redirects_of_an_upstream_are_not_followed(
+    idp: Idp, world: Internet, location: str, which: str
+) -> None:
+    """A redirect could lead to an internal address or send a secret to another host."""
     inside = f"https://localhost:{world.secure}{REDIRECT_TARGET}"
     to = inside if location == "inside" else f"https://evil.web.test{REDIRECT_TARGET}"
     page = leads(to, status=307)
@@ -149,8 +151,10 @@ def asked_for(world: Internet, method: str) -> bool:
     return any(f'"{method}"'.encode() in request.body for request in world.site.seen)
 
 
-def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Internet) -> None:
-    """Each connection resolves its name once, checks all addresses, and uses what it checked."""
+def test_a_host_name_that_changes_to_an_internal_address_is_refused(
+    idp: Idp, world: Internet
+) -> None:
+    """Each connection resolves its name once and uses only addresses that it has checked."""
     with gate_in(world, idp) as gate:
         user = person(gate)
         assert refreshed(user).status == 200
@@ -179,10 +183,10 @@ def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Interne
 
 
 @pytest.mark.parametrize("fault", ["expired", "of another name", "of another authority"])
-def test_a_wrong_certificate_is_refused(
+def test_an_invalid_certificate_of_an_upstream_is_refused(
     idp: Idp, world: Internet, tmp_path: Path, fault: str
 ) -> None:
-    """Before anything is sent, the API key included; the sentence says what is wrong with it."""
+    """The connection fails before the API key is sent, and the message names the reason."""
     other = tmp_path / "other"
     other.mkdir()
     authority = CertificateAuthority(other) if "authority" in fault else world.company

@@ -90,8 +90,10 @@ def registered(admin: UpstreamUser) -> set[str]:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_no_registration_reaches_further_than_its_fields(admin: UpstreamUser, name: str) -> None:
-    """Added or changed: 400 that names the field, repeats no value, and stores nothing."""
+def test_invalid_registration_fields_are_refused_and_not_stored(
+    admin: UpstreamUser, name: str
+) -> None:
+    """The server answers 400, names the field and does not repeat the value."""
     fields, field = BODIES[name]
     response = admin.ask(
         "POST", SERVERS, {"name": "plain", "url": PUBLIC_URL, "status": "disabled"}
@@ -133,8 +135,10 @@ INSIDE_URLS = {
 
 
 @pytest.mark.parametrize("name", INSIDE_URLS)
-def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, name: str) -> None:
-    """Refused when it is registered or fetched, and nothing says what is there."""
+def test_internal_addresses_of_upstreams_are_never_requested(
+    scene: UpstreamScene, admin: UpstreamUser, name: str
+) -> None:
+    """The server refuses them at registration or at the first fetch, without details."""
     unknown_paths = len(scene.upstream_app.unknown_paths)
     response = admin.ask(
         "POST", SERVERS, {"name": "inside", "url": INSIDE_URLS[name], "api_key": KEY}
@@ -153,8 +157,8 @@ def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, 
         assert admin.ask("DELETE", path).status == 204
 
 
-def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
-    """Not by PATCH of the url, of its case, port or path of another host, nor piece by piece."""
+def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(scene: UpstreamScene) -> None:
+    """A PATCH of the URL, also in several steps, does not send the key to another host."""
     upstream, admin, identity = scene.registered(
         "mover", api_key=KEY, headers={"X-Secret": HEADER_VALUE}, description="d"
     )
@@ -194,7 +198,9 @@ def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
 @pytest.mark.parametrize(
     "key", ["env:PATH-0123", "file:/etc/passwd", "secret:ANOTHER_ONE", "${env:HOME}"]
 )
-def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
+def test_api_keys_set_over_the_api_are_never_resolved_as_references(
+    scene: UpstreamScene, key: str
+) -> None:
     """The operator's environment, files and secrets cannot be named over the API."""
     upstream, admin, identity = scene.registered("refers", api_key=key, headers={"X-B": key})
     try:
@@ -205,8 +211,8 @@ def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
-    """Not even if the server says it itself: in texts, names, errors, answers, logs or records."""
+def test_secrets_of_an_upstream_are_never_shown(scene: UpstreamScene, idp: Any) -> None:
+    """The server may repeat them in texts, names, errors and answers; logs omit them too."""
     upstream = scene.upstream_app.upstream("echo")
     whole_text = f"key {KEY} header {HEADER_VALUE}"
     upstream.answers["tools/list"] = result(
@@ -253,8 +259,8 @@ def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
         assert admin.ask("DELETE", path).status == 204
 
 
-def test_what_another_tenant_has_does_not_exist(scene: UpstreamScene) -> None:
-    """Its servers, agents and capabilities answer as unknown ones do, to the byte."""
+def test_objects_of_another_tenant_are_answered_like_unknown_ones(scene: UpstreamScene) -> None:
+    """Servers, agents and capabilities of another tenant get identical answers to unknown ones."""
     _, acme, identity = scene.registered("private", api_key=KEY)
     globex = scene.of("globex", "private")
     agent = acme.ask("POST", AGENTS, {"name": "a", "capabilities": [{"ref": f"mcp:{identity}"}]})
@@ -287,8 +293,8 @@ def test_what_another_tenant_has_does_not_exist(scene: UpstreamScene) -> None:
         assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_only_administrators_administer(scene: UpstreamScene) -> None:
-    """Every route and method answers 403 to a caller without the scope, whatever it sends."""
+def test_management_routes_need_the_admin_scope(scene: UpstreamScene) -> None:
+    """Every route and method refuses a caller without the scope."""
     identity = "00000000-0000-4000-8000-000000000000"
     caller = UpstreamUser(scene.gate, scene.gate.token(scope="mcp:good"))
     for path in (SERVERS, f"{SERVERS}/{identity}", AGENTS, f"{AGENTS}/{identity}"):

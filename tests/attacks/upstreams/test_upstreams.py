@@ -128,8 +128,8 @@ CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_hostile_answer_fails_alone(scene: UpstreamScene, name: str) -> None:
-    """The caller gets the server's name and whether to look first; never a challenge of ours."""
+def test_a_hostile_answer_fails_only_its_own_call(scene: UpstreamScene, name: str) -> None:
+    """The caller gets a documented error without the upstream's challenge."""
     answer, documented = CALLS[name]
     upstream, user, identity = scene.registered("hostile")
     try:

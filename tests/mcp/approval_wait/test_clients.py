@@ -178,10 +178,10 @@ def labels() -> list[str]:
 @pytest.mark.requirement("A7", "A8")
 @pytest.mark.parametrize("way", ["pages", "tasks", "tasks and pages", "nothing"])
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a7_the_python_client_waits_and_gets_what_was_decided(
+async def test_a7_the_python_client_waits_and_gets_the_decision(
     server: ApprovalServer, mode: str, way: str
 ) -> None:
-    """Whatever it declares: it makes one call, and shows its person where it is decided."""
+    """With pages, tasks, both or neither, the client makes one call and gets the outcome."""
     person = ApprovingUser()
     options: dict[str, Any] = {}
     if "pages" in way:
@@ -216,10 +216,10 @@ async def test_a7_the_python_client_waits_and_gets_what_was_decided(
 @pytest.mark.requirement("A7", "A8")
 @pytest.mark.parametrize("pages", [True, False])
 @pytest.mark.parametrize("mode", ["1.x", "2.x legacy", "2.x auto"])
-def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
+def test_a7_the_typescript_clients_wait_and_get_the_decision(
     server: ApprovalServer, mode: str, *, pages: bool
 ) -> None:
-    """Both generations, with pages to open and without."""
+    """Both major versions, for clients that open pages and clients that do not."""
     approved, bad = labels()
     is_held = mode != "2.x auto"
     with server.deciding(approved, bad, once=lambda decided: server.streams() or not is_held):
@@ -240,11 +240,8 @@ def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
 
 
 @pytest.mark.requirement("A7", "A8", "O5", "O12")
-def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
-    """
-    The answer says so at once, in body and header; the key stays unused, and the approved call
-    runs.
-    """
+def test_a7_rest_answers_a_waiting_call_with_a_retry_time(server: ApprovalServer) -> None:
+    """The retry time is in body and header; the key stays unused, and the approved call runs."""
     rest_client, (approved, bad) = RestClient(server.server, server.token), labels()
     key = ("Idempotency-Key", str(uuid.uuid4()))
     waits = [rest_client.call("sign", {"label": approved}, key) for _ in range(2)]

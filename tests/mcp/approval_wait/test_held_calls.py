@@ -46,13 +46,10 @@ def text(answer: Any) -> str:
 
 @pytest.mark.requirement("A7", "A8", "PR-01")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
-async def test_a7_progress_says_what_is_waited_for(
+async def test_a7_progress_names_the_pending_approval(
     client: EndpointClient, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
-    """
-    Notifications with the client's token repeat what the call waits for, then tell the work;
-    progress grows.
-    """
+    """Progress first repeats the approval message, then the tool's reports; it only grows."""
     live = call(client, progressToken="p")
     first, second = (await live.event())[1], (await live.event())[1]
     (await decisions.only()).decide(verdict)
@@ -75,10 +72,10 @@ async def test_a7_progress_says_what_is_waited_for(
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("capabilities", [{}, {"sampling": {}}, {"elicitation": {"form": {}}}])
-async def test_a7_without_a_token_it_sees_that_the_call_lives(
+async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
     client: EndpointClient, decisions: DecisionStage, capabilities: Any
 ) -> None:
-    """The answer begins at once, with comments that every reader of events skips."""
+    """The stream begins at once, with comments that every event parser skips."""
     live = await call(client, capabilities=capabilities).opened()
     request = await decisions.only()
     await request.watched_by(1)
@@ -117,10 +114,10 @@ async def test_a7_a_call_waits_no_longer_than_its_token_lasts(
 
 @pytest.mark.requirement("A7")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_who_reads_no_events_waits_for_a_moment(
+async def test_a7_a_client_that_reads_no_events_waits_only_briefly(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """Nothing could show it that the call lives, and a silent minute is the end of connections."""
+    """A silent connection would be closed, so such a client gets JSON after a short wait."""
     live = call(client, events=False, progressToken="p")
     await live.over()
 
@@ -129,10 +126,10 @@ async def test_a7_who_reads_no_events_waits_for_a_moment(
 
 
 @pytest.mark.requirement("A7", "T-11")
-async def test_t_11_who_hangs_up_leaves_its_request_behind(
+async def test_t_11_a_disconnect_leaves_the_approval_request_open(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """No watcher stays for the closed connection; the same call made again finds the decision."""
+    """No watcher stays for the closed connection; the same call made again gets the decision."""
     live = call(client)
     request = await decisions.only()
     await request.watched_by(1)
@@ -146,10 +143,10 @@ async def test_t_11_who_hangs_up_leaves_its_request_behind(
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
+async def test_a7_a_short_store_outage_does_not_end_the_wait(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """A person's five minutes are longer than most restarts of a database."""
+    """An approver's five minutes are longer than most restarts of a database."""
     live = call(client)
     request = await decisions.only()
     await request.watched_by(1)
@@ -162,10 +159,10 @@ async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
+async def test_a7_a_stopping_server_answers_its_waiting_calls(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """A stop does not wait for a person, and the request is kept."""
+    """A stop does not wait for an approver, and the request is kept."""
     live = call(client)
     await (await decisions.only()).watched_by(1)
     client.streams.close()
@@ -176,10 +173,10 @@ async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
 
 
 @pytest.mark.requirement("A7", "O12")
-async def test_a7_a_retry_key_is_not_spent_on_waiting(
+async def test_a7_a_pending_answer_does_not_use_up_the_idempotency_key(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """It goes with the call that is made again, which is done once."""
+    """The call that is made again with the key runs the tool once."""
     key = ("idempotency-key", "k-1")
     client.caller, client.runner.grace_s = a_caller(expires_at=0), 0.05
     (waits,) = await call(client, key).rest()

@@ -40,8 +40,10 @@ def lends(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("A7", "O8")
-async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: DecisionStage) -> None:
-    """A tool that calls another may take its time before and after, and not the person's."""
+async def test_o8_the_timeouts_of_both_tools_pause_while_an_approver_decides(
+    decisions: DecisionStage,
+) -> None:
+    """A tool that calls another has its own time before and after, without the approver's."""
     pair = await with_decisions(decisions, EndpointPair).open()
     lends(pair.one)
     live = pair.call(pair.one, "spend")
@@ -56,11 +58,10 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
 
 
 @pytest.mark.requirement("A7", "K-10")
-async def test_k_10_a_tool_that_has_begun_is_not_unstarted(decisions: DecisionStage) -> None:
-    """
-    The nested call waits within its task; a replica that takes the task up must not run the whole
-    tool again.
-    """
+async def test_k_10_a_task_whose_nested_call_waits_counts_as_started(
+    decisions: DecisionStage,
+) -> None:
+    """A replica that takes the task up must not run the whole tool again."""
     client = with_decisions(decisions, EndpointTaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}
@@ -77,10 +78,10 @@ async def test_k_10_a_tool_that_has_begun_is_not_unstarted(decisions: DecisionSt
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
+async def test_a7_a_call_without_a_client_connection_gets_retry_after(
     decisions: DecisionStage,
 ) -> None:
-    """The answer comes at once; nothing was done, and the same call finds the same request."""
+    """The call is answered at once; the same call made again finds the same request."""
     client = with_decisions(decisions, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NO_CLIENT)
     waits: Any = (await client.runner.run(call)).failure

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.requirement("A7", "DE-25")
 CALL = message("tools/call", {"name": "pay", "arguments": {}})
 
 
-async def test_a_client_of_events_waits_with_signs_of_life(decisions: DecisionStage) -> None:
-    """The stream opens at once, and the decision's outcome comes on it."""
+async def test_a_client_of_event_streams_waits_on_an_open_stream(decisions: DecisionStage) -> None:
+    """The stream opens at once and ends with the outcome of the decision."""
     client = with_decisions(decisions, EndpointClient)
     events = ("accept", "application/json, text/event-stream")
     live = await OpenExchange(client, "POST", CALL, [JSON, events], slow=False).opened()
@@ -24,10 +24,10 @@ async def test_a_client_of_events_waits_with_signs_of_life(decisions: DecisionSt
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_any_other_client_waits_for_a_moment_and_calls_again(
+async def test_any_other_client_waits_only_briefly_and_calls_again(
     decisions: DecisionStage,
 ) -> None:
-    """The answer says what waits; the same call later meets the same request."""
+    """The answer names the pending approval; the same call finds the same request later."""
     client = with_decisions(decisions, EndpointClient)
     waits = (await client.send(CALL)).json["result"]
     (await decisions.only()).decide("approved")

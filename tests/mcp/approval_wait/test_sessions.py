@@ -36,10 +36,10 @@ def text(answer: Any) -> str:
 @pytest.mark.requirement("A7", "A8", "PR-01")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
-async def test_a7_progress_says_what_is_waited_for(
+async def test_a7_progress_names_the_pending_approval(
     decisions: DecisionStage, version: str, verdict: Verdict, words: str
 ) -> None:
-    """Then of the work, and all of it grows; the answer comes on the same stream."""
+    """Progress shows the approval message first and only grows; the answer ends the stream."""
     pair = await opened(decisions, version)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
@@ -55,10 +55,10 @@ async def test_a7_progress_says_what_is_waited_for(
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a7_without_a_token_the_stream_shows_that_it_lives(
+async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
     decisions: DecisionStage, version: str
 ) -> None:
-    """Its head comes at once, and a comment now and then."""
+    """The response head comes at once, and a comment now and then."""
     pair = await opened(decisions, version)
     live = await quiet(pair).opened()
     await live.took(3)
@@ -68,8 +68,8 @@ async def test_a7_without_a_token_the_stream_shows_that_it_lives(
 
 
 @pytest.mark.requirement("A7", "E-05", "E-15")
-async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStage) -> None:
-    """When it was decided, the client hears that the page is of no more use."""
+async def test_a7_a_client_with_url_elicitation_is_sent_the_page(decisions: DecisionStage) -> None:
+    """After the decision, the client is told that the page is no longer needed."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
     request = (await live.event())[1]
@@ -98,10 +98,10 @@ async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStag
         {"result": "yes"},
     ],
 )
-async def test_a7_what_the_client_answers_is_no_approval(
+async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     decisions: DecisionStage, member: Any
 ) -> None:
-    """Nor does a client that fails at opening the page fail the call: it waits all the same."""
+    """An error at opening the page does not fail the call, either: it waits for the decision."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
     client_request = (await live.event())[1]
@@ -117,8 +117,8 @@ async def test_a7_what_the_client_answers_is_no_approval(
 
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action: str) -> None:
-    """The call fails and says that its request still waits, which the same call finds again."""
+async def test_a7_declining_the_page_ends_the_wait(decisions: DecisionStage, action: str) -> None:
+    """The call fails; its request stays, and the same call finds it again."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
     request = (await live.event())[1]
@@ -139,10 +139,10 @@ async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action:
     ("version", "declared"),
     [("2025-06-18", PAGES), ("2025-03-26", PAGES), ("2025-11-25", {"elicitation": {}})],
 )
-async def test_e_01_who_opens_no_pages_is_shown_none(
+async def test_e_01_a_client_without_url_elicitation_is_sent_no_page(
     decisions: DecisionStage, version: str, declared: Any
 ) -> None:
-    """The client reads the page's address in its progress."""
+    """The client reads the page's address in progress notifications."""
     pair = await opened(decisions, version, **declared)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
@@ -153,8 +153,10 @@ async def test_e_01_who_opens_no_pages_is_shown_none(
 
 
 @pytest.mark.requirement("A7", "S-10")
-async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) -> None:
-    """The call waits on; its client fetches the answer, or calls again, and finds the request."""
+async def test_a7_a_broken_connection_loses_neither_the_answer_nor_the_request(
+    decisions: DecisionStage,
+) -> None:
+    """The client resumes the stream or calls again, at another process."""
     pair = await opened(decisions)
     live = pair.call(pair.one, "pay")
     last, _ = await live.event()
@@ -172,8 +174,10 @@ async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) ->
 
 
 @pytest.mark.requirement("CX-01", "A7")
-async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: DecisionStage) -> None:
-    """Either process takes the cancellation; the approval request stays."""
+async def test_cx_01_cancelling_a_waiting_call_ends_it_and_keeps_its_request(
+    decisions: DecisionStage,
+) -> None:
+    """Another process may take the cancellation."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
     await live.event()
@@ -187,8 +191,8 @@ async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: Decision
 
 @pytest.mark.requirement("A7", "DE-09")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStage) -> None:
-    """A batch, and an answer that can be no stream, end with what to do."""
+async def test_a7_a_batch_or_a_json_answer_waits_only_briefly(decisions: DecisionStage) -> None:
+    """Neither can be a stream, so each fails with what to do."""
     pair = await opened(decisions, "2025-03-26")
     call = message("tools/call", {"name": "pay", "arguments": {}})
     ping = message("ping", identity=8)
@@ -216,10 +220,10 @@ async def test_a7_a_call_waits_no_longer_than_its_token_lasts(decisions: Decisio
 
 @pytest.mark.requirement("A7")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
+async def test_a7_beyond_the_stream_limit_a_call_waits_only_briefly(
     decisions: DecisionStage,
 ) -> None:
-    """No further stream may show that the call is alive."""
+    """No further stream may keep the connection alive."""
     pair = await opened(decisions)
     pair.one.streams.max_streams = 0
     live = quiet(pair)
@@ -228,8 +232,8 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
     assert live.headers["content-type"] == "application/json"
 
 
-async def test_a_server_that_stops_sends_its_callers_elsewhere(decisions: DecisionStage) -> None:
-    """A stop does not wait for a person, and the request is kept."""
+async def test_a_stopping_server_answers_its_waiting_calls(decisions: DecisionStage) -> None:
+    """A stop does not wait for an approver, and the request is kept."""
     pair = await opened(decisions)
     live = pair.call(pair.one, "pay")
     await live.event()

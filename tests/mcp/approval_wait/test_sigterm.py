@@ -110,8 +110,8 @@ def rows(folder: Path) -> list[str]:
 
 
 @pytest.mark.requirement("A7", "N23")
-def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> None:
-    """At once and in full; what is approved while no server runs is found by the next call."""
+def test_a7_sigterm_answers_every_waiting_call(idp: Idp, tmp_path: Path) -> None:
+    """Each answer is complete; an approval given while no server runs is found by the next call."""
     create(tmp_path / "keyring.json")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(served(idp, tmp_path))

@@ -56,7 +56,7 @@ def approve(folder: Path) -> None:
 
 @pytest.mark.requirement("A7")
 def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Path) -> None:
-    """As over HTTP; no person can sign in here, so there is no page, but the command line."""
+    """No person can sign in over stdio, so the message names the command line and no page."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
     notifications = talk.hears("notifications/progress")
@@ -70,7 +70,7 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Pa
 @pytest.mark.slow
 @pytest.mark.requirement("A7", "K-09")
 def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> None:
-    """As over HTTP; it is looked at until it is over."""
+    """The client polls the task until it ends, as over HTTP."""
     params = {"name": "echo", "arguments": {"text": "two"}}
     task = talk.of(talk.modern("tools/call", params, identity="c-2", can=TASKS))["result"]
     approve(folder)
@@ -87,8 +87,8 @@ def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> Non
 
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
-    """A waiting call is answered at once, in every era, however long other calls may take."""
+def test_a7_the_end_of_input_answers_waiting_calls(tmp_path: Path, *, by_signal: bool) -> None:
+    """They are answered at once, in every era, for any drain time."""
     gatepost(tmp_path, "keyring", "new", "keyring.json")
     config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE_CONFIG
     with stdio_process(tmp_path, config, drain_s=600) as talk:

@@ -108,7 +108,7 @@ WAYS_TO_CALL = {
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS_TO_CALL)
 async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, way: str) -> None:
-    """It says that nothing was done, where to look, and when to come back; the request stays."""
+    """The answer says that nothing ran, where to look and when to retry; the request stays."""
     client, result = await WAYS_TO_CALL[way](decisions)
     call = asyncio.ensure_future(result)
     request = await decisions.only()
@@ -125,10 +125,10 @@ async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, wa
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS_TO_CALL)
 @pytest.mark.parametrize("when", ["before", "together", "unheard"])
-async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
+async def test_a7_a_decision_during_a_stop_counts(
     decisions: DecisionStage, way: str, when: str
 ) -> None:
-    """What the call has heard of is done; what it has not is found by the next one."""
+    """A call that got the decision runs; otherwise the next call finds the decision."""
     client, result = await WAYS_TO_CALL[way](decisions)
     call = asyncio.ensure_future(result)
     request = await decisions.only()
@@ -160,10 +160,10 @@ async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
 @pytest.mark.requirement("A7", "K-07", "N23")
 @pytest.mark.parametrize("kind", [EndpointTaskClient, ApprovingTaskClient])
 @pytest.mark.parametrize("late", [True, False])
-async def test_a7_a_stop_hands_over_what_waits(
+async def test_a7_a_stop_hands_over_waiting_tasks(
     decisions: DecisionStage, kind: type[EndpointTaskClient], *, late: bool
 ) -> None:
-    """However long the drain is; also what comes to wait during it, and the server keeps none."""
+    """This holds for any drain time, and for tasks that begin to wait during the drain."""
     server = TaskReplicas(decisions, kind)
     if late:
         server.first.task_runner.drain(HOUR_S)
@@ -185,8 +185,10 @@ async def test_a7_a_stop_hands_over_what_waits(
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
-async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
-    """It has begun, so that it ends here, like any other work."""
+async def test_a7_an_approved_task_may_finish_within_the_drain_time(
+    decisions: DecisionStage,
+) -> None:
+    """It has started, so it ends here like any other work."""
     server = TaskReplicas(decisions, EndpointTaskClient)
     task_id = (await server.first.start("pay_slowly"))["taskId"]
     await waiting(server, task_id)

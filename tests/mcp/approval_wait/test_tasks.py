@@ -160,10 +160,10 @@ VERDICTS: list[tuple[Verdict, str]] = [
 
 @pytest.mark.requirement("A7", "A8", "K-02", "K-09")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
-async def test_a7_the_task_says_what_it_waits_for(
+async def test_a7_a_waiting_task_shows_its_approval_message(
     server: TaskReplicas, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
-    """In its status, and as a page to a client that opens pages; it ends with the decision."""
+    """The status has the message; a client that opens pages gets the page, too."""
     task = await server.first.start("pay")
     state = await waiting(server, task["taskId"])
     (await decisions.only()).decide(verdict)
@@ -182,10 +182,10 @@ async def test_a7_the_task_says_what_it_waits_for(
 @pytest.mark.parametrize(
     ("action", "ends"), [("accept", False), ("decline", True), ("cancel", True)]
 )
-async def test_a7_what_its_client_answers_is_no_approval(
+async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     decisions: DecisionStage, action: str, *, ends: bool
 ) -> None:
-    """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
+    """Accepting the page keeps the task waiting; declining it ends the task with a failure."""
     server = TaskReplicas(decisions, ApprovingTaskClient)
     task_id = (await server.first.start("pay"))["taskId"]
     (key,) = (await waiting(server, task_id))["inputRequests"]
@@ -209,10 +209,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
 async def test_a7_a_waiting_task_survives_its_servers(
     server: TaskReplicas, decisions: DecisionStage
 ) -> None:
-    """
-    Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
-    as that takes, and meets its request.
-    """
+    """Its tool has not started, so another replica takes it up, any number of times."""
     task_id = (await server.first.start("pay"))["taskId"]
     await waiting(server, task_id)
     request = await decisions.only()
@@ -229,10 +226,10 @@ async def test_a7_a_waiting_task_survives_its_servers(
 
 @pytest.mark.requirement("K-07", "K-10", "A7")
 @pytest.mark.parametrize("taken_up", [True, False])
-async def test_a7_what_was_approved_and_begun_is_not_begun_again(
+async def test_a7_an_approved_task_that_has_begun_does_not_run_again(
     server: TaskReplicas, decisions: DecisionStage, *, taken_up: bool
 ) -> None:
-    """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
+    """If its server stops while it pays, the task fails and says that the effect is unknown."""
     task_id = (await server.first.start("pay_slowly"))["taskId"]
     await waiting(server, task_id)
     request = await decisions.only()
@@ -253,7 +250,7 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
 async def test_k_13_a_cancelled_task_does_not_begin(
     server: TaskReplicas, decisions: DecisionStage
 ) -> None:
-    """A caller that withdrew its call was told so before a person approved it."""
+    """The caller was told of the cancellation before the request was approved."""
     task_id = (await server.first.start("pay"))["taskId"]
     await waiting(server, task_id)
     await server.second.about("cancel", task_id)
@@ -267,7 +264,7 @@ async def test_k_13_a_cancelled_task_does_not_begin(
 async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
     server: TaskReplicas, decisions: DecisionStage
 ) -> None:
-    """However long after its own time a person decides."""
+    """The decision may come long after the task's own lifetime."""
     task_id = (await server.first.start("pay"))["taskId"]
     state = await waiting(server, task_id)
     for _ in range(5):
@@ -294,8 +291,10 @@ async def wait_for_record(
 
 
 @pytest.mark.requirement("K-01", "K-02")
-async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: DecisionStage) -> None:
-    """Also where no tool wants to be one; a call that need not wait is none."""
+async def test_k_01_tasks_are_declared_if_a_tool_may_need_approval(
+    decisions: DecisionStage,
+) -> None:
+    """No tool has to support tasks itself; an approved call does not become one."""
     asks, asks_not = (
         with_decisions(decisions, EndpointTaskClient),
         EndpointTaskClient(paying_pack.tools.values()),
@@ -310,10 +309,10 @@ async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: Deci
 
 
 @pytest.mark.requirement("K-02")
-async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
+async def test_k_02_a_long_approved_call_of_a_plain_tool_is_no_task(
     decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a decision makes it one; its author did not want it to be."""
+    """Only waiting for a decision turns such a call into a task."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.0)
     client = with_decisions(decisions, EndpointTaskClient)
     (request := Request(PAGE)).decide("approved")
@@ -326,10 +325,10 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
 
 
 @pytest.mark.requirement("A7", "T-11")
-async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
+async def test_t_11_a_disconnect_before_the_task_is_stored_leaves_no_task(
     decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its task was never promised; the request for a decision stays for the next call."""
+    """The approval request stays for the next call."""
     client = with_decisions(decisions, EndpointTaskClient)
 
     async def create(*args: Any) -> None:

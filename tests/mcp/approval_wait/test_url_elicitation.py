@@ -51,10 +51,10 @@ async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT_A
 
 
 @pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
-async def test_a7_the_page_is_the_answer_and_nothing_waits(
+async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """It names what waits and where; the call is over, and what it asked for is not."""
+    """The answer has the approval message and the page's address; the tool has not run."""
     requests = input_requests_of(await begin(client))
 
     (client_request,) = requests.values()
@@ -70,7 +70,7 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     ("verdict", "words"),
     [("approved", "paid 1"), ("rejected", "It was rejected."), ("expired", "It was expired.")],
 )
-async def test_a7_the_next_round_brings_what_was_decided(
+async def test_a7_the_next_round_has_the_decision(
     client: EndpointClient,
     decisions: DecisionStage,
     verdict: Verdict,
@@ -78,7 +78,7 @@ async def test_a7_the_next_round_brings_what_was_decided(
     *,
     while_held: bool,
 ) -> None:
-    """Whether it was decided before the client came back, or while it was kept waiting."""
+    """The approver decides before the client calls again or while that call waits."""
     before = await begin(client)
     request = await decisions.only()
     if while_held:
@@ -99,10 +99,10 @@ async def test_a7_the_next_round_brings_what_was_decided(
     "answer", [ACCEPT_ANSWER, {"action": "accept", "content": {"ok": True}}, None]
 )
 @pytest.mark.usefixtures("hasty")
-async def test_a7_what_the_client_answers_is_no_approval(
+async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     client: EndpointClient, answer: Any
 ) -> None:
-    """A page that was opened is not a decision: it is asked again, by a fresh key, for as long."""
+    """An opened page is no decision, so each round asks again with a new key."""
     response = await begin(client)
     keys = [key_of(response)]
     for _ in range(40):  # more than a tool may ask
@@ -115,10 +115,10 @@ async def test_a7_what_the_client_answers_is_no_approval(
 
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a7_who_declines_waits_no_longer(
+async def test_a7_declining_the_page_ends_the_wait(
     client: EndpointClient, decisions: DecisionStage, action: str
 ) -> None:
-    """The call fails and says that its request still waits, which the same call finds again."""
+    """The call fails; its request stays, and the same call finds it again."""
     response = await again(client, await begin(client), {"action": action})
 
     assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
@@ -127,7 +127,7 @@ async def test_a7_who_declines_waits_no_longer(
 
 
 @pytest.mark.requirement("A7", "E-12")
-async def test_a7_a_no_at_the_client_undoes_no_approval(
+async def test_a7_declining_the_page_does_not_undo_an_approval(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """A call that was approved before the client declined still runs."""
@@ -140,18 +140,18 @@ async def test_a7_a_no_at_the_client_undoes_no_approval(
 
 @pytest.mark.requirement("M-11")
 @pytest.mark.parametrize("answer", ["yes", {"action": "approved"}, {}])
-async def test_m_11_what_is_no_answer_is_refused(client: EndpointClient, answer: Any) -> None:
-    """As in any other round."""
+async def test_m_11_a_malformed_answer_is_refused(client: EndpointClient, answer: Any) -> None:
+    """The error is that of any other round."""
     response = await again(client, await begin(client), answer)
 
     assert response.error == (400, -32602)
 
 
 @pytest.mark.requirement("M-06", "M-07")
-async def test_m_07_a_state_is_good_for_its_call_alone(
+async def test_m_07_a_state_counts_only_for_its_own_call(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """With other arguments it is refused, and an invented one is."""
+    """With other arguments it is refused, and so is an invented state."""
     before = await begin(client)
 
     other = await go_on(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
@@ -188,7 +188,7 @@ async def test_pr_01_a_client_with_a_progress_token_learns_that_its_call_waits(
     assert answer["result"]["content"][0]["text"] == "paid 1"
 
 
-async def test_a_round_lasts_so_long_that_clients_stay(client: EndpointClient) -> None:
-    """Ten rounds, which clients go along with, are more than the five minutes of an approval."""
+async def test_ten_rounds_are_longer_than_the_time_of_an_approval(client: EndpointClient) -> None:
+    """Clients accept ten rounds of input requests."""
     assert 10 * mcp_client.HOLD_S > 300
     assert mcp_client.HOLD_S < 60

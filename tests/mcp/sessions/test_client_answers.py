@@ -24,7 +24,7 @@ async def replicas() -> EndpointPair:
 
 
 @pytest.mark.requirement("CX-05")
-async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
+async def test_cx_05_a_client_request_times_out_and_is_cancelled() -> None:
     """The client is told that its request is over; the tool, that no answer came."""
     replicas = await opened(limits=EndpointLimits(client_request_timeout_s=0.05))
     live = replicas.call(replicas.one, "ask_name")
@@ -39,7 +39,9 @@ async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
 
 
 @pytest.mark.requirement("CX-05")
-async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: EndpointPair) -> None:
+async def test_cx_05_the_tools_timeout_pauses_while_the_client_answers(
+    replicas: EndpointPair,
+) -> None:
     """The tool's timeout does not include the time in which the person answers."""
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
@@ -52,7 +54,7 @@ async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: Endpoi
 
 @pytest.mark.requirement("DE-10", "SEC-04", "E-09")
 async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPair) -> None:
-    """Another session, another caller, another id, twice, or too late: nothing comes of it."""
+    """An answer of another session, caller or id, a second one and a late one have no effect."""
     mine = replicas.session
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
@@ -95,7 +97,7 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
 async def test_sa_04_a_client_request_is_found_again_after_a_lost_connection(
     replicas: EndpointPair,
 ) -> None:
-    """It stands in the stream's event log like every message; the answer still finds its call."""
+    """It is in the stream's event log like every message; the answer still finds its call."""
     live = replicas.call(replicas.one, "ask_name")
     block = await live.block()
     assert block is not None
@@ -151,9 +153,7 @@ async def test_s_21_a_caller_has_a_bounded_number_of_client_requests() -> None:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_without_room_for_a_stream_the_client_is_not_asked(
-    replicas: EndpointPair,
-) -> None:
+async def test_s_21_beyond_the_stream_limit_the_client_is_not_asked(replicas: EndpointPair) -> None:
     """The call says so instead of waiting."""
     replicas.one.streams.max_per_caller = 0
     body = message("tools/call", {"name": "ask_name", "arguments": {}})
@@ -180,7 +180,7 @@ async def test_de_09_answers_may_come_in_a_batch() -> None:
 
 @pytest.mark.requirement("DE-09")
 async def test_de_09_within_a_batch_the_client_cannot_be_asked() -> None:
-    """Its answer is one array, so the call says what it lacks."""
+    """The answer of a batch is one array, so the call fails with the missing capability."""
     replicas = await opened("2025-03-26")
     batch = [json.loads(message("tools/call", {"name": "roots", "arguments": {}}))]
 

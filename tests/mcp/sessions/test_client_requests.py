@@ -25,10 +25,10 @@ async def replicas() -> EndpointPair:
 @pytest.mark.requirement("E-02", "E-12", "DE-10", "SA-04", "E-01")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
 @pytest.mark.parametrize("at", ["one", "two"])
-async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
+async def test_e_02_a_form_is_sent_on_the_calls_stream_and_answered_at_any_process(
     version: str, at: str
 ) -> None:
-    """202 to the answer, at the process that asks as at the other; 25-06 has no mode member."""
+    """The answer gets 202 at either process; 2025-06-18 has no mode member."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
@@ -44,7 +44,9 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
 
 @pytest.mark.requirement("E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> None:
+async def test_e_12_the_tool_sees_a_declined_or_cancelled_form(
+    replicas: EndpointPair, action: str
+) -> None:
     """The tool learns which of the two it is."""
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
@@ -55,8 +57,8 @@ async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> No
 
 @pytest.mark.requirement("SA-02", "SA-01", "RO-01", "RO-02")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
-async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: str) -> None:
-    """Both go out on the call and are read as the revision writes them."""
+async def test_sa_02_sampling_and_roots_requests_are_sent_in_every_revision(version: str) -> None:
+    """Both requests are sent on the call's stream, in the form of the revision."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "sample")
     request = await next_request(live)
@@ -90,7 +92,7 @@ async def test_e_05_a_page_to_open_has_an_id_of_its_own(replicas: EndpointPair) 
 
 
 @pytest.mark.requirement("E-15")
-async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(
+async def test_e_15_a_client_without_a_stream_gets_the_page_in_an_error(
     replicas: EndpointPair,
 ) -> None:
     """-32042 with HTTP 200 where the answer can be no stream; the client calls again afterwards."""
@@ -121,8 +123,10 @@ async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(
         ("ask_page", "2025-03-26", SESSION_CAPABILITIES),
     ],
 )
-async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[str, Any]) -> None:
-    """Every other request that the client cannot answer fails with a text for the model."""
+async def test_e_15_only_a_page_is_answered_with_error_32042(
+    tool: str, version: str, declared: dict[str, Any]
+) -> None:
+    """Any other request that the client cannot answer fails with a text for the model."""
     replicas = await opened(version, **declared)
     call = message("tools/call", {"name": tool, "arguments": {}})
 
@@ -147,10 +151,10 @@ async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[s
         ("roots", "2025-06-18", {"elicitation": {}}),
     ],
 )
-async def test_e_01_what_was_not_declared_is_not_asked(
+async def test_e_01_a_client_gets_no_request_that_it_did_not_declare(
     tool: str, version: str, declared: dict[str, Any]
 ) -> None:
-    """No request goes out; the model learns what the client lacks."""
+    """No request goes out; the model learns which capability the client lacks."""
     replicas = await opened(version, **declared)
     live = replicas.call(replicas.one, tool)
     await live.over()
@@ -160,7 +164,7 @@ async def test_e_01_what_was_not_declared_is_not_asked(
 
 @pytest.mark.requirement("E-01")
 async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: EndpointPair) -> None:
-    """As clients that know no other kind declare it."""
+    """Clients that know only forms declare an empty object."""
     replicas = await opened(elicitation={})
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
@@ -182,10 +186,10 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: Endpoi
         ({"result": {"action": "accept", "content": {"name": 5}}}, "cannot be used"),
     ],
 )
-async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
+async def test_e_12_a_clients_error_fails_the_call_and_keeps_the_session(
     replicas: EndpointPair, member: dict[str, Any], words: str
 ) -> None:
-    """The model reads why; a client's words are cut, and the session goes on."""
+    """The model reads why; the client's text is cut."""
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
     await replicas.answer(replicas.two, request["id"], **member)

@@ -73,8 +73,8 @@ async def watch(replicas: EndpointPair, *uris: str) -> None:
 
 @pytest.mark.requirement("S-09", "DE-12", "S-10")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
-async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) -> None:
-    """Opened at one process, it hears of a change made at the other, and of no response."""
+async def test_s_09_a_get_stream_has_the_messages_that_belong_to_no_request(version: str) -> None:
+    """The stream at one process has a change made at the other, and no response."""
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = await replicas.get(replicas.one).opened()
 
@@ -93,7 +93,9 @@ async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) 
 
 
 @pytest.mark.requirement("S-09")
-async def test_s_09_a_client_that_reads_no_events_is_told_so(replicas: EndpointPair) -> None:
+async def test_s_09_a_get_without_event_streams_in_accept_is_refused(
+    replicas: EndpointPair,
+) -> None:
     """The answer is 406, as GET gives only event streams."""
     headers = [("accept", "application/json"), ("mcp-session-id", replicas.session)]
 
@@ -102,10 +104,10 @@ async def test_s_09_a_client_that_reads_no_events_is_told_so(replicas: EndpointP
 
 @pytest.mark.requirement("S-11")
 @pytest.mark.parametrize("lost", [False, True])
-async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
+async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
-    """Each message once: the older one closes, at the other process too, also when word is lost."""
+    """The older stream closes at the other process, too, even if the notification is lost."""
     older = await replicas.get(replicas.one).opened()
     await settled()
     if lost:
@@ -146,7 +148,7 @@ async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair)
 
 @pytest.mark.requirement("S-10", "SEC-04")
 async def test_s_10_no_notification_of_another_tenant_arrives(replicas: EndpointPair) -> None:
-    """The caller hears of no change in another tenant."""
+    """The stream has no change of another tenant."""
     live = await replicas.get(replicas.one).opened()
     foreign = EndpointPair(pack.tools.values())
     foreign.one, mine = replicas.two, replicas.session
@@ -164,10 +166,8 @@ async def test_s_10_no_notification_of_another_tenant_arrives(replicas: Endpoint
 
 
 @pytest.mark.requirement("S-10")
-async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(
-    replicas: EndpointPair,
-) -> None:
-    """Subscribed to: told, once, however often it changes before the client reads. Else: not."""
+async def test_s_10_only_subscribed_resources_are_announced(replicas: EndpointPair) -> None:
+    """Many changes before the client reads are one message."""
     await watch(replicas, "file:///a")
     slow = replicas.get(replicas.one, slow=True)
     await slow.opened()
@@ -187,8 +187,8 @@ async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(
 
 
 @pytest.mark.requirement("S-10")
-async def test_s_10_what_a_session_begins_to_watch_counts_at_once(replicas: EndpointPair) -> None:
-    """The open stream hears that the subscriptions are different, and what they are."""
+async def test_s_10_a_new_subscription_applies_to_an_open_stream(replicas: EndpointPair) -> None:
+    """The process of the open stream learns of the subscription made at the other one."""
     live = await replicas.get(replicas.one).opened()
     await settled()
     await watch(replicas, "file:///a")
@@ -212,8 +212,8 @@ def _exchange(replicas: EndpointPair) -> Any:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_stream_shows_that_it_lives(replicas: EndpointPair) -> None:
-    """A comment at every beat: proxies keep the connection, and a dead one is found out."""
+async def test_s_21_a_stream_sends_keepalive_comments(replicas: EndpointPair) -> None:
+    """Proxies then keep the connection, and a dead one is noticed."""
     live = await replicas.get(replicas.one).opened()
     await settled()
     before = live.taken
@@ -226,7 +226,7 @@ async def test_s_21_a_stream_shows_that_it_lives(replicas: EndpointPair) -> None
 
 @pytest.mark.requirement("S-21", "S-20")
 async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None:
-    """A caller that lost the right to listen receives nothing more."""
+    """The caller receives nothing after its token has expired."""
     replicas.become(a_caller(expires_at=int(replicas.one.clock.now) + 60))
     live = await replicas.get(replicas.one).opened()
     replicas.one.clock.now += 61
@@ -237,8 +237,10 @@ async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: EndpointPair) -> None:
-    """They end at once, no new one begins there, and the client finds the other process."""
+async def test_s_21_a_stopping_server_closes_its_streams_and_refuses_new_ones(
+    replicas: EndpointPair,
+) -> None:
+    """The client opens its next stream at the other process."""
     live = await replicas.get(replicas.one).opened()
     await settled()
     replicas.one.streams.close()
@@ -253,8 +255,8 @@ async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: Endpoin
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: EndpointPair) -> None:
-    """429 and when to try again; another caller is not affected, and a closed one makes room."""
+async def test_s_21_the_open_streams_of_a_caller_are_bounded(replicas: EndpointPair) -> None:
+    """The next one gets 429 and a retry time; another caller is not affected."""
     replicas.one.streams.max_per_caller = 2
     streams: list[OpenExchange] = []
     for _ in range(2):
@@ -275,10 +277,10 @@ async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: Endpoin
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_shared_store_that_fails_leaves_nothing_behind(
+async def test_s_21_a_failing_shared_store_leaves_no_stream_or_subscription(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream is refused, counts no more, and leaves no subscription."""
+    """The request is refused with 503, and its stream no longer counts."""
 
     async def fails(*_: object) -> None:
         raise StoreUnavailable

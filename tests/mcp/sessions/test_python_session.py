@@ -113,7 +113,7 @@ async def folders(context: object) -> types.ListRootsResult:
 async def test_the_python_client_is_asked_at_one_server_and_answers_at_the_other(
     servers: BalancedServers,
 ) -> None:
-    """Forms, samplings and roots, more than once: the balancer sends each request elsewhere."""
+    """The balancer sends each form, sampling or roots request to another server."""
     callbacks: dict[str, Callable[..., Any]] = {
         "elicitation_callback": filled_in,
         "sampling_callback": sampled,
@@ -134,10 +134,10 @@ async def test_the_python_client_is_asked_at_one_server_and_answers_at_the_other
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 @pytest.mark.requirement("LG-05")
-async def test_the_python_client_sets_a_level_that_both_servers_know(
+async def test_the_python_client_sets_a_log_level_that_both_servers_apply(
     servers: BalancedServers,
 ) -> None:
-    """Messages below it stay away, whichever of the two runs the call."""
+    """Messages below the level are not sent, whichever server runs the call."""
     heard: list[str] = []
 
     async def hear(params: types.LoggingMessageNotificationParams) -> None:
@@ -154,7 +154,7 @@ async def test_the_python_client_sets_a_level_that_both_servers_know(
 
 
 @pytest.mark.requirement("S-06", "S-12")
-async def test_the_python_client_comes_back_for_an_answer(servers: BalancedServers) -> None:
+async def test_the_python_client_resumes_a_closed_stream(servers: BalancedServers) -> None:
     """The stream closes before the answer; the client finds the rest at any server."""
     with anyio.fail_after(WITHIN_S):
         async with servers.client() as client:
@@ -166,10 +166,8 @@ async def test_the_python_client_comes_back_for_an_answer(servers: BalancedServe
 
 
 @pytest.mark.requirement("S-16", "S-17")
-async def test_the_python_client_leaves_nothing_that_could_be_taken_up(
-    servers: BalancedServers,
-) -> None:
-    """It ends its session as it goes, and no server knows the id any more."""
+async def test_the_python_client_ends_its_session_at_every_server(servers: BalancedServers) -> None:
+    """It ends its session when it disconnects, and no server accepts the id any more."""
     with anyio.fail_after(WITHIN_S):
         async with servers.client() as client:
             await client.list_tools()

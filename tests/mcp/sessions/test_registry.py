@@ -78,8 +78,8 @@ async def test_a_record_is_read_once_and_not_for_every_request(two: Two) -> None
     assert two.reads == 1
 
 
-async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
-    """The very next request knows, at every process."""
+async def test_a_change_at_another_process_applies_to_the_next_request(two: Two) -> None:
+    """Both processes apply a new log level and the end of the session."""
     session = a_session()
     for register in (two.here, two.there):
         await two.level(register, session)
@@ -106,7 +106,7 @@ async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two)
 
 
 async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None:
-    """Neither the first reader nor a request that comes meanwhile gets the old record."""
+    """Neither the first reader nor a concurrent request gets the old record."""
     session = a_session()
     await two.level(two.here, session)
     await two.change(session, log_level="debug")
@@ -140,8 +140,10 @@ async def test_without_a_shared_store_every_request_reads(
     assert len(two.here) == 0
 
 
-async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ones longest unused go, and nothing follows for them any more."""
+async def test_the_number_of_remembered_sessions_is_bounded(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest unused sessions are dropped, with their subscriptions."""
     monkeypatch.setattr(channel, "MAX_REMEMBERED_SESSIONS", 10)
     sessions = [a_session() for _ in range(30)]
     for session in sessions:
@@ -163,7 +165,7 @@ async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatc
     assert followers == {}
 
 
-async def test_two_first_requests_at_once_follow_once(
+async def test_two_concurrent_first_requests_keep_one_subscription(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second follow of the topic is closed again."""

@@ -79,8 +79,10 @@ def text(message: Any) -> str:
 
 
 @pytest.mark.requirement("S-06")
-async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(replicas: EndpointPair) -> None:
-    """2025-11-25: a client that loses the connection at once can come back already."""
+async def test_s_06_a_stream_begins_with_an_empty_event_that_has_an_id(
+    replicas: EndpointPair,
+) -> None:
+    """2025-11-25: a client that loses the connection at once can already resume."""
     live = replicas.call(replicas.one, "walk", steps=[])
 
     first = await primed(live)
@@ -96,7 +98,7 @@ async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(replicas: Endpoi
 @pytest.mark.requirement("S-06", "S-07")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
 async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> None:
-    """Their clients would take an event without data for a broken message."""
+    """Clients of these revisions would take an event without data for a broken message."""
     ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "walk", steps=[])
@@ -109,8 +111,10 @@ async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> 
 
 
 @pytest.mark.requirement("S-04")
-async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(replicas: EndpointPair) -> None:
-    """No stream, no event log: nothing of it is at the shared store."""
+async def test_s_04_an_answer_without_earlier_messages_is_plain_json(
+    replicas: EndpointPair,
+) -> None:
+    """It has no stream, and the shared store has no event log for it."""
     params = {"name": "chatter", "arguments": {"reports": 0, "size": 3}}
     live = replicas.post(replicas.one, _body("tools/call", params))
     await live.over()
@@ -121,8 +125,8 @@ async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(replicas: En
 
 @pytest.mark.requirement("S-12", "S-08", "S-10")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
-async def test_s_12_another_process_has_what_the_lost_connection_missed(version: str) -> None:
-    """The tool runs on; the client gets each message once, from where it was, to the response."""
+async def test_s_12_another_process_sends_the_events_that_the_client_missed(version: str) -> None:
+    """The tool runs on; the client gets each message once, from its last event to the response."""
     ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "walk", steps=["a", "b"])
@@ -144,8 +148,10 @@ async def test_s_12_another_process_has_what_the_lost_connection_missed(version:
 
 
 @pytest.mark.requirement("S-12", "S-08")
-async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) -> None:
-    """A client that returns after the end gets all that is left, and the stream ends."""
+async def test_s_12_a_client_that_resumes_after_the_end_gets_the_answer(
+    replicas: EndpointPair,
+) -> None:
+    """Any process sends all remaining events, and then the stream ends."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen = await primed(live)
     live.hang_up()
@@ -160,8 +166,8 @@ async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) 
 
 
 @pytest.mark.requirement("S-11", "S-12")
-async def test_s_11_the_newest_connection_has_the_stream_alone(replicas: EndpointPair) -> None:
-    """A message goes to one of them, also where the older one is not known to be dead."""
+async def test_s_11_only_the_newest_connection_gets_messages(replicas: EndpointPair) -> None:
+    """This holds even if the older connection is not known to be dead."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
     again = await replicas.resume(replicas.two, seen).opened()
@@ -178,10 +184,10 @@ async def test_s_11_the_newest_connection_has_the_stream_alone(replicas: Endpoin
 
 @pytest.mark.requirement("S-06", "S-07")
 @pytest.mark.parametrize("report", [True, False])
-async def test_s_06_a_call_can_let_go_of_its_connection(
+async def test_s_06_a_call_can_close_its_connection_and_continue(
     replicas: EndpointPair, report: bool
 ) -> None:
-    """The client is told when to come back, and finds the rest at any process."""
+    """The client gets a retry time, and finds the rest at any process."""
     live = replicas.call(replicas.one, "rest", until="a", report=report)
     seen = await primed(live)
     if report:
@@ -199,7 +205,7 @@ async def test_s_06_a_call_can_let_go_of_its_connection(
 async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By itself, and not when it would next have shown that it lives, which is never here."""
+    """The stream ends at once and not at the next keepalive, which never comes in this test."""
     monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
     live = replicas.call(replicas.one, "rest", until="a")
     seen = await primed(live)
@@ -217,7 +223,7 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
 @pytest.mark.requirement("S-07")
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
 async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
-    """There the stream must not be closed before the response."""
+    """In these revisions the stream must not be closed before the response."""
     ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "rest", until="a")
@@ -232,8 +238,10 @@ def _body(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("S-12", "SEC-04")
-async def test_s_12_event_ids_open_nothing_for_another_caller(replicas: EndpointPair) -> None:
-    """Another session, another caller, and an id that never was look the same."""
+async def test_s_12_an_event_id_is_refused_for_another_session_or_caller(
+    replicas: EndpointPair,
+) -> None:
+    """The refusal is the same as for an invented event id."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
     mine = replicas.session
@@ -255,10 +263,10 @@ async def test_s_12_event_ids_open_nothing_for_another_caller(replicas: Endpoint
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_what_is_kept_is_bounded(
+async def test_s_12_the_event_log_is_bounded(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest events stay; an answer too large to keep says so to who comes back."""
+    """The newest events stay; a too large answer is replaced by an error that says so."""
     monkeypatch.setattr(resumable, "MAX_EVENTS", 10)
     monkeypatch.setattr(resumable, "MAX_BYTES", 2000)
     monkeypatch.setattr(client, "REPORTS_AT_ONCE", 50)
@@ -276,8 +284,8 @@ async def test_s_12_what_is_kept_is_bounded(
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_nothing_follows_the_end(replicas: EndpointPair) -> None:
-    """A client that already has the response is told so and does not wait."""
+async def test_s_12_resuming_after_the_response_is_refused(replicas: EndpointPair) -> None:
+    """A client that already has the response gets 400 and does not wait."""
     live = replicas.call(replicas.one, "walk", steps=[])
     await live.event()
     last, _ = await live.event()
@@ -312,8 +320,10 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_an_event_log_whose_process_died_ends_the_wait(replicas: EndpointPair) -> None:
-    """The stream ends, and the next attempt is told that there is nothing."""
+async def test_s_12_a_resumed_stream_ends_if_its_event_log_disappears(
+    replicas: EndpointPair,
+) -> None:
+    """The next attempt to resume gets 400."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
     again = await replicas.resume(replicas.two, seen).opened()
@@ -330,7 +340,7 @@ async def test_s_12_an_event_log_whose_process_died_ends_the_wait(replicas: Endp
 
 @pytest.mark.requirement("S-05", "S-08")
 async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) -> None:
-    """Nothing gathers behind a client that does not read: the tool waits, and then goes on."""
+    """Messages do not pile up for a client that does not read: the tool waits for it."""
     live = replicas.call(replicas.one, "chatter", slow=True, reports=100, size=1)
     await live.opened()
     done, _ = await asyncio.wait({live.task}, timeout=0.1)
@@ -344,10 +354,10 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_a_failing_shared_store_costs_the_ids_and_nothing_else(
+async def test_s_12_with_a_failing_shared_store_events_have_no_ids(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer arrives as usual, without an event id, so the client does not try to resume."""
+    """The answer arrives as usual; without an event id the client does not try to resume."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable

@@ -53,7 +53,7 @@ def headed(version: str | None, *more: Header) -> list[Header]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_printed_call_is_answered_without_a_session(version: str | None) -> None:
+async def test_the_documented_call_is_answered_without_a_session(version: str | None) -> None:
     """`tools/call` in each older revision and in none; no session is opened for it."""
     body = message("tools/call", {"name": "echo", "arguments": {"text": "hello"}}, identity=2)
     answer = await EndpointClient().send(body, headed(version))
@@ -67,7 +67,7 @@ async def test_the_printed_call_is_answered_without_a_session(version: str | Non
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_method_that_needs_no_session_answers_without_one(version: str | None) -> None:
-    """Each answers what it answers in a session."""
+    """Each method gives the same answer as in a session."""
     client = EndpointClient(
         [*fixture_tools.resource_pack.offers, *fixture_tools.question_pack.tools.values()]
     )
@@ -95,7 +95,7 @@ async def test_every_method_that_needs_no_session_answers_without_one(version: s
 
 
 @pytest.mark.parametrize("verb", ["POST", "GET", "DELETE"])
-async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: str) -> None:
+async def test_revision_2024_11_05_in_the_header_counts_as_no_header(verb: str) -> None:
     """Samples name 2024-11-05 in the header, also of a handshake, a notification and a batch."""
     client = EndpointClient()
     params = {"protocolVersion": "2024-11-05"}
@@ -112,7 +112,7 @@ async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: 
         assert ("mcp-session-id" in named.headers) == ("mcp-session-id" in plain.headers)
 
 
-async def test_a_session_that_is_over_is_still_unknown() -> None:
+async def test_an_ended_session_is_unknown_and_not_served_without_one() -> None:
     """A named session is looked up: its client must learn that it is gone."""
     client = EndpointClient()
     session = await client.open()
@@ -122,8 +122,8 @@ async def test_a_session_that_is_over_is_still_unknown() -> None:
         assert (await client.within(lost, message("tools/list"))).status == 404
 
 
-async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
-    """Nothing is known of the client, so nothing is asked of it, whatever it accepts."""
+async def test_a_tool_that_asks_fails_without_a_session() -> None:
+    """The client's capabilities are unknown, so it is asked nothing, whatever it accepts."""
     client = EndpointClient(fixture_tools.question_pack.tools.values())
     body = message("tools/call", {"name": "test_elicitation", "arguments": {"message": "Who?"}})
     for version in VERSIONS:
@@ -155,8 +155,8 @@ async def test_a_client_of_event_streams_receives_more_than_a_client_of_json() -
         assert answer.json["result"]["content"][0]["text"] == "told"
 
 
-async def test_hanging_up_takes_the_request_back() -> None:
-    """No notification could: there is no session to look the request up in."""
+async def test_a_disconnect_cancels_a_request_without_a_session() -> None:
+    """A notification could not: there is no session to find the request in."""
     Hung.begun, Hung.stopped, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
     client = EndpointClient(pack.tools.values())
     body = message("tools/call", {"name": "hang", "arguments": {}})
@@ -168,7 +168,7 @@ async def test_hanging_up_takes_the_request_back() -> None:
         await calling
 
 
-async def test_a_suspended_tenant_and_a_twice_sent_header_are_refused_as_ever() -> None:
+async def test_a_suspended_tenant_and_a_repeated_header_are_refused() -> None:
     """The way without a session is no way around what guards the other."""
     client = EndpointClient(suspended=frozenset({"acme"}))
     suspended = await client.send(message("tools/list"))
@@ -184,8 +184,8 @@ async def test_a_suspended_tenant_and_a_twice_sent_header_are_refused_as_ever() 
     assert modern.error == (400, -32602)
 
 
-async def test_a_refusal_in_a_batch_keeps_nothing_of_its_request() -> None:
-    """It is the same object each time, and would gather what every request knew."""
+async def test_a_refusal_in_a_batch_keeps_no_reference_to_its_request() -> None:
+    """The exception is a constant, so a traceback would gather data of every request."""
     batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
     answer = await EndpointClient().send(json.dumps(batch).encode(), headed(None))
 

@@ -109,8 +109,8 @@ async def test_lg_05_an_unknown_level_is_refused(replicas: EndpointPair, level: 
 
 @pytest.mark.requirement("L-05")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
-async def test_l_05_ping_is_answered_with_nothing_in_it(version: str) -> None:
-    """At every process of the session."""
+async def test_l_05_ping_gets_an_empty_result(version: str) -> None:
+    """This holds at every process of the session."""
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
 
     for client in (replicas.one, replicas.two):
@@ -133,7 +133,7 @@ async def test_s_17_a_session_that_was_ended_is_gone_everywhere(replicas: Endpoi
 
 
 @pytest.mark.requirement("S-17", "S-16")
-async def test_s_16_the_end_outlives_its_process(replicas: EndpointPair) -> None:
+async def test_s_16_the_end_of_a_session_outlives_its_process(replicas: EndpointPair) -> None:
     """A process that knows only the database refuses the id as well."""
     await replicas.delete(replicas.one)
     fresh = await EndpointPair(pack.tools.values(), records=replicas.one.records).open()
@@ -145,10 +145,10 @@ async def test_s_16_the_end_outlives_its_process(replicas: EndpointPair) -> None
 @pytest.mark.requirement("S-17", "CX-03")
 @pytest.mark.parametrize("report", [True, False])
 @pytest.mark.parametrize("at", ["the same process", "the other process"])
-async def test_s_17_what_runs_ends_with_its_session(
+async def test_s_17_ending_a_session_stops_its_running_calls(
     replicas: EndpointPair, at: str, report: bool
 ) -> None:
-    """The tool is told to stop, and both streams close, wherever the end was asked for."""
+    """The tool is cancelled and both streams close, at whichever process the client asks."""
     listening = await replicas.get(replicas.two).opened()
     live = replicas.call(replicas.one, "wait", report=report)
     await asyncio.wait_for(SessionSignal.started.wait(), 5)
@@ -195,8 +195,8 @@ async def test_sec_04_session_ids_are_random_bound_and_no_credential(
 @pytest.mark.parametrize(
     "method", ["notifications/initialized", "notifications/roots/list_changed", "unknown/one"]
 )
-async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str) -> None:
-    """202 at any process; roots are asked for anew each time, so nothing is kept of them."""
+async def test_s_03_notifications_are_accepted(replicas: EndpointPair, method: str) -> None:
+    """202 at any process; nothing is kept of them, as roots are requested anew each time."""
     assert await replicas.tell(replicas.two, method) == 202
 
 
@@ -215,8 +215,8 @@ def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
 
 
 @pytest.mark.requirement("L-01", "L-08")
-async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
-    """Extensions and what else there may be are no reason to refuse it."""
+async def test_l_01_a_session_keeps_the_declared_client_capabilities() -> None:
+    """Extensions and unknown capabilities are no reason to refuse the handshake."""
     replicas = EndpointPair(pack.tools.values())
     await replicas.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
 
@@ -237,8 +237,10 @@ async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
         ("2025-03-26", {"sampling": {}}),
     ],
 )
-async def test_l_04_only_what_the_revision_has_counts(version: str, expected: object) -> None:
-    """A client that declares more than it negotiated is asked no more than that."""
+async def test_l_04_only_capabilities_of_the_negotiated_revision_count(
+    version: str, expected: object
+) -> None:
+    """A client that declares more is asked for no more than its revision has."""
     replicas = EndpointPair(pack.tools.values(), version=version)
     await replicas.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
 
@@ -250,8 +252,8 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, expected: ob
     assert session.declared == expected
 
 
-async def test_changes_at_the_same_time_are_all_kept() -> None:
-    """Two processes that write one record lose nothing of each other; an ended one stays so."""
+async def test_concurrent_changes_of_a_session_are_all_kept() -> None:
+    """Two processes that write one record keep each other's changes; an ended session stays so."""
     store, shared_store = MemorySessions(), MemorySharedStore().of("acme")
     session, _ = McpSessions(KeyRing.ephemeral()).start(
         b'{"protocolVersion":"2025-11-25"}', a_caller()
@@ -275,7 +277,7 @@ async def test_changes_at_the_same_time_are_all_kept() -> None:
     assert record.ended
 
 
-async def test_a_store_that_does_not_answer_is_no_lost_session(
+async def test_a_store_outage_is_not_reported_as_a_lost_session(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """404 would make the client throw its session away."""
@@ -293,10 +295,8 @@ async def test_a_store_that_does_not_answer_is_no_lost_session(
 
 @pytest.mark.requirement("S-13", "S-14")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
-async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
-    version: str,
-) -> None:
-    """In letters that fit a header; what follows in the session does not repeat it."""
+async def test_s_13_s_14_only_the_handshake_returns_the_session_id(version: str) -> None:
+    """The id is visible ASCII; later responses do not repeat it."""
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     answer = await replicas.two.within(replicas.session, message("ping"))
 
@@ -305,10 +305,10 @@ async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
 
 
 @pytest.mark.requirement("S-15", "DE-25")
-async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(
+async def test_s_15_de_25_session_requests_without_a_session_id_are_refused(
     replicas: EndpointPair,
 ) -> None:
-    """400: there is nothing that could remember a level, and nothing to listen to or to end."""
+    """Setting a log level, GET and DELETE get 400 without a session."""
     level = message("logging/setLevel", {"level": "info"})
 
     assert (await replicas.one.send(level)).error == (400, -32600)
@@ -330,7 +330,7 @@ async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
 
 @pytest.mark.requirement("DE-24")
 async def test_de_24_capabilities_are_those_of_the_handshake(replicas: EndpointPair) -> None:
-    """What a request of a session claims in its `_meta` makes its client able to nothing."""
+    """Capabilities in the `_meta` of a session's request are ignored."""
     claimed = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
     params = {"name": "need_roots", "arguments": {}, "_meta": claimed}
 

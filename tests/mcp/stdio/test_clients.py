@@ -33,7 +33,7 @@ def arguments(tmp_path: Path) -> list[str]:
 async def test_the_python_client_lists_calls_and_answers(
     arguments: list[str], tmp_path: Path, mode: Any, protocol: str
 ) -> None:
-    """Both eras, with progress and a question to the person at the client."""
+    """In both eras it gets progress and answers an elicitation."""
     server = StdioServerParameters(
         command=sys.executable, args=arguments, env=python_environment(), cwd=tmp_path
     )
@@ -65,7 +65,7 @@ async def test_the_python_client_lists_calls_and_answers(
 def test_the_typescript_client_lists_and_calls(
     arguments: list[str], tmp_path: Path, mode: str, protocol: str
 ) -> None:
-    """Both eras of the 2.x client."""
+    """The 2.x client does so in both eras."""
     settings = {
         "mode": mode,
         "command": sys.executable,

@@ -40,8 +40,8 @@ def call(
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_tells_before_it_answers(talk: StdioClient, modern: bool) -> None:
-    """Progress and log messages, on the one output, in order."""
+def test_a_call_sends_progress_and_logs_before_its_answer(talk: StdioClient, modern: bool) -> None:
+    """All are on the one output, in order."""
     if not modern:
         talk.open()
     call(talk, modern, "tell", 1, **{"progressToken": "p", META + "logLevel": "info"})
@@ -53,7 +53,7 @@ def test_a_call_tells_before_it_answers(talk: StdioClient, modern: bool) -> None
 
 
 def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
-    """Over HTTP the client would come back with the last event's id (S-06); pipes have no gaps."""
+    """Over HTTP the client would resume with the last event id (S-06); pipes have no gaps."""
     talk.open()
     call(talk, False, "let_go", 1, progressToken="p")
 
@@ -62,7 +62,7 @@ def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
 
 
 def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
-    """There is no connection to spare: what was said meanwhile is fetched all the same."""
+    """Messages sent during the pause are fetched without a connection of the client."""
     talk.open()
     params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
     talk.say("tools/call", params, identity=1, meta={"progressToken": "p"})
@@ -70,8 +70,8 @@ def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
     assert answered_text(talk.of(1)) == "came back"
 
 
-def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) -> None:
-    """The end of input ends the process, however long calls might take to finish."""
+def test_the_process_exits_without_draining_once_a_paused_call_is_answered(tmp_path: Path) -> None:
+    """At the end of input the process does not wait for `drain_s`."""
     with stdio_process(tmp_path, drain_s=1000) as talk:
         talk.open()
         call(talk, False, "let_go", 1, progressToken="p")
@@ -80,8 +80,8 @@ def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) 
         assert talk.hang_up() == 0, talk.output
 
 
-def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: StdioClient) -> None:
-    """A request of ours; the response comes back on the same pipe while the call waits."""
+def test_a_client_request_of_an_older_revision_is_sent_and_answered(talk: StdioClient) -> None:
+    """The response arrives on the same pipe while the call waits."""
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
     request = talk.hears("elicitation/create")
@@ -96,8 +96,8 @@ def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: St
     assert answered_text(talk.of(1)) == "accept red"
 
 
-def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
-    """The call is repeated with what was answered."""
+def test_a_client_request_of_the_newest_revision_is_the_result(talk: StdioClient) -> None:
+    """The client repeats the call with its answer."""
     call(talk, True, "ask_colour", 1, can=ELICIT)
     result = talk.of(1)["result"]
     (key,) = result["inputRequests"]
@@ -114,10 +114,8 @@ def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_that_is_taken_back_stops_and_is_not_answered(
-    talk: StdioClient, modern: bool
-) -> None:
-    """On pipes a notification is the way to cancel, in every era."""
+def test_a_cancelled_call_stops_and_is_not_answered(talk: StdioClient, modern: bool) -> None:
+    """Over pipes a notification cancels a call, in every era."""
     if not modern:
         talk.open()
     before = len(talk.messages())
@@ -132,8 +130,8 @@ def test_a_call_that_is_taken_back_stops_and_is_not_answered(
     assert [message["id"] for message in talk.messages()[before:]] == ["x", "y"]
 
 
-def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
-    """One more is refused instead of waiting: the answers that others need come the same way."""
+def test_the_number_of_concurrent_calls_is_bounded(talk: StdioClient) -> None:
+    """One more is refused and does not wait, as answers for others come over the same pipe."""
     # Calls before the tenant's secrets are read have not begun, and say nothing when they stop.
     call(talk, True, "whoami", "first")
     talk.of("first")
@@ -150,7 +148,7 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
 
 
 def test_changes_are_announced_in_both_eras(talk: StdioClient) -> None:
-    """`subscriptions/listen` is a request that stays open; a session just hears."""
+    """`subscriptions/listen` is a request that stays open; a session needs no request."""
     talk.open()
     filters = {"notifications": {"toolsListChanged": True}}
     talk.modern("subscriptions/listen", filters, identity="l")

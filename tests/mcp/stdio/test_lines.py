@@ -20,10 +20,10 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(TEXTS, st.lists(st.integers(0, 9), max_size=20), st.booleans())
-def test_lines_come_out_whole_or_not_at_all(
+def test_a_line_is_read_whole_or_reported_as_too_long(
     texts: list[bytes], sizes: list[int], ended: bool
 ) -> None:
-    """The limit holds for each, and one that is too long takes no other with it."""
+    """A line that is too long takes no other with it."""
     data = b"\n".join(texts) + (b"\n" if ended else b"")
     lines = LineReader(LIMIT)
     got = [line for piece in cut(data, sizes) for line in lines.cut(piece)]
@@ -37,8 +37,8 @@ def test_lines_come_out_whole_or_not_at_all(
     assert ["too long" if isinstance(line, LineTooLong) else line for line in got] == expected
 
 
-def test_an_endless_line_fills_no_memory() -> None:
-    """It is told once, thrown away as it comes, and the next line counts again."""
+def test_an_endless_line_is_dropped_as_it_arrives() -> None:
+    """It is reported once, and the next line counts again."""
     lines = LineReader(LIMIT)
     got = [line for _ in range(1000) for line in lines.cut(b"x" * 100)]
     assert len(got) == 1
@@ -56,8 +56,8 @@ EVENTS = (
 
 
 @given(st.lists(st.integers(0, 40), max_size=12))
-async def test_events_come_out_as_messages(sizes: list[int]) -> None:
-    """Empty data and comments are none; a stream that ends early says when to come back."""
+async def test_events_become_messages(sizes: list[int]) -> None:
+    """Empty data and comments are left out; a stream that ends early has a retry time."""
     got: list[bytes] = []
 
     async def take(message: bytes) -> None:

@@ -51,8 +51,8 @@ def test_a_session_of_each_older_revision(talk: StdioClient, version: str) -> No
     assert talk.of(again)["error"]["code"] == -32600
 
 
-def test_requests_of_the_newest_revision_stand_alone(talk: StdioClient) -> None:
-    """No handshake, no headers to compare; the configured caller."""
+def test_requests_of_the_newest_revision_need_no_handshake(talk: StdioClient) -> None:
+    """There are no headers to compare; the caller is the configured one."""
     result = talk.of(talk.modern("server/discover", identity="d"))["result"]
     who = talk.of(talk.call("whoami", identity="w"))["result"]["structuredContent"]
 
@@ -105,7 +105,7 @@ MALFORMED_LINES: list[tuple[str, int]] = [
 
 
 def test_every_line_is_answered_and_the_connection_goes_on(talk: StdioClient) -> None:
-    """Each with its code, none with a crash."""
+    """Each malformed line gets its error code, and the process keeps running."""
     for number, (line, code) in enumerate(MALFORMED_LINES):
         talk.write_line(line)
         eventually(lambda count=number: len(talk.messages()) > count, within=WITHIN_S)
@@ -131,7 +131,7 @@ def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
     assert codes == [-32700, -32600, -32601, -32602, -32603]
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> None:
+def test_standard_output_has_only_protocol_messages(talk: StdioClient) -> None:
     """Tools and their child processes print to standard error and read an empty input."""
     assert answered_text(talk.of(talk.call("chatter", identity=1))) == "read ''"
 
@@ -168,7 +168,7 @@ def test_a_batch_is_answered_by_a_batch(talk: StdioClient) -> None:
 
 
 def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
-    """Where there are no headers, `_meta` says that a call comes again."""
+    """Stdio has no headers, so the key is in `_meta`."""
     for identity in (1, 2):
         talk.modern(
             "tools/call",
@@ -179,7 +179,7 @@ def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
         assert answered_text(talk.of(identity)) == "1"
 
 
-def test_permissions_hold_here_too(talk: StdioClient) -> None:
+def test_permissions_apply_over_stdio(talk: StdioClient) -> None:
     """A scope that `[stdio]` does not grant is named in an error that the client can read."""
     error = talk.of(talk.call("guarded", identity=1))["error"]
 
@@ -202,7 +202,7 @@ def test_a_signal_lets_calls_finish(tmp_path: Path) -> None:
 
 
 def test_the_end_of_input_lets_calls_finish(tmp_path: Path) -> None:
-    """As of a script that writes its requests and closes the pipe; also without a last line end."""
+    """A script may write its requests and close the pipe, even without a last line end."""
     with stdio_process(tmp_path) as talk:
         talk.call("wait", identity=1, seconds=0.5)
         assert talk.process.stdin is not None
@@ -213,8 +213,8 @@ def test_the_end_of_input_lets_calls_finish(tmp_path: Path) -> None:
         assert talk.of(2)["result"] == {}
 
 
-def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
-    """The first signal, or the closed pipe, waits for calls."""
+def test_a_signal_after_the_end_of_input_stops_the_process_at_once(tmp_path: Path) -> None:
+    """The closed pipe alone would wait for running calls."""
     with stdio_process(tmp_path, drain_s=100) as talk:
         talk.call("wait", identity=1, seconds=50)
         talk.of(talk.modern("server/discover", identity=2))
@@ -226,8 +226,8 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
         eventually(lambda: STOPPED_TEXT in talk.stderr, within=WITHIN_S)
 
 
-def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
-    """`listen.drain_s` bounds the end."""
+def test_a_call_that_exceeds_the_drain_time_is_stopped(tmp_path: Path) -> None:
+    """`listen.drain_s` bounds the time after the end of input."""
     with stdio_process(tmp_path, drain_s=1) as talk:
         talk.call("wait", identity=1, seconds=50)
         talk.of(talk.modern("server/discover", identity=2))
@@ -236,7 +236,7 @@ def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
         eventually(lambda: STOPPED_TEXT in talk.stderr, within=WITHIN_S)
 
 
-def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
+def test_a_client_that_stops_reading_ends_the_process(tmp_path: Path) -> None:
     """The next answer finds the output closed; the process ends without a traceback."""
     with stdio_process(tmp_path) as talk:
         talk.hang_up()  # another process, of this test's own, with the same configuration
@@ -272,15 +272,17 @@ REFUSED_CONFIGS = [
 
 
 @pytest.mark.parametrize(("before", "after", "problem"), REFUSED_CONFIGS)
-def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, problem: str) -> None:
-    """Without tenant and subject nothing is served."""
+def test_a_server_without_a_configured_caller_does_not_start(
+    tmp_path: Path, before: str, after: str, problem: str
+) -> None:
+    """It needs a tenant and a subject."""
     with stdio_process(tmp_path, STDIO_CONFIG.replace(before, after)) as talk:
         assert talk.process.wait(WITHIN_S) == 1
         assert problem in talk.stderr
         assert talk.stdout == ""
 
 
-def test_check_judges_the_caller_too(tmp_path: Path) -> None:
+def test_check_reports_an_incomplete_caller(tmp_path: Path) -> None:
     """An incomplete `[stdio]` caller is an error in every mode; a missing one is not."""
     half = STDIO_CONFIG.replace('subject = "alice"\n', "").replace("load = [{kit}]\n", "")
     (tmp_path / "gatepost.toml").write_text(half.replace("{drain_s}", "1"))
@@ -290,7 +292,7 @@ def test_check_judges_the_caller_too(tmp_path: Path) -> None:
     checked.kill()
 
 
-def test_the_id_of_a_request_under_way_can_be_used_again(talk: StdioClient) -> None:
+def test_the_id_of_a_running_request_can_be_reused(talk: StdioClient) -> None:
     """The server does not forbid it: each request is answered."""
     talk.call("wait", identity=1, seconds=0.2)
     talk.call("wait", identity=1, seconds=0.2)
@@ -300,7 +302,7 @@ def test_the_id_of_a_request_under_way_can_be_used_again(talk: StdioClient) -> N
 
 
 def test_meta_of_both_eras_may_come_in_one_session(talk: StdioClient) -> None:
-    """A request that names a version stands alone, in the middle of a session."""
+    """A request that names a version in `_meta` is handled on its own within a session."""
     talk.open()
     tools = talk.of(talk.modern("tools/list", identity=1))["result"]
     other = talk.of(talk.say("tools/list", identity=2))["result"]

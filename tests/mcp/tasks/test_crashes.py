@@ -108,11 +108,7 @@ def replicas(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[CrashingReplicas
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
 def test_k_07_a_server_that_is_killed_or_stopped_loses_no_task(replicas: CrashingReplicas) -> None:
-    """
-    What may run again completes elsewhere, the rest ends honestly, and both stay.
-
-    On SQLite; `tests/runtime/replicas` kills a server on PostgreSQL.
-    """
+    """Repeatable tasks complete at another server; the others fail. Both stay readable."""
     a_server_is_killed(replicas)
     a_server_stops(replicas)
 

@@ -67,8 +67,8 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
 
 
 @pytest.mark.requirement("K-06")
-async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: EndpointTaskClient) -> None:
-    """Created once, updated with every change that shows; durations are whole milliseconds."""
+async def test_k_06_a_task_has_its_creation_and_update_times(client: EndpointTaskClient) -> None:
+    """Each visible change updates the second; durations are whole milliseconds."""
     task = await client.start("wait")
     client.clock.now += 7.25
     before = await client.get(task["taskId"])
@@ -84,8 +84,10 @@ async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: EndpointTaskCl
 
 
 @pytest.mark.requirement("K-19")
-async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: EndpointTaskClient) -> None:
-    """It fails, and its id means nothing any more."""
+async def test_k_19_a_task_that_still_runs_at_its_expiry_is_stopped(
+    client: EndpointTaskClient,
+) -> None:
+    """The task fails, and its id is unknown from then on."""
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
     store = client.records.of("acme").tasks
@@ -112,7 +114,7 @@ async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: EndpointTaskCl
 async def test_k_02_a_retried_call_waits_as_a_task(
     client: EndpointTaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same idempotency key while the first runs: another task, one run, the same result."""
+    """A second call with the key is another task with the same result; the tool runs once."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.05)
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k1"}
     first, second = await client.start("wait"), await client.start("wait")
@@ -128,7 +130,7 @@ async def test_k_02_a_retried_call_waits_as_a_task(
 async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(
     client: EndpointTaskClient,
 ) -> None:
-    """Its tool is stopped, although it could be asked for again."""
+    """The tool is stopped, although the call could be repeated with its key."""
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k2"}
     task = await client.start("wait")
     await client.about("cancel", task["taskId"])
@@ -139,14 +141,10 @@ async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(
 
 @pytest.mark.requirement("K-13")
 @pytest.mark.parametrize("at_once", [True, False], ids=["it has asked", "it asks later"])
-async def test_a_tool_asks_no_cancelled_task_for_ever(
+async def test_a_tool_does_not_wait_forever_for_answers_to_a_cancelled_task(
     client: EndpointTaskClient, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    """
-    It runs on for a second call with the same key, but no client can answer it any more.
-
-    Waiting calls are in no limit, so a caller could otherwise make any number of them.
-    """
+    """The tool runs on for a second call with the key, but no client can answer it."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.05)
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k3"}
     first = await client.start("ask", {"at_once": at_once})

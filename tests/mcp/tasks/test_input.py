@@ -81,8 +81,10 @@ def text(task: Any) -> str:
 
 
 @pytest.mark.requirement("K-08", "K-05")
-async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: EndpointTaskClient) -> None:
-    """Round trips come before the task, which knows their answers and none of their state."""
+async def test_k_08_the_first_input_request_is_a_round_trip_before_the_task(
+    client: EndpointTaskClient,
+) -> None:
+    """The task has the answer of that round trip and none of its state."""
     result = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
         "inputResponses": {"first": accept(name="Ada")},
@@ -102,7 +104,7 @@ async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: EndpointTas
 async def test_k_09_a_waiting_task_shows_all_open_input_requests(
     client: EndpointTaskClient,
 ) -> None:
-    """As requests without an envelope, by their keys, the same at every look."""
+    """They are listed by key, without the envelope of a request, the same at each read."""
     task = await client.start("multi_input")
     requests = await waiting(client, task["taskId"])
 
@@ -114,7 +116,7 @@ async def test_k_09_a_waiting_task_shows_all_open_input_requests(
 
 @pytest.mark.requirement("K-11")
 async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTaskClient) -> None:
-    """Never one that was answered; the tool's clock stands still while a person decides."""
+    """No answered key is reused; the tool's timeout pauses while a person decides."""
     task = await client.start("ask_in_turn")
     seen: list[str] = []
     for name in ("Ada", "Bo", "Cy"):
@@ -145,7 +147,7 @@ async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient
 
 @pytest.mark.requirement("K-12")
 async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> None:
-    """The task waits for the rest; the answer to a look has nothing else in it."""
+    """The task waits for the remaining answers, and shows none of those it has."""
     task = await client.start("multi_input")
     await waiting(client, task["taskId"])
     response = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
@@ -159,7 +161,7 @@ async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> N
 
 @pytest.mark.requirement("K-12")
 @pytest.mark.parametrize("key", ["unknown", "FIRST", "", "first ", "x" * 5000])
-async def test_k_12_answers_to_no_input_request_are_ignored(
+async def test_k_12_answers_to_unknown_input_requests_are_ignored(
     client: EndpointTaskClient, key: str
 ) -> None:
     """Answers of any form to an unknown key are ignored."""
@@ -190,7 +192,7 @@ MALFORMED_ANSWERS: list[Any] = [
 async def test_k_12_answers_that_do_not_fit_are_refused(
     client: EndpointTaskClient, responses: Any
 ) -> None:
-    """All of them at once, and the questions stay."""
+    """The whole update is refused, and the input requests stay open."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
     response = await client.about("update", task["taskId"], inputResponses=responses)
@@ -201,17 +203,17 @@ async def test_k_12_answers_that_do_not_fit_are_refused(
 
 @pytest.mark.requirement("K-12")
 async def test_k_12_answers_are_required(client: EndpointTaskClient) -> None:
-    """An update without them means nothing."""
+    """An update without answers is an error."""
     task = await client.start("multi_input")
 
     assert (await client.about("update", task["taskId"])).error == (400, -32602)
 
 
 @pytest.mark.requirement("K-10", "M-04")
-async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(
+async def test_k_10_a_task_fails_if_its_client_lacks_the_needed_capability(
     client: EndpointTaskClient,
 ) -> None:
-    """The capabilities are those of the call; without them the task fails, naming them."""
+    """The capabilities are those that the call declared; the error names the missing one."""
     capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
     client.meta = {META + "clientCapabilities": capabilities}
     task = await client.start("confirm_delete", {"filename": "a"})
@@ -224,7 +226,7 @@ async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(
 @pytest.mark.requirement("K-13")
 @pytest.mark.parametrize("tool", ["wait_for_word", "multi_input"])
 async def test_k_13_a_task_is_cancelled(client: EndpointTaskClient, tool: str) -> None:
-    """Acknowledged at once with nothing in it, also a second time and at its end."""
+    """The answer is empty at once, also for a second cancellation and an ended task."""
     task = await client.start(tool)
     results = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
     ended = await client.until(task["taskId"])
@@ -236,8 +238,8 @@ async def test_k_13_a_task_is_cancelled(client: EndpointTaskClient, tool: str) -
 
 
 @pytest.mark.requirement("K-13")
-async def test_k_13_cancelling_is_a_wish(client: EndpointTaskClient) -> None:
-    """What finishes all the same is completed, and its result is not lost."""
+async def test_k_13_a_task_may_complete_despite_a_cancellation(client: EndpointTaskClient) -> None:
+    """Its result is not lost."""
     task = await client.start("finish_anyway")
     await client.about("cancel", task["taskId"])
     ended = await client.until(task["taskId"])
@@ -246,8 +248,10 @@ async def test_k_13_cancelling_is_a_wish(client: EndpointTaskClient) -> None:
 
 
 @pytest.mark.requirement("K-16", "K-13", "K-12")
-async def test_k_16_an_end_stays(client: EndpointTaskClient) -> None:
-    """Cancelling or answering what has ended is acknowledged and does nothing."""
+async def test_k_16_cancelling_or_answering_an_ended_task_changes_nothing(
+    client: EndpointTaskClient,
+) -> None:
+    """Both requests are acknowledged."""
     done = await client.start("slow_compute", {"seconds": 0})
     before = await client.until(done["taskId"])
     await client.about("cancel", done["taskId"])
@@ -257,8 +261,10 @@ async def test_k_16_an_end_stays(client: EndpointTaskClient) -> None:
 
 
 @pytest.mark.requirement("K-13", "K-16")
-async def test_k_16_of_cancelling_and_ending_one_wins(client: EndpointTaskClient) -> None:
-    """However they race, the first end that was seen is the only one."""
+async def test_k_16_a_task_ends_once_when_cancelling_races_with_its_end(
+    client: EndpointTaskClient,
+) -> None:
+    """The first final state that a reader saw stays."""
     for pause in range(8):
         task = await client.start("slow_compute", {"seconds": 0})
         for _ in range(pause):
@@ -271,8 +277,8 @@ async def test_k_16_of_cancelling_and_ending_one_wins(client: EndpointTaskClient
         assert await client.get(task["taskId"]) == ended
 
 
-async def test_a_form_may_be_answered_with_no(client: EndpointTaskClient) -> None:
-    """Declining is an answer like any other."""
+async def test_a_tool_sees_a_cancelled_form(client: EndpointTaskClient) -> None:
+    """Cancelling a form is an answer like any other."""
     task = await client.start("confirm_delete", {"filename": "notes.txt"})
     (key,) = await waiting(client, task["taskId"])
     await client.answer(task["taskId"], **{key: {"action": "cancel"}})

@@ -56,10 +56,10 @@ OTHER_CALLERS = [
 @pytest.mark.requirement("K-17", "K-14", "SEC-03")
 @pytest.mark.parametrize("other_caller", OTHER_CALLERS)
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_17_a_task_is_its_creators(
+async def test_k_17_a_task_belongs_to_its_creator(
     client: EndpointTaskClient, other_caller: TenantContext, method: str
 ) -> None:
-    """Knowing the id gives nothing: the answer is that for an unknown task, byte for byte."""
+    """Knowing the id is not enough: the answer is exactly that for an unknown task."""
     task = await client.start("multi_input")
     client.caller = other_caller
     foreign = await client.about(method, task["taskId"], inputResponses={})
@@ -77,7 +77,7 @@ async def test_k_17_a_task_is_its_creators(
 
 @pytest.mark.requirement("K-17")
 async def test_k_17_ids_cannot_be_guessed(client: EndpointTaskClient) -> None:
-    """Each has 24 random bytes and nothing else."""
+    """Each id consists of 24 random bytes."""
     ids = {(await client.start("slow_compute", {"seconds": 0}))["taskId"] for _ in range(20)}
 
     assert len(ids) == 20
@@ -86,10 +86,10 @@ async def test_k_17_ids_cannot_be_guessed(client: EndpointTaskClient) -> None:
 
 @pytest.mark.requirement("K-17", "SEC-02")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_17_who_lost_the_scopes_is_asked_for_them(
+async def test_k_17_a_token_without_the_scopes_is_challenged(
     client: EndpointTaskClient, method: str
 ) -> None:
-    """The same person with a lesser token gets the challenge, not the result."""
+    """The same user with fewer scopes gets the challenge and not the task."""
     task = await client.start("write_slowly")
     client.caller = changed(scopes=frozenset())
     response = await client.about(method, task["taskId"], inputResponses={})
@@ -101,7 +101,9 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: EndpointTaskClient) -> None:
+async def test_k_17_task_requests_of_a_suspended_tenant_are_refused(
+    client: EndpointTaskClient,
+) -> None:
     """Task requests are refused like every other request of the suspended tenant."""
     task = await client.start("write_slowly")
     suspended = EndpointTaskClient(
@@ -115,8 +117,10 @@ async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: EndpointTa
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: EndpointTaskClient) -> None:
-    """A later expiry and other display claims are the same person with the same client."""
+async def test_k_17_a_fresh_token_of_the_same_principal_reads_the_task(
+    client: EndpointTaskClient,
+) -> None:
+    """Neither the expiry nor the id of the token is part of the principal."""
     task = await client.start("write_slowly")
     client.caller = changed(expires_at=2_000_000_001, token_id="t2")
 
@@ -128,10 +132,10 @@ async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Endpoint
     "task_id", ["", "t_", "tasks-nonexistent", "x" * 65, "x" * 10_000, "t\u00e9"]
 )
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_14_an_id_that_is_none_is_unknown(
+async def test_k_14_a_malformed_task_id_is_unknown(
     client: EndpointTaskClient, method: str, task_id: str
 ) -> None:
-    """An id of any other form is unknown."""
+    """The error is that of an unknown task."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
     params = {"taskId": task_id, "inputResponses": {}}
     response = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=header)
@@ -174,8 +178,10 @@ async def test_a_caller_without_the_permission_loses_its_tasks(client: EndpointT
 
 
 @pytest.mark.requirement("K-18", "SU-02", "SU-10")
-async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: EndpointTaskClient) -> None:
-    """In full, as a look at it would, for those tasks that were asked for and are the caller's."""
+async def test_k_18_a_listen_stream_sends_the_full_state_of_the_callers_tasks(
+    client: EndpointTaskClient,
+) -> None:
+    """The stream leaves out other callers' tasks and unknown ids."""
     mine = await client.start("confirm_delete", {"filename": "a"})
     await client.until(mine["taskId"], "input_required")
     client.caller = changed(subject="bob")
@@ -204,7 +210,7 @@ EDITS = st.lists(st.tuples(NEXT_STATES, st.integers(0, 2)), min_size=1, max_size
 @pytest.mark.requirement("K-16")
 @given(edits=EDITS)
 def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> None:
-    """Whatever several replicas write, in whatever order, one by one or against each other."""
+    """This holds for any writes of several replicas, in any order."""
 
     async def race() -> list[str]:
         client = EndpointTaskClient(TOOLS)

@@ -55,8 +55,8 @@ async def test_tasks_of_one_caller_have_a_quota(client: EndpointTaskClient) -> N
     assert "result" in (await client.call_with("hoard", {"size": 20_000})).json
 
 
-async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskClient) -> None:
-    """The task fails and says that its work was done, so that the agent does not repeat it."""
+async def test_a_task_fails_if_its_result_exceeds_the_quota(client: EndpointTaskClient) -> None:
+    """The error says that the work was done, so that the agent does not repeat it."""
     task = await client.start("hoard", {"size": MAX_BYTES})
     ended = await client.until(task["taskId"])
 
@@ -65,8 +65,8 @@ async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskCl
     assert await taken(client) < 2 * ROW_BYTES
 
 
-async def test_answers_to_a_task_count_too(client: EndpointTaskClient) -> None:
-    """What a client sends to its task is kept until that ends."""
+async def test_answers_to_a_task_count_against_the_quota(client: EndpointTaskClient) -> None:
+    """They are kept until the task ends."""
     task = await client.start("multi_input")
     state = await client.until(task["taskId"], "input_required")
     key = next(iter(state["inputRequests"]))
@@ -77,8 +77,10 @@ async def test_answers_to_a_task_count_too(client: EndpointTaskClient) -> None:
     assert await taken(client) < 5 * ROW_BYTES
 
 
-async def test_arguments_of_a_task_count_while_it_runs(client: EndpointTaskClient) -> None:
-    """They are kept for a second run, and go with the first one's end."""
+async def test_arguments_of_a_running_task_count_against_the_quota(
+    client: EndpointTaskClient,
+) -> None:
+    """They are kept for a second run, and removed when the task ends."""
     note = {"size": 0, "note": "n" * (MAX_BYTES // 2)}
     for _ in range(4):
         await client.until((await client.start("hoard", note))["taskId"])

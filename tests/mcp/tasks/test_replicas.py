@@ -173,8 +173,10 @@ async def test_k_13_answers_and_cancellations_arrive_where_the_task_runs(
 
 
 @pytest.mark.parametrize("tool", ["look_up", "set_once"])
-async def test_what_may_run_again_is_run_again(replicas: SharedTaskReplicas, tool: str) -> None:
-    """At the replica that is left, from the stored call; its client sees nothing but a result."""
+async def test_a_repeatable_task_runs_at_another_replica(
+    replicas: SharedTaskReplicas, tool: str
+) -> None:
+    """The replica uses the stored call; the client sees only a result."""
     task = await replicas.first.start(tool)
     await next_run()
     replicas.crash()
@@ -185,10 +187,10 @@ async def test_what_may_run_again_is_run_again(replicas: SharedTaskReplicas, too
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_later_run_knows_where_the_call_came_from(
+async def test_a_second_run_records_the_address_of_the_original_caller(
     replicas: SharedTaskReplicas, is_kept: bool
 ) -> None:
-    """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
+    """If `peers` is off, the stored call has no address."""
     heard = EndedCalls()
     replicas.second.runner.recorder = heard
     replicas.first.task_runner.task_store.limits = msgspec.structs.replace(
@@ -209,8 +211,8 @@ async def test_a_later_run_knows_where_the_call_came_from(
 
 
 @pytest.mark.requirement("K-10", "K-16")
-async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas) -> None:
-    """The status says that the effect is unknown; the tool does not run a second time."""
+async def test_an_unrepeatable_task_has_an_unknown_effect(replicas: SharedTaskReplicas) -> None:
+    """The tool does not run a second time."""
     task = await replicas.first.start("pay")
     await next_run()
     replicas.crash()
@@ -222,7 +224,7 @@ async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas
     assert Runs.begun.empty()
 
 
-async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -> None:
+async def test_a_renewed_lease_keeps_other_replicas_away(replicas: SharedTaskReplicas) -> None:
     """No replica takes up a task that runs at another, however often it sweeps."""
     task = await replicas.first.start("look_up")
     go_on = await next_run()
@@ -239,8 +241,8 @@ async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -
     assert (await replicas.first.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_who_was_taken_for_dead_writes_nothing(replicas: SharedTaskReplicas) -> None:
-    """A replica that returns with a result while another runs the call does not store it."""
+async def test_a_replica_without_its_task_stores_no_result(replicas: SharedTaskReplicas) -> None:
+    """The result is that of the replica that took the task over."""
     task = await replicas.first.start("look_up")
     late = await next_run()
     replicas.crash()
@@ -256,7 +258,7 @@ async def test_who_was_taken_for_dead_writes_nothing(replicas: SharedTaskReplica
     assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_a_task_is_begun_three_times_at_most(replicas: SharedTaskReplicas) -> None:
+async def test_a_task_is_started_at_most_three_times(replicas: SharedTaskReplicas) -> None:
     """A call that stops every server that runs it must not stop them all."""
     task = await replicas.first.start("look_up")
     await next_run()
@@ -310,8 +312,10 @@ async def test_a_suspended_tenants_tasks_are_not_run_again(replicas: SharedTaskR
 
 
 @pytest.mark.requirement("K-11", "K-12")
-async def test_k_11_what_was_answered_is_not_asked_again(replicas: SharedTaskReplicas) -> None:
-    """A second run finds the answers to the same questions, and asks others by fresh keys."""
+async def test_k_11_a_second_run_does_not_repeat_answered_input_requests(
+    replicas: SharedTaskReplicas,
+) -> None:
+    """It reuses the stored answers and asks new questions with new keys."""
     task = await replicas.first.start("ask_twice")
     await replicas.first.until(task["taskId"], "input_required")
     await replicas.first.answer(task["taskId"], first=accept(confirm=True))
@@ -351,8 +355,8 @@ async def test_a_server_that_stops_hands_its_tasks_over(replicas: SharedTaskRepl
     assert (await replicas.second.until(long["taskId"]))["status"] == "completed"
 
 
-async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplicas) -> None:
-    """Exactly one replica takes it up, also if many find it at the same moment."""
+async def test_one_replica_takes_up_an_abandoned_task(replicas: SharedTaskReplicas) -> None:
+    """This holds even if many find the task at the same moment."""
     task = await replicas.first.start("look_up")
     await next_run()
     replicas.crash()
@@ -373,7 +377,7 @@ async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplica
         await other.task_runner.aclose()
 
 
-async def test_an_end_waits_for_a_store_that_is_away(replicas: SharedTaskReplicas) -> None:
+async def test_a_result_is_stored_after_a_store_outage(replicas: SharedTaskReplicas) -> None:
     """The result is stored once the store is back."""
     task = await replicas.first.start("pay")
     go_on = await next_run()

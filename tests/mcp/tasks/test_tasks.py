@@ -93,7 +93,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
 async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(
     client: EndpointTaskClient,
 ) -> None:
-    """In discovery only, with no settings; older revisions and other servers say nothing of it."""
+    """Only discovery has it, without settings; other servers and older revisions do not."""
     result = (await client.ask("server/discover")).json["result"]["capabilities"]
     without = EndpointTaskClient([client_requests.task_pack.tools["greet"]])
     initialize = message(
@@ -126,10 +126,10 @@ INSUFFICIENT_CAPABILITIES: list[Any] = [
 
 @pytest.mark.requirement("K-02", "K-20", "X-02", "X-03", "X-04", "J-07")
 @pytest.mark.parametrize("capabilities", INSUFFICIENT_CAPABILITIES)
-async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
+async def test_k_02_only_a_request_that_declares_tasks_becomes_one(
     client: EndpointTaskClient, capabilities: Any
 ) -> None:
-    """Whatever was declared before; any other client waits for the result."""
+    """Earlier declarations do not count; any other client waits for the result."""
     await client.start("slow_compute", {"seconds": 0})
     client.meta = {META + "clientCapabilities": capabilities}
     result = (await client.call_with("slow_compute", {"seconds": 0})).json["result"]
@@ -139,7 +139,7 @@ async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
 
 
 @pytest.mark.requirement("K-20", "K-04")
-async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
+async def test_k_20_the_experimental_capability_does_not_declare_the_extension(
     client: EndpointTaskClient,
 ) -> None:
     """A client that declares only the experimental capability gets no tasks and reads none."""
@@ -151,8 +151,8 @@ async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
 
 
 @pytest.mark.requirement("K-02")
-async def test_k_02_the_server_alone_decides(client: EndpointTaskClient) -> None:
-    """A tool that takes no time is no task; one that detaches sometimes is one only then."""
+async def test_k_02_the_server_decides_which_calls_become_tasks(client: EndpointTaskClient) -> None:
+    """A tool that takes no time is no task; one that detaches sometimes is a task only then."""
     greeting = (await client.call_with("greet", {"name": "Bo"})).json["result"]
     quick = (await client.call_with("quick_or_long", {"long": False})).json["result"]
     long = (await client.call_with("quick_or_long", {"long": True})).json["result"]
@@ -165,10 +165,8 @@ async def test_k_02_the_server_alone_decides(client: EndpointTaskClient) -> None
 
 
 @pytest.mark.requirement("K-03", "X-02")
-async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(
-    client: EndpointTaskClient,
-) -> None:
-    """Before anything runs; with the extension as the schema writes it."""
+async def test_k_03_a_task_tool_names_the_missing_extension(client: EndpointTaskClient) -> None:
+    """The error comes before the tool runs."""
     client.meta = {}
     response = await client.call_with("failing_job")
 
@@ -178,8 +176,10 @@ async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(
 
 
 @pytest.mark.requirement("K-03", "X-02")
-async def test_k_03_a_session_is_told_in_words(client: EndpointTaskClient) -> None:
-    """The older revisions have no tasks of this kind and no error for it."""
+async def test_k_03_a_session_gets_an_error_for_a_task_only_tool(
+    client: EndpointTaskClient,
+) -> None:
+    """The older revisions have no such tasks and no error code for them."""
     session = await client.open(capabilities={"extensions": {TASKS: {}}})
     call = {"name": "failing_job", "arguments": {}}
     result = (await client.within(session, message("tools/call", call))).json["result"]
@@ -209,7 +209,7 @@ def _fields(caller: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("K-04")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_04_the_methods_are_for_who_declares_the_extension(
+async def test_k_04_task_methods_require_the_declared_extension(
     client: EndpointTaskClient, method: str
 ) -> None:
     """A client without the extension is refused, even for the caller's own task."""
@@ -222,8 +222,8 @@ async def test_k_04_the_methods_are_for_who_declares_the_extension(
 
 
 @pytest.mark.requirement("K-05", "K-06")
-async def test_k_05_a_created_task_is_flat(client: EndpointTaskClient) -> None:
-    """Its fields and nothing else, with units in their names and whole milliseconds."""
+async def test_k_05_a_created_task_has_the_documented_members(client: EndpointTaskClient) -> None:
+    """It has exactly its fields; durations are whole milliseconds with the unit in the name."""
     task = await client.start("wait_for_word")
 
     moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -238,7 +238,7 @@ async def test_k_05_a_created_task_is_flat(client: EndpointTaskClient) -> None:
 
 @pytest.mark.requirement("K-07")
 async def test_k_07_a_task_is_durable_before_it_is_promised(client: EndpointTaskClient) -> None:
-    """It was kept when its tool began, and any replica finds it at once."""
+    """It is stored when its tool starts, and any replica finds it at once."""
     replica = EndpointTaskClient(TOOLS, records=client.records, shared_store=client.shared_store)
     task = await client.start("wait_for_word")
 
@@ -246,8 +246,8 @@ async def test_k_07_a_task_is_durable_before_it_is_promised(client: EndpointTask
 
 
 @pytest.mark.requirement("K-07")
-async def test_k_07_what_cannot_be_kept_does_not_begin(client: EndpointTaskClient) -> None:
-    """Too many at once are refused with words; the tool has not run."""
+async def test_k_07_a_task_beyond_the_limit_does_not_start(client: EndpointTaskClient) -> None:
+    """The call is refused, and its tool has not run."""
     client.task_runner.task_store.limits = client.task_runner.task_store.limits.__class__(
         max_per_caller=2
     )
@@ -269,8 +269,8 @@ async def test_k_07_what_cannot_be_kept_does_not_begin(client: EndpointTaskClien
 
 
 @pytest.mark.requirement("K-09", "K-05")
-async def test_k_09_a_look_shows_what_the_state_has(client: EndpointTaskClient) -> None:
-    """The result of the call where it completed; never a state of the round trips."""
+async def test_k_09_a_read_task_has_the_members_of_its_state(client: EndpointTaskClient) -> None:
+    """A completed task has its result; no task has the state of round trips."""
     waiting = await client.start("wait_for_word")
     working = await client.get(waiting["taskId"])
     task = await client.start("slow_compute", {"seconds": 0, "label": "it"})
@@ -299,10 +299,10 @@ TASK_ENDINGS = [
 
 @pytest.mark.requirement("K-10")
 @pytest.mark.parametrize(("how", "status", "code"), TASK_ENDINGS)
-async def test_k_10_failed_is_for_errors_of_the_protocol(
+async def test_k_10_only_a_protocol_error_makes_a_task_failed(
     client: EndpointTaskClient, how: str, status: str, code: int | None
 ) -> None:
-    """What a tool got wrong is a completed task whose result says so; nothing internal shows."""
+    """A tool failure is a completed task whose result says so; no internal detail shows."""
     task = await client.start("end_as_told", {"how": how})
     ended = await client.until(task["taskId"])
 
@@ -318,8 +318,10 @@ async def test_k_10_failed_is_for_errors_of_the_protocol(
 
 
 @pytest.mark.requirement("K-15")
-async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: EndpointTaskClient) -> None:
-    """And its `task` member is ignored, whether the tool can be a task or not."""
+async def test_k_15_the_methods_of_the_experimental_tasks_are_unknown(
+    client: EndpointTaskClient,
+) -> None:
+    """Their `task` member is ignored, whether the tool supports tasks or not."""
     for method in ("tasks/result", "tasks/list"):
         response = await client.ask(method, {"taskId": "t"}, meta=DECLARED, mcp_name="t")
         assert response.error == (404, -32601)
@@ -350,7 +352,7 @@ async def test_k_18_reports_become_the_status_message(client: EndpointTaskClient
 
 @pytest.mark.requirement("K-19", "K-14")
 async def test_k_19_a_task_is_readable_until_its_time_is_over(client: EndpointTaskClient) -> None:
-    """Then it is unknown, and whatever still ran for it is stopped."""
+    """After its lifetime the task is unknown, and its running tool is stopped."""
     done = await client.start("slow_compute", {"seconds": 0})
     await client.until(done["taskId"])
     client.clock.now += done["ttlMs"] / 1000 - 1
@@ -376,8 +378,8 @@ async def test_h_04_the_header_names_the_task(
 
 
 @pytest.mark.requirement("K-07")
-async def test_k_07_a_request_that_is_taken_back_leaves_no_task_behind() -> None:
-    """Its client will never learn the id: a task that is kept meanwhile is cancelled at once."""
+async def test_k_07_a_disconnect_before_the_answer_cancels_the_stored_task() -> None:
+    """The client will never learn the id."""
     client = EndpointTaskClient(TOOLS)
     tasks = client.records.of("acme").tasks
     create, created = tasks.create, asyncio.Event()

@@ -17,8 +17,8 @@ def key(tenant: str) -> CacheKey:
     return CacheKey(tenant, "https://a.example/", "")
 
 
-def test_news_are_asked_for_by_what_the_server_called_the_last() -> None:
-    """By its tag, its date, or not at all where it named neither."""
+def test_a_request_is_conditional_on_the_last_etag_and_date() -> None:
+    """A response without either is requested again in full."""
     cache = DocumentCache()
     cache.take(key("tag"), reply(200, b"1", etag='"1"', last_modified="yesterday"))
     cache.take(key("none"), reply(200, b"1"))
@@ -32,8 +32,8 @@ def test_news_are_asked_for_by_what_the_server_called_the_last() -> None:
     assert cache.take(key("none"), reply(304)).status == 304
 
 
-def test_what_was_used_longest_ago_is_forgotten_first() -> None:
-    """And what is larger than all the room is not kept."""
+def test_the_least_recently_used_document_is_dropped_first() -> None:
+    """A document larger than the whole cache is not stored."""
     cache = DocumentCache(max_bytes=10)
     for tenant in ("one", "two"):
         cache.take(key(tenant), reply(200, b"12345", etag='"1"'))

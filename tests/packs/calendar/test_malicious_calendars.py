@@ -95,7 +95,7 @@ DOCUMENTS = {
 
 
 def test_a_document_that_cannot_be_read_hides_no_other() -> None:
-    """Nothing of this machine's files is in the answer, whatever a document is like."""
+    """For any document, the answer has no content of the machine's files."""
     answer = asked(DOCUMENTS | {"good": document(GOOD_EVENT)})
 
     assert "seen" in [event["summary"] for event in answer["events"]]
@@ -103,7 +103,7 @@ def test_a_document_that_cannot_be_read_hides_no_other() -> None:
 
 
 def test_hundreds_of_hostile_events_leave_time_for_another_calendar() -> None:
-    """What one calendar may take is its share."""
+    """Each calendar has its share of the time."""
     bad = "".join(
         event("DTSTART:19700101T000000Z", "RRULE:FREQ=SECONDLY", uid=str(number))
         for number in range(150)

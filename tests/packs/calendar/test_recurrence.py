@@ -279,8 +279,8 @@ def test_an_event_is_listed_at_its_times(
     assert expanded[name] == RECURRENCE_CASES[name][1]
 
 
-def test_all_of_an_event_is_told() -> None:
-    """And what was changed about one of its times."""
+def test_the_answer_has_all_fields_of_an_event() -> None:
+    """It also has the changes of a single occurrence."""
     text = document(
         event(
             DAILY_START,
@@ -322,8 +322,8 @@ def test_all_of_an_event_is_told() -> None:
     assert (second["status"], second["summary"]) == ("cancelled", "Off")
 
 
-def test_all_that_is_sought_must_be_there() -> None:
-    """In summary, description and location together, in any case; of overrides too."""
+def test_an_event_must_contain_all_search_words() -> None:
+    """Words may be in summary, description or location, in any case; overrides count, too."""
     text = document(
         event(DAILY_START, "SUMMARY:Stand-up", "LOCATION:Büro 7", "RRULE:FREQ=DAILY;COUNT=2"),
         event("RECURRENCE-ID:20260328T080000Z", "DTSTART:20260328T080000Z", "SUMMARY:Retro BÜRO"),
@@ -364,7 +364,7 @@ def by_another_way(rule: str) -> list[str]:
 
 @settings(max_examples=3, deadline=None)
 @given(st.lists(RULES, min_size=10, max_size=20, unique=True))
-def test_rules_mean_what_they_mean_elsewhere(rules: list[str]) -> None:
+def test_recurrence_rules_agree_with_dateutil(rules: list[str]) -> None:
     """Gatepost finds the same occurrences as dateutil."""
     answer = asked({rule: document(event(rule)) for rule in rules})
     starts: dict[str, list[str]] = {rule: [] for rule in rules}

@@ -19,8 +19,8 @@ VALID_SETTINGS = [
 
 
 @pytest.mark.parametrize("table", VALID_SETTINGS)
-def test_calendars_that_can_be_read_pass(table: dict[str, Any]) -> None:
-    """Each kind, and secrets by reference."""
+def test_valid_calendars_are_not_reported(table: dict[str, Any]) -> None:
+    """Each kind is valid, with references to secrets."""
     assert list(msgspec.convert(table, CalendarSettings).faults()) == []
 
 
@@ -53,10 +53,8 @@ REFUSED_SETTINGS = [
 @pytest.mark.parametrize(
     ("calendar", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
 )
-def test_calendars_that_cannot_be_read_are_told(
-    calendar: dict[str, Any], setting: str, says: str
-) -> None:
-    """By name and reason; no password is shown."""
+def test_invalid_calendars_are_reported(calendar: dict[str, Any], setting: str, says: str) -> None:
+    """The error names the calendar and the reason, and shows no password."""
     (fault,) = msgspec.convert({"calendars": {"a": calendar}}, CalendarSettings).faults()
 
     assert fault.setting == setting
@@ -75,8 +73,8 @@ def test_calendars_that_cannot_be_read_are_told(
         ({"calendars": {"a/b": URL}}, "calendars.a/b"),
     ],
 )
-def test_other_settings_have_their_bounds(table: dict[str, Any], setting: str) -> None:
-    """What the tool's own time allows, and names that a question can hold."""
+def test_other_settings_are_bounded(table: dict[str, Any], setting: str) -> None:
+    """Each value outside its bounds is reported with its setting."""
     (fault,) = msgspec.convert(table, CalendarSettings).faults()
 
     assert fault.setting == setting

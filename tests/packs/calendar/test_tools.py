@@ -165,7 +165,7 @@ def seen(value: Any) -> list[tuple[str, str, str]]:
 def test_a_document_on_the_web_is_read(
     calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:
-    """All of the answer, as the page has it."""
+    """The whole answer has the documented form."""
     daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
     text = document(event(*daily, "DURATION:PT15M"))
     calendar_servers.pages["/team.ics"] = StubResponse(200, text.encode())
@@ -190,10 +190,10 @@ def test_a_document_on_the_web_is_read(
     }
 
 
-def test_a_password_goes_with_the_request(
+def test_a_configured_password_is_sent_with_basic_authentication(
     calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:
-    """By Basic, out of the tenant's secrets; an address may be a secret itself."""
+    """It comes from the tenant's secrets; a whole URL may be a secret, too."""
     for path in ("/signed.ics", "/hidden-9f2c.ics"):
         calendar_servers.pages[path] = StubResponse(200, document(at(3, path)).encode())
 
@@ -206,8 +206,10 @@ def test_a_password_goes_with_the_request(
     assert [answer["total"] for answer in (signed, hidden)] == [1, 1]
 
 
-def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServers) -> None:
-    """To the same tenant; another one is told nothing from what the first has."""
+def test_an_unchanged_document_is_answered_from_the_tenants_cache(
+    calendar_servers: CalendarServers,
+) -> None:
+    """Another tenant sends no ETag from the first one's cache."""
     text = document(at(3, "kept")).encode()
     agent, other = calendar_servers.server.agent("rest"), calendar_servers.server.agent("rest")
 
@@ -224,7 +226,7 @@ def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServer
 
 
 def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
-    """One file, or all of a folder; each tenant its own; times of no zone in the calendar's."""
+    """A calendar is one file or a folder; times without zone are in the calendar's zone."""
     (agent.folder / "plans").mkdir(parents=True)
     for name, text in {
         "plans/a.ics": document(at(3, "one")),
@@ -268,10 +270,10 @@ def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: PackC
     assert [[event["summary"] for event in part["events"]] for part in parts] == [["three"]] * 2
 
 
-def test_one_that_cannot_be_had_hides_no_other(
+def test_an_unreadable_calendar_does_not_hide_the_others(
     calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:
-    """Of all calendars, those that there are; what is missing is said."""
+    """The answer lists what is missing, and why."""
     calendar_servers.pages["/team.ics"] = StubResponse(200, document(at(3, "one")).encode())
     (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
     (agent.folder / "plans/bad.ics").write_text("nothing of the kind")
@@ -325,14 +327,14 @@ FAILING_CALLS: list[tuple[dict[str, Any], str, str]] = [
 
 @both
 @each(("arguments", "kind", "says"), FAILING_CALLS, ids=[str(fail[0]) for fail in FAILING_CALLS])
-def test_a_failure_tells_what_would_work(
+def test_a_failure_names_the_argument_or_calendar_and_the_reason(
     calendar_servers: CalendarServers,
     agent: PackCaller,
     arguments: dict[str, Any],
     kind: str,
     says: str,
 ) -> None:
-    """Which argument, or which calendar and why; no password, no address that is a secret."""
+    """It shows no password and no secret address."""
     pages = {
         "/signed.ics": StubResponse(401, b""),
         "/hidden-9f2c.ics": StubResponse(200, b"<p>Sign in</p>"),
@@ -352,7 +354,7 @@ def test_a_failure_tells_what_would_work(
     assert USERS["ada-of-acme"] not in reply.failure
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(
+def test_a_server_that_does_not_answer_times_out(
     calendar_servers: CalendarServers, tmp_path: Path
 ) -> None:
     """The call gives it up after the configured timeout, and still reads the other calendars."""
@@ -369,7 +371,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert "slow cannot be read: its server did not answer within 0.3 s" in (reply.failure or "")
 
 
-def test_a_tenant_without_the_secret_is_told_which(calendar_servers: CalendarServers) -> None:
+def test_a_missing_secret_is_named(calendar_servers: CalendarServers) -> None:
     """The failure also says how an operator sets it."""
     reply = calendar_servers.server.agent("rest").call("calendar_read", **MARCH, calendar="main")
 
@@ -377,8 +379,10 @@ def test_a_tenant_without_the_secret_is_told_which(calendar_servers: CalendarSer
     assert "no secret DAV_USER" in (reply.failure or "")
 
 
-def test_two_tenants_with_the_same_names_never_meet(calendar_servers: CalendarServers) -> None:
-    """One configuration, one server, the same calendar: each has its own account and files."""
+def test_tenants_with_the_same_calendar_names_are_isolated(
+    calendar_servers: CalendarServers,
+) -> None:
+    """Each has its own account and files under one configuration."""
     workers = {}
     for user, word in USERS.items():
         mine = document(at(9, f"only for {user[-4:]}"))

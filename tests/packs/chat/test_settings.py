@@ -18,7 +18,7 @@ VALID_SETTINGS = [
 
 
 @pytest.mark.parametrize("table", VALID_SETTINGS)
-def test_channels_that_can_be_used_pass(table: dict[str, Any]) -> None:
+def test_valid_channels_are_not_reported(table: dict[str, Any]) -> None:
     """References, and URLs that hold no secret."""
     assert list(msgspec.convert(table, ChatSettings).faults()) == []
 
@@ -44,10 +44,8 @@ REFUSED_SETTINGS = [
 @each(
     ("channels", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
 )
-def test_channels_that_cannot_be_used_are_told(
-    channels: dict[str, Any], setting: str, says: str
-) -> None:
-    """By name and reason; the URL itself is not shown."""
+def test_invalid_channels_are_reported(channels: dict[str, Any], setting: str, says: str) -> None:
+    """The error names the channel and the reason, and does not show the URL."""
     (fault,) = msgspec.convert({"channels": channels}, ChatSettings).faults()
 
     assert fault.setting == setting
@@ -58,8 +56,8 @@ def test_channels_that_cannot_be_used_are_told(
 @pytest.mark.parametrize(
     "table", [{"timeout_s": 0}, {"timeout_s": 61}, {"max_parts": 0}, {"max_parts": 101}]
 )
-def test_numbers_have_their_bounds(table: dict[str, Any]) -> None:
-    """What the tool's own time allows."""
+def test_numeric_settings_are_bounded(table: dict[str, Any]) -> None:
+    """The timeout must fit the tool's own."""
     (fault,) = msgspec.convert(table, ChatSettings).faults()
 
     assert fault.setting in table

@@ -131,8 +131,8 @@ def test_a_provider_that_does_not_answer_ends_the_call(
     )
 
 
-def test_a_caller_that_leaves_ends_the_worker(chat_servers: ChatServers) -> None:
-    """Its connection to the provider is closed, and nothing more is sent."""
+def test_a_cancelled_call_ends_the_worker(chat_servers: ChatServers) -> None:
+    """The connection to the provider is closed, and nothing more is sent."""
     gone = chat_servers.web.abandoned
     agent = chat_servers.agent("rest", f"json://{chat_servers.web.place}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
@@ -188,8 +188,8 @@ def test_a_message_reaches_a_mailbox(chat_servers: ChatServers) -> None:
     assert [text.strip() for text in texts] == [b"<b>1 < 2</b>"]
 
 
-def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
-    """Mattermost's plugin posts to a host of one's own; the name is ours, no picture is fetched."""
+def test_a_slack_compatible_webhook_gets_text(chat_servers: ChatServers) -> None:
+    """The Mattermost plugin posts to a self-hosted server under our name, without a picture."""
     agent = chat_servers.agent(
         "mcp", f"mmost://{chat_servers.web.place}/3ccdd113474722377935511fc85d3dd4"
     )
@@ -202,7 +202,7 @@ def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
     assert "github" not in str(came)
 
 
-def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
+def test_a_long_message_is_sent_in_several_parts(chat_servers: ChatServers) -> None:
     """If a provider takes only short messages, Gatepost sends several or refuses the call."""
     chat_servers.web.asked.clear()
     agent = chat_servers.agent(
@@ -236,7 +236,7 @@ def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatS
 
 
 def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) -> None:
-    """Only opening the channel shows its hosts, so Gatepost sends nothing to find out."""
+    """Its hosts are only known by opening it, so Gatepost sends nothing."""
     agent = chat_servers.agent("rest", f"json://{chat_servers.web.place}/one")
     chat_servers.server.put_secrets(
         agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web.place}/one"
@@ -282,10 +282,10 @@ FAILING_CALLS: list[tuple[str, int, str, str]] = [
     FAILING_CALLS,
     ids=[f"{url} {status}" for url, status, *_ in FAILING_CALLS],
 )
-def test_a_failure_tells_what_would_work(
+def test_a_failure_explains_the_problem_without_the_url(
     chat_servers: ChatServers, url: str, status: int, kind: str, says: str
 ) -> None:
-    """It speaks of the channel and shows no part of the URL, which is a secret."""
+    """It names the channel; the URL is a secret."""
     chat_servers.web.statuses["/a/t0ken-9f2c"] = status
     agent = chat_servers.agent(
         "rest", url.format(web=chat_servers.web.place, smtp=chat_servers.smtp)
@@ -299,7 +299,7 @@ def test_a_failure_tells_what_would_work(
     assert "9f2c" not in reply.failure
 
 
-def test_a_failure_is_the_tool_s_own_over_mcp(chat_servers: ChatServers) -> None:
+def test_a_failure_is_a_tool_result_over_mcp(chat_servers: ChatServers) -> None:
     """The failure is a tool result, so that the model reads it."""
     chat_servers.web.statuses["/a"] = 503
 
@@ -325,7 +325,7 @@ def test_a_failure_is_the_tool_s_own_over_mcp(chat_servers: ChatServers) -> None
 def test_a_wrong_argument_is_named(
     chat_servers: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
 ) -> None:
-    """Or which secret an operator has to set; nothing is sent before all is known."""
+    """So is a missing secret; nothing is sent before both are checked."""
     chat_servers.web.asked.clear()
     usual = {"channel": "team", "message": "x"}
 
@@ -336,7 +336,7 @@ def test_a_wrong_argument_is_named(
     assert chat_servers.web.came == []
 
 
-def test_two_tenants_with_the_same_channel_never_meet(chat_servers: ChatServers) -> None:
+def test_tenants_with_the_same_channel_name_are_isolated(chat_servers: ChatServers) -> None:
     """Each has its own URL under the same name."""
     chat_servers.web.asked.clear()
     workers = [

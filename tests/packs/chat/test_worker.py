@@ -100,10 +100,10 @@ async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tup
     return answer, [failure.failure.kind for failure in worker_connections.failures]
 
 
-async def test_a_message_takes_the_way_of_every_request(
+async def test_a_message_uses_the_checked_connection_of_every_request(
     internet: Internet, client: OutboundClient
 ) -> None:
-    """One look-up, a tunnel to the address that was checked, a certificate that is trusted."""
+    """One look-up, a tunnel to the checked address, and a trusted certificate."""
     internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
     answer, failures = await sent(client, HOOK)
@@ -120,7 +120,7 @@ async def test_a_message_takes_the_way_of_every_request(
 async def test_an_untrusted_certificate_ends_the_request(
     internet: Internet, client: OutboundClient
 ) -> None:
-    """Before a byte of the message is sent."""
+    """No byte of the message is sent."""
     answer, _ = await sent(client, HOOK, trusted=False)
 
     assert (answer["parts"], internet.site.seen) == (0, [])
@@ -151,8 +151,8 @@ async def test_no_message_is_sent_to_a_refused_address(
     assert not failure or internet.proxy.asked == []
 
 
-def test_nothing_else_is_possible_in_a_worker(tmp_path: Path) -> None:
-    """By the interpreter alone: also where the kernel confines nothing."""
+def test_a_worker_refuses_every_other_action(tmp_path: Path) -> None:
+    """The interpreter itself enforces it, also without confinement by the kernel."""
     actions = tmp_path / "forbidden_actions.py"
     actions.write_text(FORBIDDEN_ACTIONS, encoding="utf-8")
     request = {"path": sys.path, "request": {"worker": worker.__file__}}

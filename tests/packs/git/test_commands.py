@@ -17,7 +17,7 @@ from tests.support.measuring import eventually
 pytestmark = pytest.mark.requirement("X2")
 
 
-def test_a_repository_is_made_and_worked_in(agent: PackCaller) -> None:
+def test_all_local_git_commands_work_in_a_new_repository(agent: PackCaller) -> None:
     """Everything that needs no other host, as on a terminal."""
     assert "Initialized empty Git repository in /workspace/.git/" in fine(agent, "init")
     agent.call("fs_write_text", path="a.txt", text="one\n")
@@ -41,8 +41,8 @@ def test_a_repository_is_made_and_worked_in(agent: PackCaller) -> None:
     assert "https://git.company.test/x.git (fetch)" in fine(agent, "remote", "-v")
 
 
-def test_what_git_itself_refuses_is_told_in_its_words(agent: PackCaller) -> None:
-    """With its code, as the reference has it: no failure of the tool."""
+def test_an_error_of_git_is_returned_with_its_code_and_text(agent: PackCaller) -> None:
+    """It is no failure of the tool."""
     fine(agent, "init")
 
     answer = git(agent, "checkout", "nowhere")
@@ -81,10 +81,10 @@ FAILING_CALLS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("case", FAILING_CALLS, ids=lambda case: json.dumps(case[0])[:70])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     agent: PackCaller, case: tuple[dict[str, Any], str, str]
 ) -> None:
-    """By both protocols, before anything is started."""
+    """Over both protocols, the check comes before any program starts."""
     arguments, kind, says = case
 
     reply = agent.call("git", **arguments)
@@ -105,7 +105,7 @@ def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: PackCa
 def test_a_command_that_takes_too_long_is_stopped(
     git_servers: GitServers, agent: PackCaller
 ) -> None:
-    """With all that it started; the message names the limit that would help."""
+    """Its child processes end, too; the message names the setting of the limit."""
     reply = agent.call("git", args=["clone", f"{git_servers.web.url}/hang/x.git"], timeout_s=1)
 
     assert reply.failure is not None
@@ -115,10 +115,8 @@ def test_a_command_that_takes_too_long_is_stopped(
     assert agent.call("fs_list").value == []
 
 
-def test_a_call_that_is_cancelled_takes_its_programs_with_it(
-    git_servers: GitServers, mcp_agent: PackCaller
-) -> None:
-    """The client hangs up; nothing goes on, and the next command has its turn."""
+def test_a_cancelled_call_ends_its_programs(git_servers: GitServers, mcp_agent: PackCaller) -> None:
+    """After a disconnect its programs end, and the next command runs."""
     git_servers.web.hanging.clear()
     call = {"name": "git", "arguments": {"args": ["clone", f"{git_servers.web.url}/hang/x.git"]}}
     fields, body = modern("tools/call", call)
@@ -160,7 +158,7 @@ def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
     assert "\n[Cut: these are the first 20000 bytes. Ask for less: --max-count" in answer["stdout"]
 
 
-def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> None:
+def test_tenants_with_the_same_repository_names_are_isolated(git_servers: GitServers) -> None:
     """They share no repositories, no `--global` settings and no keys."""
     first, other = git_servers.agent("mcp"), git_servers.agent("rest")
     for agent in (first, other):
@@ -176,10 +174,10 @@ def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> 
     assert first.call("ssh_public_key").value != other.call("ssh_public_key").value
 
 
-def test_progress_is_told_and_left_out_of_the_answer(
+def test_progress_is_reported_and_left_out_of_the_answer(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """Git's own words, growing numbers."""
+    """The reports have Git's own texts and growing numbers."""
     git_servers.offered("progress.git").commit({f"{at}.txt": os.urandom(2000) for at in range(12)})
     call = {
         "name": "git",

@@ -189,10 +189,10 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("planted", PLANTED_CONFIGS, ids=lambda planted: planted.name)
-def test_git_is_not_let_into_a_repository_that_steers_it(
+def test_a_repository_that_steers_git_is_refused(
     mcp_agent: PackCaller, planted: PlantedConfig
 ) -> None:
-    """Each command is refused before it starts, and says what it is about."""
+    """Each command is refused before it starts, with the reason."""
     folder, run = prepared(mcp_agent)
     planted.plant(folder, run)
 
@@ -204,7 +204,7 @@ def test_git_is_not_let_into_a_repository_that_steers_it(
     assert not (folder / "trace").exists()
 
 
-def test_the_traps_work(mcp_agent: PackCaller) -> None:
+def test_the_planted_programs_run_without_gateposts_rules(mcp_agent: PackCaller) -> None:
     """Without Gatepost's rules git runs the programs, so the other tests would see a trace."""
     folder, run = prepared(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
@@ -215,8 +215,8 @@ def test_the_traps_work(mcp_agent: PackCaller) -> None:
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: PackCaller) -> None:
-    """They may be there, as clones of others leave them; git is told not to look."""
+def test_hooks_and_files_that_name_programs_have_no_effect(mcp_agent: PackCaller) -> None:
+    """They may come with a clone; Gatepost tells git to ignore them."""
     folder, run = prepared(mcp_agent)
     hooks = folder / ".git/hooks"
     hooks.mkdir()
@@ -238,8 +238,8 @@ def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: PackCaller) ->
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: PackCaller) -> None:
-    """File tools can write one (HEAD, objects, refs, config); only `.git` counts."""
+def test_a_folder_that_resembles_a_bare_repository_is_not_used(mcp_agent: PackCaller) -> None:
+    """File tools can write such a folder (HEAD, objects, refs, config); only `.git` counts."""
     run = f"touch {mcp_agent.folder}/trace"
     for name, text in {
         "HEAD": "ref: refs/heads/main\n",
@@ -257,10 +257,10 @@ def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: PackCaller) ->
     assert not (mcp_agent.folder / "trace").exists()
 
 
-def test_new_repositories_do_not_take_up_what_is_there(
+def test_init_and_clone_refuse_an_existing_git_link(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
-    """`init` and `clone` are refused where `.git` already leads elsewhere."""
+    """They are refused where `.git` already leads elsewhere."""
     folder, run = prepared(mcp_agent)
     elsewhere(folder, run)
 
@@ -270,7 +270,7 @@ def test_new_repositories_do_not_take_up_what_is_there(
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_that_an_operator_made_are_not_gone_through(
+def test_links_made_by_an_operator_are_not_followed(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """Git follows them neither to a repository nor to a place for a new one."""
@@ -289,7 +289,7 @@ def test_links_that_an_operator_made_are_not_gone_through(
     assert sorted(path.name for path in other.iterdir()) == [".git"]
 
 
-def test_a_branch_that_follows_another_one_here_is_fine(mcp_agent: PackCaller) -> None:
+def test_a_branch_that_tracks_a_local_branch_is_allowed(mcp_agent: PackCaller) -> None:
     """Git notes that as a remote named `.`."""
     prepared(mcp_agent)
     fine(mcp_agent, "add", "-A")
@@ -317,7 +317,7 @@ GIT_FOLDER_SPELLINGS = [
     "name", GIT_FOLDER_SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode()
 )
 def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> None:
-    """In no spelling that some file system takes for the same."""
+    """This holds for any spelling that a file system takes for the same name."""
     fine(agent, "init")
     before = (agent.folder / ".git/config").read_bytes()
     for path in (f"{name}/config", f"{name}/hooks/pre-commit", f"a/{name}", name):
@@ -331,8 +331,8 @@ def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> No
     assert os.listdir(agent.folder) == [".git"]
 
 
-def test_a_whole_repository_may_be_deleted(mcp_agent: PackCaller) -> None:
-    """And begun anew; its files may be read."""
+def test_a_whole_repository_can_be_deleted(mcp_agent: PackCaller) -> None:
+    """A new one can be made in its place; its files can be read."""
     fine(mcp_agent, "init")
     read = mcp_agent.call("fs_read_text", path=".git/HEAD")
     deleted = mcp_agent.call("fs_delete", path=".git", recursive=True)

@@ -57,14 +57,14 @@ DOCUMENTED_COMMANDS = [
 
 
 @each("line", DOCUMENTED_COMMANDS)
-def test_what_the_reference_allows_is_allowed(line: str) -> None:
-    """Every command with every option of its table."""
+def test_every_documented_command_and_option_is_allowed(line: str) -> None:
+    """The cases are the documented commands with each of their options."""
     assert isinstance(decide(line.split()), GitPlan)
 
 
 @each("command", MAX_ARGUMENTS)
-def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str) -> None:
-    """One more is refused, whatever it is."""
+def test_each_command_has_its_documented_number_of_arguments(command: str) -> None:
+    """One more argument is refused."""
     assert RULES[command].most == MAX_ARGUMENTS[command]
     refused = decide([command, *["x"] * (MAX_ARGUMENTS[command] + 1)])
 
@@ -72,8 +72,8 @@ def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str
     assert f"Too many arguments for git {command}" in refused.message
 
 
-def test_there_are_no_other_commands() -> None:
-    """Sixteen, and no alias."""
+def test_the_allowed_commands_are_exactly_the_documented_ones() -> None:
+    """There are sixteen, and no alias."""
     assert list(RULES) == list(MAX_ARGUMENTS)
 
 
@@ -230,8 +230,8 @@ def id_of(case: tuple[list[str], str]) -> str:
 
 
 @each("case", REFUSED_COMMANDS, ids=id_of)
-def test_what_could_do_harm_is_refused(case: tuple[list[str], str]) -> None:
-    """With a sentence that says what was wrong."""
+def test_a_dangerous_command_line_is_refused(case: tuple[list[str], str]) -> None:
+    """The error says what is wrong."""
     args, says = case
     refused = decide(args)
 
@@ -250,7 +250,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_is_any_ordinary_text(message: str) -> None:
-    """No shell reads it, so punctuation does nothing."""
+    """No shell reads it, so punctuation has no effect."""
     for args in (["commit", "-m", message], ["commit", f"--message={message}"]):
         plan = decide(args)
         assert isinstance(plan, GitPlan)
@@ -286,8 +286,8 @@ READING_COMMANDS: list[tuple[str, bool]] = [
 
 
 @each(("line", "reads"), READING_COMMANDS)
-def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
-    """By it a retry runs again, and the kernel lets nothing be written."""
+def test_read_only_command_lines_are_recognized(line: str, reads: bool) -> None:
+    """A retry runs them again, and the kernel lets them write nothing."""
     plan = decide(line.split())
 
     assert isinstance(plan, GitPlan)
@@ -310,8 +310,8 @@ PATH_ARGUMENTS = [
 
 
 @each(("line", "ends"), PATH_ARGUMENTS)
-def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, ...]) -> None:
-    """Relative paths, values at their options, and what is no option behind `--`."""
+def test_arguments_are_rewritten_to_an_unambiguous_form(line: str, ends: tuple[str, ...]) -> None:
+    """Paths become relative, values join their options, and other arguments follow `--`."""
     plan = decide(line.split())
 
     assert isinstance(plan, GitPlan)
@@ -330,7 +330,7 @@ def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, .
         ("ssh://git@h.example:2222/~a/b", ("ssh", "h.example", 2222)),
     ],
 )
-def test_a_remote_says_where_it_is(url: str, location: tuple[str, str, int]) -> None:
+def test_the_host_of_a_remote_is_recognized(url: str, location: tuple[str, str, int]) -> None:
     """Gatepost reads a remote's address as git, curl and ssh do."""
     remote = remote_of(url)
 

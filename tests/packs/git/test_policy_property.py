@@ -42,10 +42,8 @@ def is_known(option: str, command: str) -> bool:
 @example("commit", ["-m", "--upload-pack=id"])
 @example("add", ["ext::sh"])
 @example("clone", ["https://h.example/a", "--", "x"])
-def test_whatever_is_asked_git_gets_nothing_that_is_not_in_the_table(
-    command: str, rest: list[str]
-) -> None:
-    """Never raises; options are those of the table, and no path leads out."""
+def test_git_gets_only_options_that_the_table_allows(command: str, rest: list[str]) -> None:
+    """The check never raises, and no path leads out of the workspace."""
     plan = decide([command, *rest])
     if isinstance(plan, ArgumentsRefused):
         assert plan.message

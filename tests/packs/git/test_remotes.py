@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("X2", "X3")
 def test_a_repository_is_cloned_changed_pushed_and_pulled(
     git_servers: GitServers, protocol: Any, transport: str
 ) -> None:
-    """The same by https and by SSH, at addresses that only the server knows."""
+    """It works over https and SSH, at addresses that only the server knows."""
     agent = git_servers.agent(protocol)
     name = f"{transport}-{agent.tenant}.git"
     upstream = git_servers.offered(name, README__md=b"one\n")
@@ -40,7 +40,7 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
     assert agent.call("fs_read_text", path="mine/theirs.md").value == "three\n"
 
 
-def test_an_unknown_key_of_a_tenant_is_not_let_in(
+def test_a_host_accepts_only_the_key_of_its_tenant(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Each tenant has its own key; a host that accepts one accepts no other."""
@@ -54,7 +54,7 @@ def test_an_unknown_key_of_a_tenant_is_not_let_in(
     assert "x" not in mcp_agent.call("fs_list").value
 
 
-def test_a_host_with_another_key_is_not_spoken_to(
+def test_a_host_with_a_changed_key_is_refused(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """An attacker in between has the host's name and address but not its key."""
@@ -68,7 +68,7 @@ def test_a_host_with_another_key_is_not_spoken_to(
     assert git_servers.impostor.commands == []
 
 
-def test_a_host_without_a_known_key_is_not_spoken_to(
+def test_a_host_without_a_known_key_is_refused(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """No person is present who could accept the host's key."""
@@ -104,10 +104,10 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
-def test_a_secret_for_another_host_is_not_signed_in_with(
+def test_a_secret_bound_to_another_host_is_not_used(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """Though the configuration names it for this one: the operator who bound it knows better."""
+    """The binding of the secret wins over the configured host."""
     git_servers.offered("private/b.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/b.git"
     git_servers.put_secrets(mcp_agent.tenant, "gitlab.com", GIT_TOKEN=TOKEN)
@@ -122,7 +122,7 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
 
 
 def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:
-    """By name and by number, by URL and by the name of a remote."""
+    """Neither a name, a number, a URL nor a remote leads to one."""
     seen = len(git_servers.web.asked)
     fine(agent, "init")
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):

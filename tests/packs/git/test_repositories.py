@@ -43,7 +43,7 @@ def test_an_invalid_path_is_an_error_of_the_caller(
 
 
 def test_a_new_bare_repository_is_made(mcp_agent: PackCaller, git_servers: GitServers) -> None:
-    """In a folder that is new, and in one that is empty."""
+    """The folder may be new or empty."""
     (mcp_agent.folder / "empty").mkdir(parents=True)
 
     answers = [mcp_agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
@@ -66,14 +66,14 @@ def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: PackCaller) ->
     assert 'On branch a"b' in done[-1].value["stdout"]
 
 
-def test_a_quoted_name_hides_no_key() -> None:
+def test_a_quoted_section_name_does_not_hide_a_key() -> None:
     """A quote with a backslash before it does not end the name, for git as for us."""
     config = configuration_of('[branch "a\\"]\\\\b"]\n\tmerge = refs/heads/x\n')
 
     assert config.remotes == {}
 
 
-def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> None:
+def test_a_folder_of_any_depth_is_removed(tmp_path: Path) -> None:
     """An attacker's tree may be a thousand folders deep."""
     folder, here = tmp_path / "made", os.getcwd()
     folder.mkdir()

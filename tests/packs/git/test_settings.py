@@ -28,8 +28,8 @@ def problems_of(**settings: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.requirement("X2", "X3")
-def test_tables_in_order_are_fine() -> None:
-    """On a machine with git, ssh and Landlock."""
+def test_valid_settings_are_not_reported() -> None:
+    """The machine has git and ssh; without Landlock there is a warning."""
     packs = {
         "git": {"credentials": {"gitlab.com": "secret:TOKEN", "h.example:8443": "secret:T2"}},
         "ssh": {
@@ -65,8 +65,8 @@ REFUSED_SETTINGS = [
 
 @pytest.mark.requirement("X2", "X3")
 @each(("packs", "setting"), REFUSED_SETTINGS, ids=[str(case[0])[:60] for case in REFUSED_SETTINGS])
-def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> None:
-    """Without repeating what may be a token."""
+def test_an_invalid_setting_is_named(packs: dict[str, Any], setting: str) -> None:
+    """The error does not repeat a value that may be a token."""
     with Idp() as idp:
         reported_problems = check_problems([issuer_settings(idp)], packs=packs)
 
@@ -77,8 +77,8 @@ def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> No
 
 
 @pytest.mark.requirement("X2")
-def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each problem has its id; without the pack there is no problem."""
+def test_missing_programs_of_the_machine_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each problem has its id; without the git pack there is none."""
     monkeypatch.setattr(process_environment, "confines", lambda: False)
     monkeypatch.setattr(process_environment.shutil, "which", lambda name: None)
     ids = [id_ for id_, _ in problems_of(network={"proxy": "http://127.0.0.1:3128"})]

@@ -34,7 +34,7 @@ def test_the_public_key_is_one_line_and_stays_the_same(
 
 
 def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """Neither a path of a file tool nor an argument of git leads to it."""
+    """Neither a path of a file tool nor an argument of git reaches it."""
     mcp_agent.call("ssh_public_key")
     key_path = private_key(git_servers, mcp_agent)
     secret = key_path.read_text().split("\n")[2]
@@ -55,7 +55,7 @@ def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackC
 
 
 async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
-    """Each has its own handles on the files that they share."""
+    """Each has its own handles on the shared files."""
     replicas = [Workspaces(tmp_path) for _ in range(4)]
     try:
         keys = await asyncio.gather(*(key_of(replica.of("acme")) for replica in replicas))
@@ -69,8 +69,10 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     assert keys[0].path == str(tmp_path / ".gatepost/acme/ssh/id_ed25519")
 
 
-def test_ssh_is_told_no_more_than_it_needs(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """What a call needed is gone after it; nothing of it is in the workspace."""
+def test_the_temporary_files_of_an_ssh_call_are_removed(
+    git_servers: GitServers, mcp_agent: PackCaller
+) -> None:
+    """None of them is in the workspace."""
     git(mcp_agent, "clone", git_servers.shell.url("none.git"))
     home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"
     (home / "run-of-a-server-that-was-killed").mkdir()

@@ -129,10 +129,10 @@ def every(folder: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
-def test_a_clone_of_an_untrusted_repository_does_nothing(
+def test_cloning_an_untrusted_repository_has_no_side_effects(
     git_servers: GitServers, mcp_agent: PackCaller, content: Content
 ) -> None:
-    """It runs no program, makes no link and writes only below itself; file tools work on it."""
+    """It runs no program, makes no link and writes only below itself."""
     upstream = git_servers.offered(f"{content.name}.git")
     upstream.commit({**README, **content.files}, modes=content.modes)
     before = set(git_servers.root.iterdir())
@@ -156,8 +156,10 @@ def test_a_clone_of_an_untrusted_repository_does_nothing(
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """They are files that hold their target; what is committed again stays a link."""
+def test_links_of_a_clone_become_plain_files(
+    git_servers: GitServers, mcp_agent: PackCaller
+) -> None:
+    """Each file holds the link's target; a new commit keeps it a link."""
     git_servers.offered("linked.git").commit({**README, **LINKS})
     fine(mcp_agent, "clone", f"{git_servers.web.url}/linked.git", "theirs")
 
@@ -169,10 +171,10 @@ def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: PackC
     assert git(mcp_agent, "-C", "theirs", "status", "--short")["stdout"] == ""
 
 
-def test_a_clone_that_is_too_large_leaves_nothing(
+def test_a_clone_that_is_too_large_leaves_no_files(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """By its size, by how much comes out of a small pack, and by how many files that is."""
+    """The limits count its size, its unpacked size and its number of files."""
     git_servers.offered("large.git").commit({"large": os.urandom(4_000_000)})
     git_servers.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
     git_servers.offered("many.git").commit(
@@ -186,8 +188,8 @@ def test_a_clone_that_is_too_large_leaves_nothing(
     assert mcp_agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
 
 
-def test_a_full_workspace_begins_nothing(mcp_agent: PackCaller) -> None:
-    """Commands that write are refused until a file is deleted; those that only read still run."""
+def test_writing_commands_are_refused_in_a_full_workspace(mcp_agent: PackCaller) -> None:
+    """Commands that only read still run; after a deletion all run again."""
     fine(mcp_agent, "init")
     (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))
 

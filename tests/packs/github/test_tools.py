@@ -171,7 +171,7 @@ def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
 
 
 def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
-    """Newest first, with what a model needs of each; pull requests are none."""
+    """The newest come first, without pull requests."""
     value = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2).value
     rest = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2, page=2)
 
@@ -198,19 +198,19 @@ def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
 
 @pytest.mark.parametrize(("state", "has_it"), [("open", False), ("closed", True), ("all", True)])
 def test_issues_are_listed_by_state(agent: PackCaller, state: str, has_it: bool) -> None:
-    """The open ones unless told."""
+    """Open issues are the default."""
     value = agent.call("github_list_issues", repo="octo/demo", state=state).value
 
     assert (9 in [issue["number"] for issue in value["issues"]]) == has_it
 
 
-def test_a_repository_that_moved_is_read_where_it_is(agent: PackCaller) -> None:
+def test_a_repository_that_moved_is_followed(agent: PackCaller) -> None:
     """Gatepost follows GitHub's redirect."""
     assert agent.call("github_list_issues", repo="octo/moved").value["issues"]
 
 
 def test_an_issue_is_created(agent: PackCaller, github: Github) -> None:
-    """With all that was given; answered with its number and where to look at it."""
+    """It has all given fields; the answer has its number and address."""
     reply = agent.call(
         "github_create_issue",
         repo="octo/demo",
@@ -306,10 +306,10 @@ CALLS = [
     ("tool", "case", "more"), CALLS, ids=[f"{c[0]}-{n}" for n, c in enumerate(CALLS)]
 )
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     agent: PackCaller, tool: str, case: GithubFailure, more: dict[str, Any]
 ) -> None:
-    """In GitHub's own words where it has some, and never with the token."""
+    """GitHub's own text is used if there is one; the token is never shown."""
     reply = agent.call(tool, repo=case.repo, **more)
 
     assert reply.failure is not None
@@ -322,8 +322,10 @@ def test_a_failure_tells_the_model_what_would_work(
     ("repo", "least", "most"),
     [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
 )
-def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, most: int) -> None:
-    """From whichever of GitHub's headers says it."""
+def test_a_rate_limit_failure_has_its_retry_time(
+    server: PackServer, repo: str, least: int, most: int
+) -> None:
+    """GitHub names the time in one of several headers."""
     agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
     answer = RestClient(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
@@ -333,8 +335,10 @@ def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, mo
 
 @pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_whose_token_it_is_matters(server: PackServer, protocol: Any, tool: str) -> None:
-    """A tenant without one is told who sets it; one with a wrong one, that it is wrong."""
+def test_a_missing_and_a_wrong_token_have_different_failures(
+    server: PackServer, protocol: Any, tool: str
+) -> None:
+    """The first failure names the missing secret, and the second repeats GitHub's refusal."""
     more = {"title": "x"} if "create" in tool else {}
     without = server.agent(protocol)
     wrong = server.agent_with(protocol, GITHUB_TOKEN="ghp_wrong")
@@ -368,10 +372,8 @@ def test_the_token_is_in_no_log(server: PackServer, agent: PackCaller) -> None:
         ({"token": "secret:github_token"}, ["token"]),
     ],
 )
-def test_a_setting_that_cannot_work_is_found_before_it_is_used(
-    settings: dict[str, str], faults: list[str]
-) -> None:
-    """And a token in the configuration is never repeated."""
+def test_check_reports_an_unusable_setting(settings: dict[str, str], faults: list[str]) -> None:
+    """A token in the configuration is never repeated."""
     problems = list(msgspec.convert(settings, GithubSettings).faults())
 
     assert [fault.setting for fault in problems] == faults

@@ -89,7 +89,7 @@ def test_the_description_is_paged_without_breaking_a_character(agent: PackCaller
 
 
 def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
-    """By path, method and summary, in any case."""
+    """Path, method and summary are searched, in any case."""
 
     def search_paths(**arguments: Any) -> Any:
         return agent.call("gitlab_openapi_paths", **arguments).value
@@ -114,7 +114,7 @@ def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
 
 @pytest.mark.parametrize("path", ["/projects/{id}/issues", "/api/v4/projects/{id}/issues"])
 def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
-    """As it is written, references resolved; GitLab's own documentation leaves the root out."""
+    """References are resolved; GitLab's own documentation leaves the root path out."""
     operation = agent.call("gitlab_openapi_operation", path=path, method="get").value
 
     assert operation["operationId"] == "getProjectIssues"
@@ -142,10 +142,10 @@ def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
     ],
 )
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     agent: PackCaller, url: str, tool: str, arguments: dict[str, Any], kind: str, says: str
 ) -> None:
-    """By both protocols."""
+    """The failure is the same over both protocols."""
     arguments = {
         n: v.replace("URL", url) if isinstance(v, str) else v for n, v in arguments.items()
     }
@@ -156,7 +156,7 @@ def test_a_failure_tells_the_model_what_would_work(
     assert re.search(says, str(reply.failure)), reply
 
 
-def test_it_is_fetched_once_an_hour_by_each_tenant(
+def test_the_description_is_fetched_once_an_hour_by_each_tenant(
     server: PackServer, host: HttpServer, url: str
 ) -> None:
     """A caller can ask for a fresh one (`refresh`); tenants do not share a cached description."""
@@ -171,7 +171,7 @@ def test_it_is_fetched_once_an_hour_by_each_tenant(
     assert (twice, [request.path for request in host.asked].count(path)) == (2, 3)
 
 
-def test_the_hour_passes() -> None:
+def test_a_description_older_than_an_hour_is_fetched_again() -> None:
     """Gatepost fetches a description again when it is an hour old."""
     now = [0.0]
     cache = Cache(lambda: now[0])
@@ -185,7 +185,7 @@ def test_the_hour_passes() -> None:
     assert cache.get("globex", SPEC_URL) is None
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_description_cache_is_bounded() -> None:
     """The oldest description of all tenants is dropped first."""
     cache = Cache()
     for number in range(5):

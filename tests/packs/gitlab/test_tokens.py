@@ -195,7 +195,9 @@ def agent(
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_token_of_oauth_is_sent_as_one(agent: PackCaller, forge_servers: ForgeServers) -> None:
+def test_an_oauth_token_is_sent_as_a_bearer_token(
+    agent: PackCaller, forge_servers: ForgeServers
+) -> None:
     """GitLab takes those as a bearer only."""
     value = ask(agent, forge_servers, "/projects/1", token=OAUTH).value
 
@@ -203,10 +205,10 @@ def test_a_token_of_oauth_is_sent_as_one(agent: PackCaller, forge_servers: Forge
     assert "private-token" not in forge_servers.gitlab.asked[-1].headers
 
 
-def test_a_token_stays_with_the_server_it_is_for(
+def test_a_token_is_not_sent_to_another_server(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
-    """A redirect elsewhere (artifacts, uploads) is followed without it."""
+    """A redirect to another host (artifacts, uploads) is followed without it."""
     value = ask(agent, forge_servers, "/artifact", headers={"X-Mine": "x"}).value
 
     assert value["status_code"] == 200
@@ -218,7 +220,7 @@ def test_a_token_stays_with_the_server_it_is_for(
 def test_literal_tokens_can_be_refused(
     forge_servers: ForgeServers, protocol: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Then only what is kept is used, and what was given is not repeated."""
+    """Then only stored tokens are used, and the refusal does not repeat the literal."""
     with open_server(
         tmp_path_factory.mktemp("strict"),
         ["gitlab"],
@@ -238,7 +240,7 @@ def test_literal_tokens_can_be_refused(
 @pytest.mark.parametrize(
     "value", ["secret:GITLAB_TOKEN", PERSONAL_TOKEN, OAUTH], ids=["kept", "glpat", "oauth"]
 )
-def test_a_token_never_comes_back(
+def test_a_token_is_removed_from_every_response(
     agent: PackCaller, forge_servers: ForgeServers, value: str
 ) -> None:
     """The other side may return it in a value, in a header, encoded, or in the bytes."""

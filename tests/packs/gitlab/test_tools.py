@@ -125,10 +125,10 @@ WORKING_CALLS = [
     "case", WORKING_CALLS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKING_CALLS)]
 )
 @by_mcp
-def test_whatever_gitlab_answers_is_answered(
+def test_every_response_of_gitlab_is_returned(
     agent: PackCaller, forge_servers: ForgeServers, case: Works
 ) -> None:
-    """Its refusals too: they say what would work."""
+    """Refusals of GitLab, too, are answers and no failures."""
     reply = ask(agent, forge_servers, case.path, **case.arguments)
 
     assert reply.failure is None
@@ -142,7 +142,7 @@ def test_whatever_gitlab_answers_is_answered(
 
 
 def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers) -> None:
-    """As JSON and as a form; the second of one title is GitLab's own conflict."""
+    """As JSON and as a form; a second issue with the title gets GitLab's own conflict."""
     title = f"Bug of {agent.tenant}"
     answer = ask(
         agent, forge_servers, "/projects/1/issues", method="POST", json_body={"title": title}
@@ -165,7 +165,7 @@ def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) 
     assert (value["text"], value["json"]) == (None, None)
 
 
-def test_a_long_answer_is_cut_where_it_stays_valid(
+def test_a_long_answer_is_cut_and_stays_valid(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """The answer holds no half value and no half character, and says that it was cut."""
@@ -251,7 +251,7 @@ FAILING_CALLS = [
 
 @pytest.mark.parametrize("case", FAILING_CALLS, ids=[str(n) for n in range(len(FAILING_CALLS))])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     agent: PackCaller, forge_servers: ForgeServers, case: GitlabFailure
 ) -> None:
     """GitLab gave no answer, and Gatepost sent no request that it must not send."""
@@ -265,8 +265,8 @@ def test_a_failure_tells_the_model_what_would_work(
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD", "get", "POST", "DELETE", "PUT"])
-def test_reading_is_told_from_writing(verb: str) -> None:
-    """By the method: a retried GET is asked again, a retried POST answered from what was kept."""
+def test_the_http_method_decides_whether_a_call_only_reads(verb: str) -> None:
+    """A retried GET is sent again; a retried POST returns the stored outcome."""
     form = pack.tools["gitlab_request"].read_only_form
 
     assert form is not None
@@ -279,7 +279,7 @@ PATHS = ["/a b", "/a%2Fb", "a", "/a?x=%2F", "/ü", "/a:b", "/a/..b", "/...", "/a
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_stays_below_the_base_url(path: str) -> None:
-    """What is encoded stays encoded; what would be another server's is refused before."""
+    """Encoded characters stay encoded; a path to another server is refused."""
     url = address_of("https://gitlab.example/api/v4/", path)
 
     assert url.startswith("https://gitlab.example/api/v4/")
@@ -298,7 +298,7 @@ def test_a_path_never_changes_the_server(path: str) -> None:
 
 @pytest.mark.requirement("X6")
 def test_the_help_names_every_argument(agent: PackCaller) -> None:
-    """Of every tool of the pack, in their order, and what may be left out."""
+    """It lists those of each tool in order, and marks the optional ones."""
     value = agent.call("gitlab_tool_help").value
 
     assert set(value) == {"overview", "tools", "notes"}

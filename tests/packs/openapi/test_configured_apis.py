@@ -128,7 +128,9 @@ def test_the_petstore_is_served(server: PackServer, petstore: Petstore, protocol
     assert missing.failure == "GET /pet/{petId} answered 404: Pet not found"
 
 
-def test_what_does_not_fit_is_never_sent(server: PackServer, petstore: Petstore) -> None:
+def test_arguments_that_violate_the_schema_are_never_sent(
+    server: PackServer, petstore: Petstore
+) -> None:
     """The schema says what is allowed."""
     agent, before = server.agent("rest"), len(petstore.asked)
     failures = [
@@ -249,7 +251,7 @@ BROKEN_TABLES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @each("name", BROKEN_TABLES)
-def test_what_is_wrong_with_a_table_is_told_by_its_setting(name: str) -> None:
+def test_check_names_the_setting_of_an_invalid_api_once(name: str) -> None:
     """At `gatepost check`, once."""
     api, setting, says = BROKEN_TABLES[name]
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
@@ -262,8 +264,8 @@ def test_what_is_wrong_with_a_table_is_told_by_its_setting(name: str) -> None:
     assert re.search(says, matching[0].message), matching
 
 
-def test_two_apis_with_one_name_are_told_apart() -> None:
-    """By a prefix, which the problem leads to; a built-in pack's name is taken."""
+def test_apis_with_the_same_tool_names_are_reported() -> None:
+    """The hint proposes a prefix; the name of a built-in pack is taken, too."""
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
     apis = {
         "a": {"document": PETSTORE_2},

@@ -36,10 +36,10 @@ def test_a_literal_is_sent_and_never_shown(agent: PackCaller, petstore: Petstore
     assert answer["body"]["headers"]["authorization"] == "Bearer [REDACTED:AUTH_HEADER]"
 
 
-def test_nothing_of_a_literal_is_kept_in_the_clear(
+def test_a_literal_credential_is_not_stored_in_plain_text(
     agent: PackCaller, petstore: Petstore, server: PackServer
 ) -> None:
-    """What is kept of the API names what is sealed."""
+    """The stored API only refers to the sealed credential."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
     content = repr(vars(server.services.records))
@@ -48,10 +48,10 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(
 
 
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
-def test_a_secret_is_meant_by_its_name(
+def test_a_secret_reference_is_resolved_at_each_call(
     agent: PackCaller, petstore: Petstore, server: PackServer, text: str
 ) -> None:
-    """Under another header too; what it is now counts, not what it was."""
+    """Any header may use it; each call sends its current value."""
     server.put_secrets(agent.tenant, petstore.place, PETS=TOKEN)
     load(agent, petstore, "echo", auth_header=text, auth_header_name="X-Key")
     call(agent)
@@ -64,8 +64,8 @@ def test_a_secret_is_meant_by_its_name(
     assert answer["body"]["headers"]["x-key"] == text.replace("secret:PETS", "[REDACTED:PETS]")
 
 
-def test_a_secret_that_is_not_there_is_said(agent: PackCaller, petstore: Petstore) -> None:
-    """Before anything is loaded."""
+def test_a_missing_secret_is_reported(agent: PackCaller, petstore: Petstore) -> None:
+    """The failure comes before anything is loaded."""
     failed = agent.call(
         "openapi_load",
         name="echo",
@@ -78,8 +78,8 @@ def test_a_secret_that_is_not_there_is_said(agent: PackCaller, petstore: Petstor
     assert agent.call("openapi_list_apis").value == {"apis": []}
 
 
-def test_a_credential_stays_with_its_own_origin(agent: PackCaller, petstore: Petstore) -> None:
-    """It goes neither to other hosts of operations and redirects nor to that of the description."""
+def test_a_credential_is_sent_to_its_own_origin_only(agent: PackCaller, petstore: Petstore) -> None:
+    """Other hosts of operations, redirects and the description do not get it."""
     load(
         agent,
         petstore,
@@ -111,20 +111,20 @@ def test_a_credential_stays_with_its_own_origin(agent: PackCaller, petstore: Pet
         ({"headers": {"AUTHORIZATION": "mine"}}, "carries the API's credential"),
     ],
 )
-def test_no_caller_replaces_a_configured_header(
+def test_a_caller_cannot_replace_a_configured_header(
     agent: PackCaller, petstore: Petstore, arguments: dict[str, Any], says: str
 ) -> None:
-    """Two headers of one name would let the server choose."""
+    """With two headers of one name the server would choose one."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
     assert says in str(call(agent, **arguments).failure)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "tok€n-of-nobody", "x" * 9000])
-def test_what_no_header_can_hold_is_refused(
+def test_a_credential_that_no_header_can_hold_is_refused(
     agent: PackCaller, petstore: Petstore, value: str
 ) -> None:
-    """Without repeating it."""
+    """The error does not repeat it."""
     url = f"{petstore.url}/echo.json"
     failed = agent.call("openapi_load", name="echo", spec_url=url, auth_header=value)
 
@@ -135,7 +135,7 @@ def test_what_no_header_can_hold_is_refused(
 def test_literals_are_refused_unless_the_operator_allows_them(
     petstore: Petstore, tmp_path: Path
 ) -> None:
-    """By default only references are taken."""
+    """By default a credential must be a reference to a secret."""
     packs = {"openapi": {"apis_per_tenant": 1}}
     network = {"allow_hosts": [petstore.place]}
     with open_server(tmp_path, ["openapi"], packs=packs, network=network) as server:
@@ -156,7 +156,7 @@ def test_literals_are_refused_unless_the_operator_allows_them(
 
 
 def test_tenants_do_not_share_credentials(server: PackServer, petstore: Petstore) -> None:
-    """The same API, loaded by two tenants."""
+    """Two tenants load the same API."""
     first, other = server.agent("rest"), server.agent("rest")
     load(first, petstore, "echo", auth_header=TOKEN)
     load(other, petstore, "echo")
@@ -166,7 +166,7 @@ def test_tenants_do_not_share_credentials(server: PackServer, petstore: Petstore
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_two_tenants_with_the_same_names_never_meet(
+def test_tenants_with_the_same_api_names_are_isolated(
     server: PackServer, petstore: Petstore, protocol: Any
 ) -> None:
     """They share no lists and no descriptions, and a load of one leaves the other unchanged."""

@@ -46,8 +46,8 @@ text: |
 """
 
 
-def test_yaml_means_what_openapi_says() -> None:
-    """YAML 1.2's core schema: no dates, no `on`; keys are texts; aliases and merges work."""
+def test_yaml_is_read_by_its_core_schema() -> None:
+    """YAML 1.2: no dates and no `on`; keys are texts; aliases and merges work."""
     assert json.loads(canonical(YAML.encode())) == {
         "openapi": "3.0.0",
         "on": "off",
@@ -80,8 +80,8 @@ JSON_VALUES = st.recursive(
 @example([[]], 2)
 @example([[None]], 4)
 @example({"a": [None, None]}, 9)
-def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) -> None:
-    """Or the same, when it is small enough; never more than `null` beyond the limit."""
+def test_a_cut_body_is_valid_json_within_the_requested_size(value: Any, most: int) -> None:
+    """A small body is unchanged, and the result is at most `null` beyond the limit."""
     text = shortened(value, most)
     size = len(msgspec.json.encode(text.body))
 
@@ -91,7 +91,7 @@ def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "application/json", "text/plain"]))
 def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
-    """As JSON, whatever bytes they are."""
+    """Any bytes become JSON."""
     json.dumps(shown_body(data, content_type, truncated=False, max_bytes=40).body)
 
 
@@ -128,7 +128,7 @@ CLASHING_PARAMETERS = {
 }
 
 
-def test_names_that_clash_are_kept_apart_and_find_their_way_back() -> None:
+def test_clashing_parameter_names_get_prefixes_and_are_mapped_back() -> None:
     """Path before query before header before cookie before body."""
     arguments = arguments_of(operation(CLASHING_PARAMETERS), hidden=frozenset({"x-key"}))
     values = {"id": "p", "query_id": 1, "header_id": "h", "cookie_id": "c", "body_id": 2}
@@ -175,24 +175,24 @@ SCHEMAS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("written", "converted"), SCHEMAS)
-def test_a_schema_is_said_in_the_words_of_2020_12(
+def test_a_schema_is_translated_to_2020_12(
     written: dict[str, Any], converted: dict[str, Any]
 ) -> None:
-    """What is no keyword, or no value for one, is left out."""
+    """Unknown keywords and invalid values are left out."""
     assert Simplified("3.0").schema(written) == converted
     validator_of({"type": "object", "properties": {"x": converted}})
 
 
 @given(JSON_VALUES)
-def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
+def test_any_schema_becomes_a_valid_one(written: Any) -> None:
     """The result is valid whatever the description contains."""
     schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
 
     validator_of({"type": "object", "properties": {"x": schema}})
 
 
-def test_a_schema_without_an_end_is_finite() -> None:
-    """Levels beyond twenty may be anything."""
+def test_a_deeply_nested_schema_is_cut() -> None:
+    """Levels beyond twenty accept any value."""
     node: dict[str, Any] = {}
     for _ in range(200):
         node = {"type": "object", "properties": {f"p{at}": node for at in range(3)}}
@@ -203,7 +203,7 @@ def test_a_schema_without_an_end_is_finite() -> None:
     validator_of({**schema, "type": "object"})
 
 
-def test_the_answer_of_the_best_status_counts() -> None:
+def test_the_output_schema_is_that_of_the_best_status() -> None:
     """The first 2xx that is JSON; else `default`; else none."""
     content = {"content": {"application/json": {"schema": {"type": "object"}}}}
     other = {"content": {"text/html": {"schema": {"type": "string"}}}}
@@ -215,8 +215,8 @@ def test_the_answer_of_the_best_status_counts() -> None:
 
 
 @given(st.text(min_size=1, max_size=20))
-def test_no_value_leads_out_of_its_place(value: str) -> None:
-    """Whatever it holds, the path has as many steps as its template."""
+def test_no_path_value_adds_a_path_segment(value: str) -> None:
+    """The path has as many segments as its template, whatever the value holds."""
     try:
         target = request_target(operation({}, "/a/{id}/b"), OperationInput(path={"id": value}))
     except Misuse:
@@ -229,7 +229,7 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
 
 
 @pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf_7", "zlib", "no-such"])
-def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
+def test_a_server_cannot_choose_a_python_codec(charset: str) -> None:
     """Python's punycode keeps a processor busy for minutes with one answer."""
     data = b"-a9a9+AGE-\\x41"
     body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
@@ -238,7 +238,7 @@ def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
 
 
 def test_text_is_read_by_the_character_set_it_names() -> None:
-    """Of those that the web knows."""
+    """Only character sets of the web are used."""
     for charset, data in {"latin1": b"\xfc", "Shift_JIS": "語".encode("cp932")}.items():
         body = shown_body(data, f"text/plain; charset={charset}", truncated=False, max_bytes=1_000)
 

@@ -67,10 +67,10 @@ def server(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_it_is_loaded_paged_and_described(
+def test_a_large_description_is_loaded_paged_and_described(
     server: Any, github: ApiDescription, protocol: Any
 ) -> None:
-    """Within the tool's own time, by both protocols; every page once."""
+    """The call keeps to the tool's own timeout, over both protocols."""
     agent = server.agent(protocol)
     loaded = agent.call("openapi_load", name="github", spec_url=server.url)
     count = len(github.entries)
@@ -99,7 +99,7 @@ def test_it_is_loaded_paged_and_described(
     assert list(references(operation)) == []
 
 
-def test_every_operation_of_it_can_be_described(github: ApiDescription) -> None:
+def test_every_operation_of_a_large_description_can_be_described(github: ApiDescription) -> None:
     """Whole, without a reference left, each within what one answer may hold."""
     for entry in github.entries:
         source = read_operation(github, entry).source
@@ -109,8 +109,8 @@ def test_every_operation_of_it_can_be_described(github: ApiDescription) -> None:
         assert len(text) < 4_000_000, entry
 
 
-def test_its_operations_can_be_tools() -> None:
-    """With legal names, and schemas that validators take."""
+def test_operations_of_a_large_description_can_be_tools() -> None:
+    """Their names are legal, and validators accept their schemas."""
     table = OpenapiSettings(apis={"hub": Api(document=str(GITHUB), tags=("issues",))})
 
     (pack,) = packs_from(table, lambda _: b"")
@@ -120,8 +120,8 @@ def test_its_operations_can_be_tools() -> None:
     assert "issues_create" in pack.tools
 
 
-def test_what_it_takes_in_memory_is_bounded(written: bytes) -> None:
-    """A process keeps so many bytes of descriptions at hand, however many are loaded."""
+def test_cached_descriptions_take_bounded_memory(written: bytes) -> None:
+    """The process drops the oldest ones, however many are loaded."""
     data = canonical(written)
     cache = ApiStore()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -92,7 +92,7 @@ REFUSED_DOCUMENTS = {
 
 
 @each("name", REFUSED_DOCUMENTS)
-def test_what_cannot_be_read_is_said_in_a_sentence(name: str) -> None:
+def test_an_unreadable_description_is_refused_with_a_reason(name: str) -> None:
     """The refusal comes at once, however large the description would have become."""
     data, says = REFUSED_DOCUMENTS[name]
 
@@ -112,7 +112,7 @@ def shown_schema(description: ApiDescription) -> Any:
 
 
 def test_a_schema_that_contains_itself_is_cut_where_it_repeats() -> None:
-    """What stands there is valid where a schema was."""
+    """The replacement is valid where a schema is expected."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/A"}}}
 
     displayed = shown_schema(schema_of(A=node))
@@ -138,16 +138,16 @@ CIRCULAR_SCHEMAS = {
 
 
 @pytest.mark.parametrize("name", CIRCULAR_SCHEMAS)
-def test_circles_end(name: str) -> None:
-    """However they are drawn; the rest stands."""
+def test_circular_references_end(name: str) -> None:
+    """The rest of the schema is shown."""
     assert shown_schema(schema_of(**CIRCULAR_SCHEMAS[name])) is not None
 
 
 @pytest.mark.parametrize(
     "reference", ["#/components/schemas/No", "#No", "#/a/0/b", "#/info/title/x", "#/openapi"]
 )
-def test_a_reference_that_leads_nowhere_is_shown_as_such(reference: str) -> None:
-    """The others of the operation stand."""
+def test_an_unresolvable_reference_is_marked(reference: str) -> None:
+    """Other references of the operation are resolved."""
     displayed = shown_schema(
         schema_of(A={"properties": {"x": {"$ref": reference}, "y": {"type": "string"}}})
     )
@@ -156,8 +156,8 @@ def test_a_reference_that_leads_nowhere_is_shown_as_such(reference: str) -> None
     assert displayed["properties"]["y"] == {"type": "string"}
 
 
-def test_what_would_grow_without_bound_is_left_out() -> None:
-    """Each of thirty schemas holds the next one ten times."""
+def test_exponentially_growing_references_are_left_out() -> None:
+    """In this case each of thirty schemas has the next one ten times."""
     schemas = {
         f"S{at}": {
             "properties": {f"p{n}": {"$ref": f"#/components/schemas/S{at + 1}"} for n in range(10)}
@@ -172,8 +172,8 @@ def test_what_would_grow_without_bound_is_left_out() -> None:
     assert len(text) < 6_000_000
 
 
-def test_words_that_only_look_like_references_are_left_alone() -> None:
-    """In examples, defaults and allowed values, and as a property's name."""
+def test_values_named_ref_that_are_no_references_are_kept() -> None:
+    """Such are examples, defaults, allowed values and a property's name."""
     data = {"$ref": "./not-a-reference"}
     schema = {
         "properties": {
@@ -205,15 +205,15 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_odd_paths_stay_with_their_server(path: str) -> None:
-    """What would become part of the host is no operation at all."""
+def test_a_path_cannot_change_the_host(path: str) -> None:
+    """A path that would change the host is no operation."""
     description = document(paths={path: {"get": {}}})
 
     assert bool(description.entries) is PATHS[path]
 
 
-def test_what_is_no_operation_is_none() -> None:
-    """Whatever stands where one is expected."""
+def test_malformed_operations_are_ignored() -> None:
+    """Any value may stand where an operation is expected."""
     paths = {"/a": {"get": [], "post": None, "put": "x", "delete": {"tags": 7, "summary": []}}}
     description = document(paths=paths | {"/b": [], "/c": None, "/d": {"$ref": "#/paths/~1d"}})
 
@@ -248,7 +248,7 @@ BASE_URLS = [
 
 @each("url", BASE_URLS)
 def test_a_server_that_cannot_be_called_is_refused(url: str) -> None:
-    """In the words that help: which argument names another."""
+    """The error names the argument that replaces the server."""
     for content in (document(servers=[{"url": url}], paths={}),):
         with pytest.raises(NoServerUrl, match="base_url_override"):
             base_url(content)
@@ -281,8 +281,8 @@ def test_servers_are_read_as_the_specification_has_it(
     assert base_url(document(paths={}, **members), spec_url=spec_url) == base
 
 
-def test_doubled_and_odd_operation_ids_get_names_of_their_own() -> None:
-    """Legal, unique, and the same whatever stands beside them."""
+def test_duplicate_and_invalid_operation_ids_get_unique_names() -> None:
+    """The names are legal and unique, and do not depend on other operations."""
     ids = ["get", "get", "getPetByID", "issues/list-for-repo", "", "x" * 100, "日本語", "GET_ A"]
     paths = {
         f"/p{at}/{{id}}": {"get": {"operationId": operation_id}}
@@ -299,7 +299,7 @@ def test_doubled_and_odd_operation_ids_get_names_of_their_own() -> None:
 
 
 def test_a_huge_enum_costs_no_more_than_its_bytes() -> None:
-    """Work grows with the size of what is read, not with its square."""
+    """The work is linear in the size of the description."""
 
     def work(count: int) -> int:
         description = schema_of(A={"enum": [f"v{at}" for at in range(count)]})

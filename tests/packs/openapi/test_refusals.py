@@ -204,10 +204,10 @@ def refused(server: PackServer, petstore: Petstore, request: pytest.FixtureReque
 
 
 @each("case", FAILING_CALLS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     refused: PackCaller, petstore: Petstore, case: Refused
 ) -> None:
-    """Every documented error, and what an agent does wrong."""
+    """This covers every documented error, and mistakes of an agent."""
     arguments = {
         name: value.replace("SHOP", petstore.url) if isinstance(value, str) else value
         for name, value in case.arguments.items()

@@ -57,7 +57,7 @@ def call(
 
 
 def test_apis_are_shared_by_replicas(replicas: ReplicaProcesses, petstore: Petstore) -> None:
-    """With their credentials, replaced as one, and after the replica that loaded them is gone."""
+    """A replica uses and replaces an API and its credential after its loader is gone."""
     url = f"{petstore.url}/echo.json"
     loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")
     listed = call(replicas, 1, "list_apis")

@@ -112,7 +112,7 @@ def server(
 
 
 def test_an_apis_tools_sign_in_with_the_credential(api: SignedInApi, server: PackServer) -> None:
-    """One token serves all calls of a tenant; the secret and the token stay out of answers."""
+    """One token serves all calls of a tenant; answers show neither secret nor token."""
     agent = server.agent("rest", "acme")
     answers = [agent.call("list_things"), agent.call("add_thing")]
 
@@ -125,7 +125,7 @@ def test_an_apis_tools_sign_in_with_the_credential(api: SignedInApi, server: Pac
 
 @pytest.mark.parametrize("tool", ["list_things", "add_thing"])
 def test_a_refused_token_is_renewed_once(api: SignedInApi, server: PackServer, tool: str) -> None:
-    """A 401 means that nothing was done, so the request is sent once more."""
+    """After a 401 the call had no effect, so the request is sent once more."""
     agent = server.agent("rest", "acme")
     agent.call(tool)
     api.revoked = 1
@@ -140,8 +140,8 @@ def test_a_refused_token_is_renewed_once(api: SignedInApi, server: PackServer, t
     assert len(api.issued) == 2
 
 
-def test_another_tenant_gets_nothing(api: SignedInApi, server: PackServer) -> None:
-    """The table names who may use it; not even a token is requested for others."""
+def test_another_tenant_cannot_use_the_credential(api: SignedInApi, server: PackServer) -> None:
+    """The table names the allowed tenants; for others no token is requested."""
     refused = server.agent("rest", "globex").call("list_things")
 
     assert refused.kind == "denied"
@@ -150,7 +150,7 @@ def test_another_tenant_gets_nothing(api: SignedInApi, server: PackServer) -> No
 
 
 def test_a_third_party_pack_signs_in_too(api: SignedInApi, server: PackServer) -> None:
-    """What it returns of the credential is redacted."""
+    """The credential is redacted in its results."""
     answer = server.agent("rest", "acme").call("ask_as", name="things", url=api.server.url)
 
     assert answer.value["status"] == 200
@@ -170,7 +170,7 @@ def test_a_third_party_pack_signs_in_too(api: SignedInApi, server: PackServer) -
 def test_a_caller_cannot_send_a_credential_elsewhere(
     api: SignedInApi, server: PackServer, name: str, says: str
 ) -> None:
-    """The table names the hosts; nothing is asked of the authorization server before."""
+    """The table names the hosts; for another host no token is requested."""
     refused = server.agent("rest", "acme").call("ask_as", name=name, url=api.server.url)
 
     assert refused.kind == "denied"
@@ -180,7 +180,7 @@ def test_a_caller_cannot_send_a_credential_elsewhere(
 
 
 def test_the_use_of_a_credential_is_logged(api: SignedInApi, server: PackServer) -> None:
-    """With tenant, name and request id, and without the token."""
+    """The log line has tenant, name and request id, and no token."""
     agent = server.agent("rest", "acme")
     with capture_logs() as lines:
         agent.call("list_things")

@@ -53,7 +53,7 @@ def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
 
 
 def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) -> None:
-    """With the shapes of Octopus's page; the other tenant's desk does not have it."""
+    """The shapes are those of Octopus's page; another tenant does not find the ticket."""
     assert agent.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
 
     created = agent.call("zendesk_create_ticket", **TICKET)
@@ -85,10 +85,10 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
         ("zendesk_search_tickets", {"query": "x", "page": 2}, "`page` cannot be given"),
     ],
 )
-def test_an_error_is_described_in_words(
+def test_an_error_names_the_invalid_argument(
     agent: PackCaller, tool: str, arguments: dict[str, Any], says: str
 ) -> None:
-    """By the schema before anything is sent, and by the help desk in its own words."""
+    """The schema refuses a call before it is sent; the help desk's own errors are passed on."""
     reply = agent.call(tool, **arguments)
 
     assert reply.kind in (None, "validation")
@@ -96,7 +96,7 @@ def test_an_error_is_described_in_words(
 
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
-    """As Octopus's page has them, field by field."""
+    """Every field is that of Octopus's page."""
     tools = server.toolbox.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]

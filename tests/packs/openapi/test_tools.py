@@ -213,7 +213,7 @@ def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore: Petstore) -> N
 
 
 def test_endpoints_are_filtered_and_paged(loaded: PackCaller) -> None:
-    """By a part of the path, by tag; `total` counts all that fit."""
+    """Filters are a part of the path and a tag; `total` counts all matches."""
     answer = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
     rest = loaded.call("openapi_list_endpoints", name="old", filter="petId", offset=2).value
 
@@ -234,7 +234,7 @@ def test_endpoints_are_filtered_and_paged(loaded: PackCaller) -> None:
 def test_an_operation_is_described_with_everything_it_refers_to(
     loaded: PackCaller, api: str
 ) -> None:
-    """As it is written, path and method first, without a single reference."""
+    """Path and method come first, and all references are resolved."""
     arguments = {"name": api, "path": "/pet/{petId}", "method": "get"}
     operation = loaded.call("openapi_get_operation", **arguments).value
     answer = operation["responses"]["200"]
@@ -344,7 +344,7 @@ ECHO_CASES = [
 def test_arguments_are_written_as_the_description_wants_them(
     loaded: PackCaller, case: Echo
 ) -> None:
-    """Styles of OpenAPI 3; nothing of a value is read as anything but the value."""
+    """All styles of OpenAPI 3; no character of a value acts as a separator."""
     answer = loaded.call(
         "openapi_call", name="echo", path=case.path, method=case.method, **case.given
     ).value
@@ -367,8 +367,8 @@ def test_headers_are_sent_to_the_api(loaded: PackCaller) -> None:
     assert reply["accept"] == "text/csv"
 
 
-def test_a_long_answer_is_cut_where_it_stays_whole(loaded: PackCaller) -> None:
-    """Valid JSON with what is small beside the long list; text at a character; all say so."""
+def test_a_long_answer_is_cut_and_stays_valid(loaded: PackCaller) -> None:
+    """JSON stays valid with its small members, and text ends with a whole character."""
 
     def call(path: str, most: int) -> Any:
         return loaded.call(
@@ -389,8 +389,8 @@ def test_a_long_answer_is_cut_where_it_stays_whole(loaded: PackCaller) -> None:
     assert call("/broken", 100)["body"] == '{"half": '
 
 
-def test_redirects_are_followed_for_what_only_reads(loaded: PackCaller) -> None:
-    """A POST that is moved is answered as it is."""
+def test_redirects_are_followed_for_get_only(loaded: PackCaller) -> None:
+    """A redirected POST is answered with the redirect."""
     read = loaded.call("openapi_call", name="echo", path="/moved", method="GET").value
     wrote = loaded.call("openapi_call", name="echo", path="/moved", method="POST").value
     nothing = loaded.call("openapi_call", name="echo", path="/nothing", method="DELETE").value

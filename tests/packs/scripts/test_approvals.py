@@ -32,7 +32,7 @@ def answer(agent: PackCaller, name: str = "mine") -> Any:
 
 
 def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: PackCaller) -> None:
-    """One byte is a change; after a new approval, the old content is no longer approved."""
+    """One changed byte is enough; a new approval replaces that of the old content."""
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     before = answer(agent)
     script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
@@ -55,7 +55,7 @@ def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: 
 
 
 def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: PackCaller) -> None:
-    """From the next call on."""
+    """The next call is refused."""
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
     before = answer(agent)
@@ -65,7 +65,7 @@ def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: PackC
 
 
 def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCaller) -> None:
-    """The same bytes under another name are another script: callers choose by names."""
+    """The same content under another name needs its own approval."""
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     script_server.put("yours", FIRST_SCRIPT, agent.tenant)
     script_server.approve(agent.tenant, "mine", FIRST_SCRIPT)
@@ -73,7 +73,7 @@ def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCall
     assert (answer(agent, "mine"), answer(agent, "yours")) == ("one", "pending")
 
 
-def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
+def test_tenants_with_the_same_script_names_are_isolated(script_server: ScriptServer) -> None:
     """They share no files, no approvals and no waiting scripts."""
     first, other = script_server.agent("mcp"), script_server.agent("rest")
     for caller, text in ((first, FIRST_SCRIPT), (other, OTHER_SCRIPT)):
@@ -91,10 +91,10 @@ def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer)
     assert answer(other) == "other"
 
 
-def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
+def test_an_allowed_name_means_the_operators_script_and_not_the_tenants(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """A name means the operator's file, whatever the tenant calls its own."""
+    """A tenant's script of the same name is not allowed, even if the operator's is gone."""
     theirs = "def main():\n  return 'theirs'\n"
     agent.call("fs_write_text", path="scripts/weather.star", text=theirs)
     shadowed = agent.call("script_run", name="weather").value["value"]
@@ -111,7 +111,7 @@ def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
 def test_exactly_the_code_that_was_approved_is_executed(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """Any other code waits; the name in the refusal is what an administrator approves."""
+    """Other code waits; the refusal has the name that an administrator approves."""
     first = agent.call("script_exec", code="1 + 1")
     (name,) = re.findall(r"Script '(exec-[0-9a-f]{16})\.star'", str(first.failure))
     script_server.approve_code(agent.tenant, "1 + 1")
@@ -122,7 +122,7 @@ def test_exactly_the_code_that_was_approved_is_executed(
     assert agent.call("script_run", name=name).failure == f"Error: script '{name}' not found"
 
 
-def test_one_caller_does_not_push_out_the_script_of_another(
+def test_one_callers_waiting_scripts_do_not_displace_anothers(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The caller with the most waiting scripts loses one, so the other caller's script stays."""
@@ -137,7 +137,7 @@ def test_one_caller_does_not_push_out_the_script_of_another(
     assert [request.content for request in waiting] == ["'quiet'", "3", "4"]
 
 
-def test_what_waits_is_bounded_and_can_be_read(
+def test_the_number_of_waiting_scripts_is_bounded(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The newest scripts wait with their content; of each file, only the newest version waits."""
@@ -157,7 +157,7 @@ def test_what_waits_is_bounded_and_can_be_read(
     assert callers == {("alice", issuer, "user")}
 
 
-def test_no_other_bytes_slip_between_the_check_and_the_run(
+def test_a_script_swapped_after_the_check_does_not_run(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """A thread swaps the file as fast as possible, and only the approved content ever runs."""
@@ -184,7 +184,7 @@ def test_no_other_bytes_slip_between_the_check_and_the_run(
 
 
 def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer) -> None:
-    """Another server on the same database and files asks the store as well, and nothing else."""
+    """Another server on the same database and files uses the decision at once."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, remote = (
             script_server.agent("mcp", "shared"),
@@ -205,7 +205,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
     assert second_reload == []
 
 
-def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
+def test_a_script_is_allowed_by_its_hash_in_any_place(script_server: ScriptServer) -> None:
     """The hash is that of `sha256sum`; a script with another byte or another name waits."""
     settings = script_server.config.packs.scripts
     bound = f"mine@sha256:{_sha256(FIRST_SCRIPT)}"
@@ -233,10 +233,10 @@ def asked(script_server: ScriptServer) -> Any:
     return ask
 
 
-def test_an_administrator_approves_what_was_shown_and_nothing_else(
+def test_an_administrator_approves_only_the_content_that_was_shown(
     script_server: ScriptServer, asked: Any
 ) -> None:
-    """By its digest, while the server runs; what changed meanwhile is not approved."""
+    """The digest names it, while the server runs; changed content is not approved."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", "# \x1b[2J\u202ehidden\n" + FIRST_SCRIPT, agent.tenant)
@@ -261,8 +261,10 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(
     assert (before, still, unchanged, answer(agent)) == ("pending", "pending", "pending", "one")
 
 
-def test_an_administrator_sees_what_there_is(script_server: ScriptServer, asked: Any) -> None:
-    """What is approved, what waits, what the configuration allows; a revocation counts at once."""
+def test_an_administrator_lists_approved_waiting_and_allowed_scripts(
+    script_server: ScriptServer, asked: Any
+) -> None:
+    """A revocation counts at once."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
@@ -289,18 +291,18 @@ def test_an_administrator_sees_what_there_is(script_server: ScriptServer, asked:
     assert script_server.waiting(agent.tenant)[0].startswith("exec-")
 
 
-def test_the_command_says_what_is_wrong(asked: Any) -> None:
-    """In a sentence, with exit code 1; a tenant that cannot be is not taken for an empty one."""
+def test_the_command_reports_an_unknown_tenant(asked: Any) -> None:
+    """The exit code is 1, and an impossible tenant is not listed as an empty one."""
     code, _, says = asked("list", "--tenant", "../acme")
 
     assert code == 1
     assert says.endswith("Error: The configuration has no tenant ../acme.")
 
 
-def test_what_is_different_from_what_was_approved_is_shown(
+def test_a_diff_to_the_approved_script_is_shown_with_escapes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Line by line, with what a terminal would act on as escapes."""
+    """Characters that a terminal would act on are escaped."""
     before = ScriptReview(name="mine", digest="", content=FIRST_SCRIPT, place="code", at=0)
 
     show(Script("mine", (OTHER_SCRIPT + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
@@ -315,7 +317,7 @@ def test_unreadable_bytes_are_not_shown_for_approval() -> None:
         show(Script("binary", b"\xff", "workspace"), None, "acme")
 
 
-def test_a_reload_lets_no_more_wait_than_may(
+def test_a_reload_keeps_the_limit_of_waiting_scripts(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """A caller may write any number of scripts; those that wait already stay unchanged."""

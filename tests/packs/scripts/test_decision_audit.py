@@ -72,8 +72,8 @@ def on_record(gatepost: Gatepost) -> list[dict[str, Any]]:
     return [record for record in records if record is not None]
 
 
-def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) -> None:
-    """Before it counts; a look at what there is, and a command that changes nothing, are not."""
+def test_a_command_that_decides_about_a_script_is_recorded(gatepost: Gatepost) -> None:
+    """The record is written first; reading commands and those without effect have none."""
     seen = gatepost("scripts", "approve", "mine", *TENANT_OPTIONS)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", seen)
     gatepost("scripts", "approve", "mine", "--digest", digest, *TENANT_OPTIONS)
@@ -88,7 +88,7 @@ def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) 
     gatepost("audit", "verify")
 
 
-def test_the_webhook_is_told_what_a_command_decides(gatepost: Gatepost, tmp_path: Path) -> None:
+def test_a_decision_by_command_is_sent_to_the_webhook(gatepost: Gatepost, tmp_path: Path) -> None:
     """The command stores the message as for any other decision, and the servers send it."""
     with (tmp_path / "gatepost.toml").open("a", encoding="utf-8") as file:
         file.write(WEBHOOK)

@@ -143,7 +143,7 @@ SCRIPT_ENDINGS = [
 
 
 @each(("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in SCRIPT_ENDINGS])
-def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
+def test_a_script_that_reaches_a_limit_fails_with_the_limits_name(
     script_server: ScriptServer, code: str, kind: str, says: str
 ) -> None:
     """The limit and the setting that moves it; bounded, whatever the script said."""
@@ -162,15 +162,15 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
         pytest.param(SLOW_CALL, "timeout_s", id="idle"),
     ],
 )
-def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> None:
-    """Of the processor, and by the clock."""
+def test_the_time_of_a_script_is_bounded(hasty: ScriptServer, code: str, says: str) -> None:
+    """Both its processor time and its duration have a limit."""
     reply = hasty.agent("rest").call("script_exec", code=code)
 
     assert re.search(says, str(reply.failure))
     assert reply.kind == "timeout"
 
 
-def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) -> None:
+def test_a_failure_shows_what_the_script_had_printed(script_server: ScriptServer) -> None:
     """The author of the script sees how far it came."""
     code = inside("print('so far')", LONG_LOOP)
 
@@ -215,7 +215,7 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
 
 
 def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> None:
-    """Its scripts end with it, once those who wait for them have had their time."""
+    """Its scripts end after the drain time of their callers."""
     reply: list[ToolResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
         agent = script_server.elsewhere("rest", "stopped")

@@ -36,7 +36,7 @@ FUNCTIONS = [
 
 @each(("text", "functions"), FUNCTIONS, ids=[row[0][:30] for row in FUNCTIONS])
 def test_functions_at_the_top_are_found(text: str, functions: list[str]) -> None:
-    """With their parameters as they are written."""
+    """The outline has their parameters as written."""
     outlined = outline_of(text).functions
 
     assert [
@@ -56,14 +56,14 @@ DESCRIPTIONS = [
 
 
 @pytest.mark.parametrize(("text", "description"), DESCRIPTIONS)
-def test_its_first_words_describe_it(text: str, description: str) -> None:
+def test_the_first_comment_or_docstring_is_the_description(text: str, description: str) -> None:
     """Comments or a docstring."""
     assert outline_of(text).description == description
 
 
 @given(st.text(alphabet="def ab(),:=[]{}'\"\\#\n\t0\0ä", max_size=200))
-def test_no_text_breaks_it(text: str) -> None:
-    """Nor makes it say more than there is room for."""
+def test_every_text_has_a_bounded_outline(text: str) -> None:
+    """The description never exceeds its maximum length."""
     outline = outline_of(text)
 
     assert len(outline.description) <= MAX_DESCRIPTION
@@ -73,7 +73,7 @@ HARD_TEXTS = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", 
 
 
 @each("piece", HARD_TEXTS)
-def test_its_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+def test_the_outline_takes_linear_time(piece: str) -> None:
     """Ten times the text takes no more than about ten times the steps."""
     few = steps(lambda: outline_of(piece * 200))
     many = steps(lambda: outline_of(piece * 2_000))

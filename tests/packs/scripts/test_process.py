@@ -84,7 +84,7 @@ def children() -> set[int]:
     return children_of(os.getpid())
 
 
-async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
+async def test_a_worker_has_no_environment_and_no_files_of_the_server() -> None:
     """It has only two pipes and /dev/null open, and its working folder is `/`."""
     program = (
         "import json,os,struct,sys\n"
@@ -184,7 +184,7 @@ MALFORMED_REPLIES = {
 
 
 @each("says", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES.keys())
-async def test_whatever_a_worker_says_ends_in_a_sentence(says: str) -> None:
+async def test_any_output_of_a_worker_ends_in_a_failure_with_a_sentence(says: str) -> None:
     """An attacker may control its interpreter."""
     before = children()
 
@@ -206,8 +206,8 @@ HANGING_WORKERS = {
 
 
 @pytest.mark.parametrize("does", HANGING_WORKERS.values(), ids=HANGING_WORKERS.keys())
-async def test_a_worker_that_stays_is_ended(does: str) -> None:
-    """By its time, with all that it started."""
+async def test_a_worker_that_does_not_end_is_killed(does: str) -> None:
+    """Its timeout ends it with all its child processes."""
     before = children()
     short = ScriptsSettings(timeout_s=0.3)
 
@@ -220,7 +220,7 @@ async def test_a_worker_that_stays_is_ended(does: str) -> None:
     assert children() == before
 
 
-async def test_a_worker_that_is_killed_is_told_of() -> None:
+async def test_a_killed_worker_is_reported() -> None:
     """The kernel kills it when memory runs out, for example; the next run has a new process."""
     tools, before = Tools(), children()
     running = asyncio.create_task(run("call('never')", tools=tools))
@@ -237,7 +237,7 @@ async def test_a_worker_that_is_killed_is_told_of() -> None:
 
 
 async def test_a_cancelled_call_leaves_no_process() -> None:
-    """At once, in the middle of its work."""
+    """The worker ends at once, in the middle of its work."""
     tools, before = Tools(), children()
     running = asyncio.create_task(run("call('never')", tools=tools))
     await asyncio.wait_for(tools.called.wait(), 10)
@@ -249,8 +249,8 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
     assert children() == before
 
 
-async def test_a_tool_that_fails_ends_a_script_or_is_looked_at() -> None:
-    """By `call` and by `try_call`."""
+async def test_a_tool_failure_ends_call_and_is_returned_by_try_call() -> None:
+    """`call` raises the failure, and `try_call` returns it."""
     looked = await run("def main(a):\n  return [try_call('bad'), try_call('ok', a = a)]", [1])
     with pytest.raises(ScriptFailed) as ended:
         await run("call('bad')")
@@ -260,15 +260,15 @@ async def test_a_tool_that_fails_ends_a_script_or_is_looked_at() -> None:
 
 
 async def test_processor_time_is_bounded() -> None:
-    """By the kernel, in the middle of one multiplication."""
+    """The kernel ends the worker, even within one multiplication."""
     with pytest.raises(ScriptFailed) as ended:
         await run("def f():\n  x = 3\n  for i in range(60): x = x * x\nf()")
 
     assert ended.value.reason == "cpu"
 
 
-async def test_a_worker_outlives_no_server() -> None:
-    """Its pipe is closed, its time passes, or the kernel tells it."""
+async def test_a_worker_ends_with_its_server() -> None:
+    """It ends by its closed pipe, its timeout or the kernel."""
     code = (
         "import asyncio\n"
         "from gatepost_packs.scripts.process import *\n"
@@ -294,15 +294,15 @@ async def test_a_worker_outlives_no_server() -> None:
     eventually(lambda: not is_alive(started), within=10)
 
 
-def test_every_end_has_its_words() -> None:
-    """Of a signal or an exit code."""
+def test_every_exit_code_and_signal_has_a_reason() -> None:
+    """Each reason has a sentence."""
     assert {*SIGNAL_REASONS.values(), end_of(0), end_of(1)} <= REASONS.keys()
 
 
 @pytest.mark.parametrize(
     ("value", "depth"), [(1, 0), ("[[", 0), ([], 1), ([1], 1), ({"a": [1]}, 2), ([[], {"b": 1}], 2)]
 )
-def test_depth_is_counted_without_going_deep(value: Any, depth: int) -> None:
-    """Values within values."""
+def test_the_nesting_depth_of_a_value_is_counted(value: Any, depth: int) -> None:
+    """The depth is the number of lists and objects inside each other."""
     assert depth_of(value) == depth
     assert depth <= MAX_DEPTH

@@ -59,8 +59,8 @@ async def test_one_tenant_never_has_all_turns() -> None:
     assert floor.queue.running.total() == 0
 
 
-async def test_too_many_who_wait_are_refused() -> None:
-    """With when to come back; another tenant still may wait."""
+async def test_too_many_waiting_runs_are_refused() -> None:
+    """The refusal has a retry time; a run of another tenant may still wait."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4", "b-1", "b-2")
 
@@ -73,8 +73,8 @@ async def test_too_many_who_wait_are_refused() -> None:
     await asyncio.wait(tasks)
 
 
-async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
-    """A nested run that waited for its caller's turn would wait for itself."""
+async def test_a_nested_run_does_not_wait_for_a_turn() -> None:
+    """It would wait for the turn of its own caller, which never ends."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2")
 
@@ -86,8 +86,8 @@ async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
     await asyncio.wait(tasks)
 
 
-async def test_an_untaken_turn_goes_to_the_next_call() -> None:
-    """The next waiting run gets it, also if the chosen one is cancelled at that moment."""
+async def test_a_turn_of_a_cancelled_run_goes_to_the_next_one() -> None:
+    """This holds even if the chosen run is cancelled at that moment."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4")
     floor.leave["a-1"].set()

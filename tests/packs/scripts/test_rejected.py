@@ -259,10 +259,10 @@ def reject(script_server: ScriptServer, tenant: str, name: str, reason: str) -> 
 LIST = ("approvals", "list")
 
 
-def test_the_agent_is_told_who_rejected_it_and_why(
+def test_a_rejected_call_names_the_approver_and_the_reason(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """Each call of that content is refused over both protocols; no administrator is asked again."""
+    """Each call of that content is refused over both protocols and makes no new request."""
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     run(agent)
     reject(script_server, agent.tenant, "mine", "Not tested")
@@ -276,8 +276,8 @@ def test_the_agent_is_told_who_rejected_it_and_why(
     assert "mine" not in script_server.waiting(agent.tenant)
 
 
-def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> None:
-    """The rejected content comes back to a rejection, whatever was approved meanwhile."""
+def test_a_changed_script_waits_again(script_server: ScriptServer, agent: PackCaller) -> None:
+    """The rejected content stays rejected, even after an approval of other content."""
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
     run(agent)
     reject(script_server, agent.tenant, "mine", "No!")
@@ -293,7 +293,7 @@ def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> 
     assert script_server.waiting(agent.tenant) == []
 
 
-def test_code_without_a_file_is_rejected_likewise(
+def test_code_without_a_file_can_be_rejected(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """A rejection without a reason shows none; any other code waits."""
@@ -306,8 +306,8 @@ def test_code_without_a_file_is_rejected_likewise(
     assert "pending" in str(agent.call("script_exec", code="6 * 7 ").failure)
 
 
-def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> None:
-    """By either command, which say that it was rejected; a script without a file as well."""
+def test_an_administrator_can_approve_a_rejected_script(script_server: ScriptServer) -> None:
+    """Either command shows the rejection; a script without a file can be approved, too."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
@@ -336,7 +336,7 @@ def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> 
 
 
 def test_a_rejection_counts_at_every_replica(script_server: ScriptServer) -> None:
-    """From the next call on, wherever it arrives."""
+    """The next call at any replica is refused."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, remote = (
             script_server.agent("mcp", "far"),
@@ -362,6 +362,6 @@ REASON_SENTENCES = {
 
 
 @pytest.mark.parametrize(("reason", "sentence"), REASON_SENTENCES.items())
-def test_a_reason_is_told_as_a_sentence(reason: str, sentence: str) -> None:
+def test_a_rejection_reason_becomes_a_sentence(reason: str, sentence: str) -> None:
     """Scripts and calls have the same sentence; without a reason there is none."""
     assert reason_sentence(reason) == sentence

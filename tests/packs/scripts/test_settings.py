@@ -32,14 +32,14 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(
     ("settings", "setting", "says"), WRONG_SETTINGS, ids=[str(row[0]) for row in WRONG_SETTINGS]
 )
-def test_what_cannot_be_used_is_said(
+def test_an_invalid_setting_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     setting: str,
     says: str,
 ) -> None:
-    """By the setting's name, before anything is served."""
+    """The error names the setting before the server starts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good").mkdir()
     (tmp_path / "everybody").mkdir()
@@ -51,8 +51,8 @@ def test_what_cannot_be_used_is_said(
     assert any(says in fault.message for fault in faults)
 
 
-def test_the_defaults_are_right() -> None:
-    """Nothing is allowed, and nothing has to be said."""
+def test_the_default_settings_are_valid() -> None:
+    """No script is allowed, and no setting is required."""
     usual = ScriptsSettings()
 
     assert (list(usual.faults()), usual.allow, usual.exec) == ([], [], "approved")

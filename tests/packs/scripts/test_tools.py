@@ -57,10 +57,10 @@ def step_id(step: ScriptStep) -> Any:
 @pytest.mark.requirement("P10", "P11")
 @pytest.mark.parametrize("step", [step_id(step) for step in WORKING_SCRIPTS])
 @by_mcp
-def test_an_allowed_script_answers_its_value_and_what_it_printed(
+def test_an_allowed_script_returns_its_value_and_its_output(
     agent: PackCaller, step: ScriptStep
 ) -> None:
-    """JSON both ways, and other tools through the same gate."""
+    """Values are JSON both ways, and the script can call other tools."""
     reply = agent.call(step.tool, **step.arguments)
 
     assert (reply.failure, reply.value) == (None, step.answer)
@@ -113,10 +113,10 @@ FAILING_SCRIPTS = [
 @pytest.mark.requirement("P10", "P11")
 @pytest.mark.parametrize("step", [step_id(step) for step in FAILING_SCRIPTS])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(
+def test_a_failure_explains_the_problem_to_the_model(
     script_server: ScriptServer, agent: PackCaller, step: ScriptStep
 ) -> None:
-    """In the words of the page where it has some; nothing of the machine's own paths."""
+    """Documented errors have the page's text; no failure shows a path of the machine."""
     kind, says = step.answer
 
     reply = agent.call(step.tool, **step.arguments)
@@ -128,8 +128,10 @@ def test_a_failure_tells_the_model_what_would_work(
 
 
 @pytest.mark.requirement("P10")
-def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> None:
-    """JSON, or the text that it is; what was printed apart from it."""
+def test_the_text_of_a_result_is_its_value_and_the_printed_output(
+    script_server: ScriptServer,
+) -> None:
+    """A value that is no text is written as JSON."""
     agent = script_server.agent("mcp")
     value = agent.call("script_run", name="weather", function="get_weather", args=["London"])
     text = agent.call("script_run", name="values", function="text")
@@ -141,7 +143,7 @@ def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> 
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_scripts_are_listed_with_what_they_say_of_themselves(
+def test_scripts_are_listed_with_their_descriptions(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The list has the operator's and the tenant's scripts; of one name it has the operator's."""
@@ -176,7 +178,9 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: PackCaller) -> None:
+def test_a_reload_lists_new_changed_and_removed_scripts(
+    script_server: ScriptServer, agent: PackCaller
+) -> None:
     """It compares with the last reload of this tenant; unapproved scripts wait from then on."""
     server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
     first = agent.call("script_reload").value
@@ -206,8 +210,8 @@ def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: Pac
 
 
 @pytest.mark.requirement("P10")
-def test_a_script_reaches_what_its_caller_reaches_and_no_more(script_server: ScriptServer) -> None:
-    """A tool out of reach is unknown, one that needs a step up is refused by the same challenge."""
+def test_a_script_can_call_only_the_tools_of_its_caller(script_server: ScriptServer) -> None:
+    """A missing scope gets the challenge of a direct call."""
     poor = script_server.agent("mcp", scopes="scripts:run")
     token = poor.token
 
@@ -231,7 +235,7 @@ CALLED_TOOLS = [
 @pytest.mark.parametrize(
     ("tool", "kind", "says"), CALLED_TOOLS, ids=[row[0] for row in CALLED_TOOLS]
 )
-def test_what_a_called_tool_meets_is_an_outcome(
+def test_a_tool_that_needs_input_or_approval_fails_within_a_script(
     agent: PackCaller, tool: str, kind: str, says: str
 ) -> None:
     """A script cannot wait for an answer: it would start again and repeat all its calls."""
@@ -243,8 +247,8 @@ def test_what_a_called_tool_meets_is_an_outcome(
 
 
 @pytest.mark.requirement("P10")
-def test_tools_that_call_tools_come_to_an_end(agent: PackCaller) -> None:
-    """At a depth that is said."""
+def test_nested_tool_calls_have_a_maximum_depth(agent: PackCaller) -> None:
+    """The failure names the depth."""
     reply = agent.call("deeper")
 
     assert reply.text.count(">") == 4
@@ -252,8 +256,8 @@ def test_tools_that_call_tools_come_to_an_end(agent: PackCaller) -> None:
 
 
 @pytest.mark.requirement("P10")
-def test_scripts_that_run_scripts_come_to_an_end(agent: PackCaller) -> None:
-    """Four deep at most, or as far as there are turns; never waiting for themselves."""
+def test_nested_script_runs_have_a_maximum_depth(agent: PackCaller) -> None:
+    """The depth is four, or the number of free turns; no run waits for itself."""
     reply = agent.call("script_run", name="tools", function="again", args=[0])
 
     assert reply.failure is None
@@ -262,7 +266,7 @@ def test_scripts_that_run_scripts_come_to_an_end(agent: PackCaller) -> None:
 
 @pytest.mark.requirement("P10")
 def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -> None:
-    """Once a second, to a client that asked to know."""
+    """A client that asked for progress gets it once a second."""
     agent = script_server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
     fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
@@ -275,7 +279,9 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
 
 @pytest.mark.requirement("P11")
 @pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
-def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
+def test_script_exec_can_be_unrestricted_or_disabled(
+    tmp_path: Path, mode: str, says: str | None
+) -> None:
     """The operator decides; if it is off, no code runs."""
     with open_script_server(tmp_path, exec=mode) as script_server:
         agent = script_server.agent("rest")

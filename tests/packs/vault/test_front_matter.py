@@ -36,10 +36,10 @@ READABLE_NOTES = [
 
 @pytest.mark.requirement("P5")
 @each(("text", "values", "body"), READABLE_NOTES, ids=[repr(r[0])[:40] for r in READABLE_NOTES])
-def test_front_matter_is_what_stands_between_two_lines(
+def test_front_matter_is_the_text_between_two_dashed_lines(
     text: str, values: dict[str, object] | None, body: str
 ) -> None:
-    """As Obsidian reads it; without an end there is none."""
+    """As in Obsidian; without the second line there is no front matter."""
     matter = split(text)
 
     assert (matter.values, matter.body, matter.problem) == (values, body, None)
@@ -70,8 +70,8 @@ HOSTILE_HEADS = [
 
 @pytest.mark.requirement("P5")
 @each(("yaml", "says"), [h[1:] for h in HOSTILE_HEADS], ids=[h[0] for h in HOSTILE_HEADS])
-def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
-    """Nothing is run, nothing overflows, nothing is lost, and the model is told why."""
+def test_unreadable_front_matter_is_part_of_the_text(yaml: str, says: str) -> None:
+    """The note is kept whole, and the model gets the reason."""
     text = f"---\n{yaml}\n---\nbody"
     matter = split(text)
 
@@ -91,7 +91,7 @@ def test_a_front_matter_that_is_too_long_is_text() -> None:
 
 
 @pytest.mark.requirement("P5")
-def test_a_long_text_costs_no_more_for_how_it_begins() -> None:
+def test_an_unclosed_front_matter_is_not_searched_to_the_end() -> None:
     """An end that never comes is not looked for in all of it."""
     short = "---\n" + "a: b\n" * 20_000
     long = "---\n" + "a: b\n" * 200_000
@@ -125,10 +125,8 @@ CHANGES = [
 
 @pytest.mark.requirement("P5")
 @pytest.mark.parametrize(("changes", "after"), CHANGES, ids=[str(c[0]) for c in CHANGES])
-def test_what_is_not_changed_stays_as_it_was_written(
-    changes: dict[str, object], after: str
-) -> None:
-    """Comments, order and spelling; null takes a property away."""
+def test_unchanged_properties_keep_their_text(changes: dict[str, object], after: str) -> None:
+    """Comments, order and spelling stay; null removes a property."""
     assert merged(split(NOTE_BEFORE), changes) == after
 
 
@@ -146,8 +144,8 @@ def test_what_is_not_changed_stays_as_it_was_written(
     ],
     ids=repr,
 )
-def test_a_property_is_added_to_whatever_is_there(before: str, after: str) -> None:
-    """Where lines cannot be kept, at least all values are."""
+def test_a_property_is_added_to_any_front_matter(before: str, after: str) -> None:
+    """If lines cannot be kept, the values are."""
     assert merged(split(before), {"a": 1}) == after
 
 
@@ -162,7 +160,7 @@ def test_a_property_is_added_to_whatever_is_there(before: str, after: str) -> No
     ],
     ids=["not YAML", "too long", "too deep", "too much"],
 )
-def test_what_could_not_be_read_again_is_not_written(
+def test_a_change_that_could_not_be_read_again_is_refused(
     before: str, changes: dict[str, object]
 ) -> None:
     """A note is never made worse."""
@@ -184,10 +182,10 @@ YAML_VALUES = st.recursive(
     before=st.dictionaries(st.text(max_size=8), YAML_VALUES, max_size=4),
     changes=st.dictionaries(st.text(max_size=8), YAML_VALUES, max_size=4),
 )
-def test_whatever_is_written_is_read_again(
+def test_written_properties_are_read_back(
     before: dict[str, object], changes: dict[str, object]
 ) -> None:
-    """All JSON values that a caller can send, or a refusal."""
+    """This holds for all JSON values, unless the change is refused."""
     try:
         first = merged(split(""), before)
         second = merged(split(first), changes)

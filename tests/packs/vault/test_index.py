@@ -97,7 +97,7 @@ def secrets(tmp_path: Path) -> Iterator[VaultTools]:
     spaces.close()
 
 
-async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTools) -> None:
+async def test_a_search_reads_only_changed_notes_again(secrets: VaultTools) -> None:
     """A search reads only the notes that changed since the last one, however many there are."""
     for number in range(600):
         secrets.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
@@ -134,7 +134,7 @@ async def test_the_next_search_finds_every_change_of_a_file(secrets: VaultTools)
     assert (await vault_list(secrets.ctx)).total == 0
 
 
-async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: VaultTools) -> None:
+async def test_a_file_changed_within_a_clock_tick_is_read_again(secrets: VaultTools) -> None:
     """Two changes within one tick of a clock look like one."""
     soon = 4_000_000_000
     secrets.put("one.md", "apple", at=soon)
@@ -162,7 +162,7 @@ async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: VaultToo
     ],
     ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
 )
-async def test_an_index_that_is_spoilt_is_made_anew(secrets: VaultTools, spoil: Any) -> None:
+async def test_a_damaged_index_is_rebuilt(secrets: VaultTools, spoil: Any) -> None:
     """A search answers as before; it only reads the notes again."""
     for number in range(40):
         secrets.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
@@ -194,10 +194,10 @@ async def test_an_index_that_cannot_be_made_is_a_failure(secrets: VaultTools) ->
     assert "can neither be used nor rebuilt" in failed.value.failure.message
 
 
-async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
+async def test_a_full_index_reports_itself_and_returns_no_outdated_hits(
     secrets: VaultTools,
 ) -> None:
-    """What there is no room for is not found, nor is what it said before."""
+    """Notes beyond the limit are not found, nor is their former text."""
     secrets.told = VaultTestSettings(index_bytes=1_000_000)
     for number in range(60):
         secrets.put(
@@ -217,7 +217,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
 
 
 async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None:
-    """Each has its own, beside its own workspace."""
+    """Each tenant has its own index next to its workspace."""
     spaces = Workspaces(tmp_path)
     tenants = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
     for tenant in tenants:
@@ -244,7 +244,7 @@ async def test_many_searches_at_once_read_each_note_once(secrets: VaultTools) ->
     assert len(secrets.read) == 50
 
 
-async def test_the_loop_goes_on_while_an_index_is_made(secrets: VaultTools) -> None:
+async def test_an_index_is_made_outside_the_event_loops_thread(secrets: VaultTools) -> None:
     """No step of it runs on the event loop's own thread."""
     threads: set[str] = set()
 
@@ -286,7 +286,7 @@ asyncio.run(main())
 
 
 async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path) -> None:
-    """Each finds at once what it wrote while the other writes; no note is lost or doubled."""
+    """Each process finds new notes while the other writes; no note is lost or doubled."""
     for number in range(100):
         secrets.put(f"n{number}.md", f"common word{number}")
     others = [
@@ -309,8 +309,8 @@ async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path
     rows.close()
 
 
-def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
-    """Neither an older list nor an older reading undoes it."""
+def test_an_older_reading_does_not_replace_a_newer_one_of_another_process(tmp_path: Path) -> None:
+    """This holds for an older list of files and for an older text."""
     index = Index(tmp_path, threading.Event(), 10_000_000)
     old, new, fresh = (
         IndexedFile(Item(path, "file", 1, 1.0, (1, 1, 1, at)), read_note(path, text))
@@ -325,7 +325,7 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
     assert index.behind(index.known(), [new.item, fresh.item]) == []
 
 
-async def test_a_caller_that_leaves_is_not_waited_for(secrets: VaultTools) -> None:
+async def test_a_cancelled_search_leaves_a_sound_index(secrets: VaultTools) -> None:
     """A call that is cancelled leaves its work, and the next one finds a sound index."""
     for number in range(300):
         secrets.put(f"n{number}.md", f"word{number} " + "a b c " * 500)
@@ -341,7 +341,7 @@ async def test_a_caller_that_leaves_is_not_waited_for(secrets: VaultTools) -> No
 async def test_a_search_sees_one_state_while_notes_are_written(
     secrets: VaultTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has found is still there when it reads the text of it."""
+    """The texts of its hits are still there when it reads them."""
     loop, hits, written = asyncio.get_running_loop(), lookup._hits, threading.Event()
     secrets.put("one.md", "apple before")
     assert await secrets.search("apple") == ["one.md"]

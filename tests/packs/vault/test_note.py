@@ -28,7 +28,7 @@ TITLES = [
 @pytest.mark.requirement("P5")
 @each(("text", "title"), TITLES, ids=[repr(t[0])[:40] for t in TITLES])
 def test_a_note_has_a_title(text: str, title: str) -> None:
-    """Its front matter's, else its first heading of level 1, else its file's name."""
+    """It comes from the front matter, else the first heading of level 1, else the file name."""
     assert read_note("folder/Note.md", text).title == title
 
 
@@ -57,7 +57,7 @@ TAGS = [
 @pytest.mark.requirement("P5")
 @each(("text", "tags"), TAGS, ids=[repr(t[0])[:40] for t in TAGS])
 def test_a_note_has_tags(text: str, tags: list[str]) -> None:
-    """In its text and in its front matter, nested ones too, each once; not in code."""
+    """They come from text and front matter, nested ones too, each once, and not from code."""
     assert list(read_note("Note.md", text).tags) == tags
 
 
@@ -121,7 +121,9 @@ BODY = "# One\na\n## Two\nb\n```\n## No\n```\n### Three\nc\n## Four\nd\n"
         ("Five", None),
     ],
 )
-def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
+def test_a_heading_selects_the_text_down_to_the_next_one_of_its_level(
+    heading: str, part: str | None
+) -> None:
     """Down to the next one of its level."""
     assert section(BODY, heading) == part
 
@@ -139,8 +141,8 @@ def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
         ("cafe\u0301", ["Caf\u00e9.md"]),
     ],
 )
-def test_of_several_notes_the_shortest_path_is_meant(link: str, expected: list[str]) -> None:
-    """A note at exactly that path comes first; case and the form of accents do not matter."""
+def test_a_link_means_the_note_with_the_shortest_path(link: str, expected: list[str]) -> None:
+    """An exact path comes first; case and Unicode normalization do not matter."""
     paths = ["b/c/note.md", "a/Note.md", "note.md", "x.png", "Caf\u00e9.md"]
 
     assert chosen(key_of(link), paths) == expected
@@ -148,7 +150,7 @@ def test_of_several_notes_the_shortest_path_is_meant(link: str, expected: list[s
 
 @pytest.mark.requirement("P5")
 def test_a_relative_path_stays_in_the_vault() -> None:
-    """What would lead out of it leads nowhere."""
+    """A link out of the vault has no target."""
     assert relative_target("a/b/n.md", "../c.md") == "a/c.md"
     assert relative_target("a/b/n.md", "./d/../c.md") == "a/b/c.md"
     assert relative_target("a/n.md", "../../c.md") is None
@@ -178,7 +180,7 @@ GROWING_TEXTS = {
 
 @pytest.mark.requirement("P5")
 @each("piece", GROWING_TEXTS.values(), ids=GROWING_TEXTS)
-def test_no_text_takes_long(piece: str) -> None:
+def test_any_note_is_parsed_in_bounded_steps(piece: str) -> None:
     """Half a megabyte of the same is read, in steps that only add up."""
     small, large = piece * 1_500, piece * 15_000
     few, many = steps(lambda: read_note("n.md", small)), steps(lambda: read_note("n.md", large))
@@ -190,7 +192,7 @@ def test_no_text_takes_long(piece: str) -> None:
 @pytest.mark.requirement("P5")
 @given(st.text(alphabet="#[]()|`~!>- \t\n\\:ab/*\u2028é", max_size=200))
 def test_any_text_is_a_note(text: str) -> None:
-    """Nothing raises, and its text is all there."""
+    """No text raises an error, and all of it is kept."""
     note = read_note("n.md", text)
 
     assert note.matter.raw + note.matter.body == text
@@ -198,7 +200,7 @@ def test_any_text_is_a_note(text: str) -> None:
 
 
 def test_links_and_tags_are_found_wherever_a_long_text_is_searched_in_steps() -> None:
-    """Each of them once, also where one step ends and the next begins."""
+    """Each is found once, also at the border of two steps."""
     for before in range(STEP - 40, STEP + 3):
         text = "x" * before + " [[Wiki]] [text](Mark.md) #tag [[Last]]"
         note = read_note("n.md", text)
@@ -208,13 +210,13 @@ def test_links_and_tags_are_found_wherever_a_long_text_is_searched_in_steps() ->
 
 @pytest.mark.parametrize("unit", ["[a](", "[](", "[a](<", "[[a", "` `` ", "#a", "\n"])
 async def test_a_long_note_delays_no_other_call(unit: str) -> None:
-    """A search that finds nothing would keep the interpreter to itself to the end of the text."""
+    """A single search of the whole text would hold the interpreter until its end."""
     text = (unit * (3_900_000 // len(unit))) + "`"
     hold_s, limit = await shortest_hold(lambda: asyncio.to_thread(read_note, "n.md", text), HOLD_S)
     assert hold_s < limit
 
 
 def test_a_note_is_read_up_to_a_limit() -> None:
-    """What stands behind it costs nothing."""
+    """Text beyond the limit is not parsed."""
     inside = read_note("n.md", "[[A]]\n".ljust(MAX_READ - 10, "x") + "\n[[B]]\n[[C]]")
     assert [link.target for link in inside.links] == ["A", "B"]

@@ -29,10 +29,8 @@ pytestmark = pytest.mark.requirement("P5")
     ],
     ids=str,
 )
-def test_a_setting_that_cannot_work_is_found_before_it_is_used(
-    settings: dict[str, Any], faults: list[str]
-) -> None:
-    """By `gatepost check`, with what would work."""
+def test_check_reports_an_unusable_setting(settings: dict[str, Any], faults: list[str]) -> None:
+    """`gatepost check` reports it with a remedy."""
     problems = list(msgspec.convert(settings, VaultSettings).faults())
 
     assert [fault.setting for fault in problems] == faults
@@ -41,10 +39,8 @@ def test_a_setting_that_cannot_work_is_found_before_it_is_used(
 @pytest.mark.parametrize(
     ("folder", "inside"), [("vault", "vault"), (".", ""), ("a/My notes", "a/My notes")]
 )
-async def test_the_vault_is_the_folder_that_is_named(
-    tmp_path: Path, folder: str, inside: str
-) -> None:
-    """Its paths are the same wherever it lies."""
+async def test_the_vault_folder_can_be_configured(tmp_path: Path, folder: str, inside: str) -> None:
+    """Its paths are the same for any folder."""
     spaces = Workspaces(tmp_path)
     secrets = VaultTools(spaces, tmp_path)
     secrets.told = VaultTestSettings(folder=folder)

@@ -34,7 +34,7 @@ def filled(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
     return vault
 
 
-def test_a_note_is_read_with_all_that_belongs_to_it(agent: PackCaller) -> None:
+def test_a_note_is_read_with_front_matter_tags_links_and_backlinks(agent: PackCaller) -> None:
     """Front matter, text, tags, links with where they lead, and what links here."""
     filled(agent)
 
@@ -88,8 +88,8 @@ NOTE_LOOKUPS = [
 
 @pytest.mark.parametrize("named", NOTE_LOOKUPS, ids=[named.path for named in NOTE_LOOKUPS])
 @by_mcp
-def test_a_note_is_found_by_what_it_is_called(agent: PackCaller, named: NoteLookup) -> None:
-    """By path, name, link or alias; of several the shortest path, and it says so."""
+def test_a_note_is_found_by_path_name_link_or_alias(agent: PackCaller, named: NoteLookup) -> None:
+    """Of several notes the shortest path is read, with a remark."""
     filled(agent)
 
     reply = agent.call("vault_read", path=named.path)
@@ -100,8 +100,8 @@ def test_a_note_is_found_by_what_it_is_called(agent: PackCaller, named: NoteLook
     assert bool(reply.value["remarks"]) == bool(named.remark)
 
 
-def test_a_heading_asks_for_a_part(agent: PackCaller) -> None:
-    """And a front matter that is broken is part of the text."""
+def test_a_note_is_read_from_a_heading(agent: PackCaller) -> None:
+    """Broken front matter is part of the text."""
     filled(agent)
 
     assert (
@@ -183,7 +183,7 @@ def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Wr
 
 
 def test_notes_are_listed(agent: PackCaller) -> None:
-    """With titles and tags, by path, a page at a time; attachments and hidden folders are none."""
+    """The list has titles and tags by path, in pages, without attachments and hidden folders."""
     filled(agent)
 
     whole = agent.call("vault_list").value
@@ -237,10 +237,10 @@ SEARCHES = [
 
 @pytest.mark.parametrize(("query", "titles"), SEARCHES, ids=[s[0] for s in SEARCHES])
 @by_mcp
-def test_notes_are_found_by_what_is_in_them(
+def test_notes_are_found_by_text_title_alias_and_tag(
     agent: PackCaller, query: str, titles: list[str]
 ) -> None:
-    """Text, title, alias and tag; in any case, with or without accents, in any script."""
+    """Case and accents do not matter, in any script."""
     filled(agent)
 
     value = agent.call("vault_search", query=query).value
@@ -250,7 +250,7 @@ def test_notes_are_found_by_what_is_in_them(
     assert value["hits"] == sorted(value["hits"], key=lambda hit: -hit["score"])
 
 
-def test_a_hit_shows_where_it_is(agent: PackCaller) -> None:
+def test_a_hit_has_a_snippet_of_the_text(agent: PackCaller) -> None:
     """A snippet of the text; notes that hold only some of the words where none holds all."""
     filled(agent)
 
@@ -275,7 +275,7 @@ ODD_QUERIES = [
 @pytest.mark.parametrize("query", ODD_QUERIES, ids=[ascii(q) for q in ODD_QUERIES])
 @by_mcp
 def test_every_query_is_valid_in_the_search_language(agent: PackCaller, query: str) -> None:
-    """Its words are looked for; where it has none, it says what a query may hold."""
+    """A query without words fails with a sentence that says what it may contain."""
     filled(agent)
 
     reply = agent.call("vault_search", query=query)
@@ -347,8 +347,8 @@ FAILING_CALLS = [
     "case", FAILING_CALLS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILING_CALLS)]
 )
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, case: VaultFailure) -> None:
-    """In the words of the vault; nothing of the machine's own paths."""
+def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, case: VaultFailure) -> None:
+    """It names paths of the vault and no path of the machine."""
     (filled(agent) / "Binary.md").write_bytes(b"\xff\xfe\0")
 
     reply = agent.call(case.tool, **case.arguments)
@@ -360,7 +360,7 @@ def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, case: Vaul
 
 
 @pytest.mark.requirement("P14")
-def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
+def test_a_target_of_a_symbolic_link_is_not_found(agent: PackCaller) -> None:
     """A search finds it neither by its words nor by its name."""
     vault = filled(agent)
     (agent.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
@@ -375,7 +375,7 @@ def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
 
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_two_tenants_with_the_same_notes_never_meet(server: PackServer, protocol: Any) -> None:
+def test_tenants_with_the_same_notes_are_isolated(server: PackServer, protocol: Any) -> None:
     """Reading, searching and links lead only to the caller's own notes."""
     first, other = server.agent(protocol), server.agent(protocol)
     for agent in (first, other):

@@ -170,8 +170,10 @@ FAILING_FETCHES = {
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", FAILING_FETCHES)
 @by_rest
-def test_a_failure_says_what_would_work(agent: PackCaller, world: Internet, name: str) -> None:
-    """In a sentence for a model."""
+def test_a_failure_explains_the_problem_to_the_model(
+    agent: PackCaller, world: Internet, name: str
+) -> None:
+    """It is a sentence for a model."""
     case = FAILING_FETCHES[name]
     world.site.pages |= case.pages
     kind, message = case.answer
@@ -184,8 +186,8 @@ def test_a_failure_says_what_would_work(agent: PackCaller, world: Internet, name
 
 
 @pytest.mark.requirement("P9")
-def test_what_was_not_read_is_not_taken_for_the_end(agent: PackCaller, world: Internet) -> None:
-    """A page longer than the settings allow says so where its text ends."""
+def test_a_page_cut_at_the_byte_limit_says_so(agent: PackCaller, world: Internet) -> None:
+    """A page longer than the settings allow ends with a remark."""
     world.site.pages["/"] = says("<p>" + "word " * 60_000)
 
     reply = agent.call("web_fetch", url=f"{SITE}/", max_chars=200_000)
@@ -197,7 +199,7 @@ def test_what_was_not_read_is_not_taken_for_the_end(agent: PackCaller, world: In
 
 
 @pytest.mark.requirement("P9")
-def test_programs_are_kept_out_where_a_site_asks_for_it(agent: PackCaller, world: Internet) -> None:
+def test_robots_txt_is_obeyed(agent: PackCaller, world: Internet) -> None:
     """The rules are asked for once, for each tenant, and for each site of a redirect."""
     world.site.pages |= {
         "/robots.txt": says("User-agent: *\nDisallow: /private\n", "text/plain"),
@@ -223,7 +225,7 @@ def test_programs_are_kept_out_where_a_site_asks_for_it(agent: PackCaller, world
 @pytest.mark.parametrize(
     ("status", "allowed"), [(404, True), (403, True), (500, False), (429, False)]
 )
-def test_a_site_that_cannot_say_its_rules(
+def test_a_missing_robots_txt_allows_all_and_a_failing_one_nothing(
     agent: PackCaller, world: Internet, status: int, allowed: bool
 ) -> None:
     """A site without rules allows everything; a failing site allows nothing (RFC 9309, 2.3.1)."""
@@ -236,8 +238,10 @@ def test_a_site_that_cannot_say_its_rules(
 
 
 @pytest.mark.requirement("P9")
-def test_a_request_says_who_asks(agent: PackCaller, world: Internet) -> None:
-    """By its user agent, which robots.txt is looked up by; and nothing of the caller."""
+def test_a_request_has_gatepost_as_user_agent_and_no_data_of_the_caller(
+    agent: PackCaller, world: Internet
+) -> None:
+    """robots.txt is evaluated for that user agent."""
     agent.call("web_fetch", url=f"{SITE}/")
 
     for seen in world.site.seen:

@@ -78,8 +78,8 @@ def read(source: str, *, markdown: bool = True) -> dict[str, Any]:
 
 @pytest.mark.requirement("P9")
 @each("name", GROWING_PAGES)
-def test_a_heap_of_it_is_read(name: str) -> None:
-    """Within the worker's limits of time and memory, in both forms, and no longer than may be."""
+def test_a_page_of_many_repeated_elements_is_read_within_limits(name: str) -> None:
+    """Within the worker's time and memory, as Markdown and as text."""
     grow = GROWING_PAGES[name]
     source = grow(60_000 // max(len(grow(2)) - len(grow(1)), 1))
     with worker_limits():
@@ -88,8 +88,8 @@ def test_a_heap_of_it_is_read(name: str) -> None:
 
 
 @pytest.mark.requirement("P9")
-def test_what_a_page_says_of_itself_is_read_in_time() -> None:
-    """Spaces where a charset should be would keep some expressions busy for ever."""
+def test_a_long_charset_declaration_is_read_in_time() -> None:
+    """Many spaces before a charset would keep some regular expressions busy for ever."""
     spaces = " " * 100_000
 
     assert decoded(b"x", f"text/html; charset={spaces}", html=True) == "x"
@@ -97,7 +97,7 @@ def test_what_a_page_says_of_itself_is_read_in_time() -> None:
 
 
 @pytest.mark.requirement("P9")
-def test_links_do_not_multiply_a_page() -> None:
+def test_a_long_base_url_does_not_multiply_the_text_of_links() -> None:
     """A base of two thousand characters before each of many links is written so often only."""
     page = read(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000)
 
@@ -122,7 +122,7 @@ def test_links_do_not_multiply_a_page() -> None:
         max_size=60,
     ).map("".join)
 )
-def test_no_page_breaks_its_reader(source: str) -> None:
+def test_any_page_gets_an_answer(source: str) -> None:
     """The worker answers for any content."""
     for marks in (True, False):
         read(source, markdown=marks)
@@ -130,15 +130,15 @@ def test_no_page_breaks_its_reader(source: str) -> None:
 
 @pytest.mark.requirement("P9")
 @given(st.binary(max_size=200), st.text(max_size=30))
-def test_no_bytes_break_their_decoding(body: bytes, content_type: str) -> None:
+def test_any_bytes_are_decoded(body: bytes, content_type: str) -> None:
     """The worker decodes any bytes under any declared charset."""
     decoded(body, content_type, html=True)
     decoded(b"<meta charset=" + body, f"text/html; charset={content_type}", html=True)
 
 
 @pytest.mark.requirement("P9")
-def test_rules_of_stars_are_judged() -> None:
-    """Patterns that would keep a regular expression busy for ever (RFC 9309 section 2.2.3)."""
+def test_robots_rules_with_many_wildcards_are_evaluated() -> None:
+    """They would keep a regular expression busy for ever (RFC 9309 section 2.2.3)."""
     rules = "User-agent: *\n" + f"Disallow: {'/*a' * 100}b$\n" * 500
     url = f"{URL}{'a/' * 4_000}"
 

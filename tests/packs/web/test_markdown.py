@@ -58,8 +58,8 @@ ELEMENTS = [
 
 @pytest.mark.requirement("P9")
 @each(("html", "markdown"), ELEMENTS, ids=[str(n) for n in range(len(ELEMENTS))])
-def test_an_element_becomes_what_it_means(html: str, markdown: str) -> None:
-    """Headings, lists, tables, code and links, which are absolute."""
+def test_an_html_element_becomes_markdown(html: str, markdown: str) -> None:
+    """Headings, lists, tables, code and links, which become absolute."""
     assert read(html)["text"] == markdown
 
 
@@ -108,8 +108,8 @@ CONTENT_CHOICES = [
 
 @pytest.mark.requirement("P9")
 @each(("html", "text"), CONTENT_CHOICES, ids=[str(n) for n in range(len(CONTENT_CHOICES))])
-def test_the_main_content_is_what_a_reader_came_for(html: str, text: str) -> None:
-    """Without what stands around it, and without what only programs see."""
+def test_only_the_main_content_of_a_page_is_kept(html: str, text: str) -> None:
+    """Navigation and invisible elements are left out."""
     assert read(html)["text"] == text
 
 

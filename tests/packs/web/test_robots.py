@@ -79,7 +79,7 @@ def test_rules_are_remembered_for_a_while() -> None:
 
 
 @pytest.mark.requirement("P9")
-def test_long_rules_take_the_place_of_others() -> None:
+def test_the_total_size_of_cached_robots_rules_is_bounded() -> None:
     """The characters of all sites together are bounded, however few the sites are."""
     cache = RobotsCache()
     long = "#" * (CACHED_CHARACTERS // 3)

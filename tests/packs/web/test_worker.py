@@ -25,7 +25,7 @@ TALKATIVE_PROGRAM = "def answer(question):\n    return 'x' * 50_000_000\n"
 async def test_a_page_that_breaks_the_worker_is_refused(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For time, memory and length of its answer; the next page is read."""
+    """It exceeds time, memory or the length of the answer; the next page is read."""
     worker = tmp_path / "worker.py"
     worker.write_text(program, encoding="utf-8")
     with monkeypatch.context() as patched:

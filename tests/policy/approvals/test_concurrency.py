@@ -49,7 +49,7 @@ async def person(replica: ApprovalReplica, dice: random.Random, over: asyncio.Ev
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_there_are_never_more_effects_than_approvals(records: Records, seed: int) -> None:
-    """At two replicas, with waiting and returning clients and two busy people."""
+    """Clients wait and return at two replicas, and two approvers decide."""
     deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
     dice, over = random.Random(seed), asyncio.Event()
@@ -67,7 +67,7 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
     assert effects.count("used") == states.count("used")
 
 
-async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: Records) -> None:
+async def test_a_grant_and_its_approval_allow_an_exact_number_of_calls(records: Records) -> None:
     """Three granted calls and the approved one, of twenty that come at once."""
     deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]

@@ -81,8 +81,10 @@ def secrets() -> None:
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize(("settings", "ids"), CONFIG_CASES.values(), ids=CONFIG_CASES)
-def test_what_is_found(idp: Idp, settings: dict[str, Any], ids: list[str]) -> None:
-    """Each problem once, by its id, and no value of a secret in its text."""
+def test_check_reports_invalid_approval_settings(
+    idp: Idp, settings: dict[str, Any], ids: list[str]
+) -> None:
+    """Each problem is reported once, and no text has a secret."""
     problems = check_problems([issuer_settings(idp, roles=ROLES)], approvals=settings)
 
     assert [problem.id for problem in problems if "approvals" in (problem.setting or "")] == ids
@@ -91,8 +93,8 @@ def test_what_is_found(idp: Idp, settings: dict[str, Any], ids: list[str]) -> No
     assert SECRET not in text
 
 
-def test_calls_that_only_the_command_line_can_approve(idp: Idp) -> None:
-    """Without an issuer that makes approvers, no person could decide; the check warns of it."""
+def test_check_warns_if_only_the_command_line_can_approve(idp: Idp) -> None:
+    """No issuer maps the approver role, so no person could decide in the dashboard."""
     settings = {"require": ["whoami"]}
 
     [problem] = [

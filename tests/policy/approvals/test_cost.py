@@ -14,7 +14,7 @@ MAX_STEPS = 8
 
 @pytest.mark.requirement("A7")
 def test_a_tool_that_needs_no_approval_costs_one_lookup() -> None:
-    """However many rules there are for others; nothing is awaited, decoded or asked."""
+    """Rules for other tools do not matter; the stage awaits and decodes nothing."""
     rules = [{"tools": ["put"], "when": f"arguments.amount > {number}"} for number in range(50)]
     replica = ApprovalDeployment(rules=rules, require=["look"]).replica()
     [stage] = [stage for stage in replica.stages if type(stage).__name__ == "ApprovalStage"]
@@ -48,7 +48,9 @@ PAGES = {
 
 
 @pytest.mark.parametrize(("resource", "request_id", "page"), PAGES.values(), ids=PAGES)
-def test_where_a_request_is_decided(resource: str, request_id: str, page: str) -> None:
+def test_a_request_has_the_address_of_its_dashboard_page(
+    resource: str, request_id: str, page: str
+) -> None:
     """The page of the dashboard; none where there is no dashboard."""
     assert page_of(resource)("acme", request_id) == page
     assert no_page("acme", request_id) == ""

@@ -74,7 +74,9 @@ def deliver_messages(servers: ApprovalServers, before: int) -> None:
 
 
 @pytest.mark.requirement("A7")
-def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers) -> None:
+def test_another_server_sends_the_webhook_messages_of_a_killed_one(
+    servers: ApprovalServers,
+) -> None:
     """The other server knew of neither the request nor the message."""
     before = len(heard(servers))
     request_payment(servers, 1, to="ivy")
@@ -86,8 +88,8 @@ def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers
 
 
 @pytest.mark.requirement("A7")
-def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalServers) -> None:
-    """No server runs meanwhile, so only the database knows which messages are still to be sent."""
+def test_a_restarted_server_sends_unsent_webhook_messages(servers: ApprovalServers) -> None:
+    """While no server runs, only the database has the unsent messages."""
     before = len(heard(servers))
     request_payment(servers, 0, to="joe")
     for number in (0, 1):
@@ -99,8 +101,8 @@ def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalSe
     servers.restart(1)
 
 
-def test_what_two_servers_tell_arrives_and_is_known_again(servers: ApprovalServers) -> None:
-    """One message for each request, though both look, and what is tried again is the same."""
+def test_retries_of_two_servers_repeat_the_same_webhook_message(servers: ApprovalServers) -> None:
+    """Both servers look for messages; each request has one message with one id."""
     before, tried = heard(servers), len(servers.listener.tried)
     servers.listener.refusing = servers.listener.refused + REFUSED_COUNT
     for number in range(PAYMENT_COUNT):
@@ -121,7 +123,7 @@ def test_what_two_servers_tell_arrives_and_is_known_again(servers: ApprovalServe
 
 
 @pytest.mark.requirement("A7")
-def test_a_payment_whose_server_was_killed_is_on_record(
+def test_a_payment_of_a_killed_server_is_recorded(
     servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """

@@ -90,7 +90,7 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
                 assert answer.json["error"] == "approval_pending"
 
 
-def test_a_plan_tells_forms_apart() -> None:
+def test_the_plan_shows_when_a_call_needs_approval() -> None:
     """`gatepost tools` and the dashboard say when a person is asked."""
     plan = plan_of(ApprovalsSettings(), pack.tools.values())
 
@@ -110,7 +110,7 @@ def test_a_plan_tells_forms_apart() -> None:
         ({"destructive": "run"}, None),
     ],
 )
-def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
+def test_check_names_destructive_tools_once(settings: dict[str, Any], named: str | None) -> None:
     """The check names them once, until the operator has configured them."""
     reported_problems = check_problems([], mode="production", tools=TOOLS, approvals=settings)
 
@@ -119,8 +119,8 @@ def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) 
     assert named is None or messages[0].endswith(f": {named}")
 
 
-def test_a_laptop_does_the_same(tmp_path: Path) -> None:
-    """`gatepost dev` asks about its samples and about tools of one's own, as production does."""
+def test_dev_asks_about_destructive_tools_as_production_does(tmp_path: Path) -> None:
+    """This covers the samples of `gatepost dev` and an author's own tools."""
     config = dev_config(8000, tools=(__name__,), state=tmp_path)
     toolbox = load(config.tools)
     plan = plan_of(config.approvals, toolbox.tools)

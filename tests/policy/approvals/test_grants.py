@@ -35,8 +35,8 @@ async def granted(replica: ApprovalReplica, call: dict[str, Any], **scope: Any) 
 
 
 @pytest.mark.requirement("A7")
-async def test_so_many_calls_pass_without_being_asked_about() -> None:
-    """The approved one does not count, and after the last one a person is asked again."""
+async def test_a_grant_lets_the_given_number_of_calls_pass() -> None:
+    """The approved call does not count; after the last one a new request is made."""
     deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "a"}, uses=2)
@@ -47,7 +47,7 @@ async def test_so_many_calls_pass_without_being_asked_about() -> None:
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
-async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
+async def test_concurrent_calls_use_no_more_than_the_grant() -> None:
     """No more calls pass at several replicas than the grant allows."""
     deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(3)]
@@ -59,7 +59,7 @@ async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
     assert deployment.effects["a"] == 4
 
 
-async def test_a_grant_ends_with_its_time() -> None:
+async def test_a_grant_ends_at_its_expiry() -> None:
     """A grant ends to the second; without an end it lasts a day."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -93,10 +93,10 @@ COVERED_CALLS = {
 
 
 @pytest.mark.parametrize(("scope", "call", "passes"), COVERED_CALLS.values(), ids=COVERED_CALLS)
-async def test_what_a_grant_covers(
+async def test_a_grant_covers_only_its_caller_client_tool_and_arguments(
     scope: dict[str, Any], call: dict[str, Any], passes: bool
 ) -> None:
-    """This caller, this client, this tool, these arguments or the pattern: nothing else."""
+    """The arguments may be given by a pattern."""
     deployment = ApprovalDeployment(require=["*"])
     replica = deployment.replica()
     await granted(replica, {"what": "a", "amount": 5}, uses=1, **scope)
@@ -106,7 +106,7 @@ async def test_what_a_grant_covers(
     assert failure_kind(outcome) == ("" if passes else "approval_pending")
 
 
-async def test_a_grant_of_another_policy_is_none() -> None:
+async def test_a_grant_of_an_older_policy_does_not_count() -> None:
     """A stricter policy ends the grants of the one before it."""
     deployment = ApprovalDeployment(require=["act"])
     await granted(deployment.replica(), {"what": "a"}, uses=9)
@@ -116,7 +116,7 @@ async def test_a_grant_of_another_policy_is_none() -> None:
     assert failure_kind(await after.replica().call(what="a")) == "approval_pending"
 
 
-async def test_a_revoked_grant_is_over() -> None:
+async def test_a_revoked_grant_covers_no_call() -> None:
     """A revoked grant covers no further call at any replica."""
     deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
@@ -163,7 +163,7 @@ async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> N
     assert await replica.service.granting.all(ACME) == []
 
 
-async def test_what_two_people_decide_is_not_granted() -> None:
+async def test_a_call_that_needs_two_approvals_cannot_be_granted() -> None:
     """An edited call cannot be granted, either: the edit is for one call."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
     replica = deployment.replica()
@@ -187,11 +187,8 @@ async def test_a_grant_does_not_outlive_a_revocation() -> None:
     assert failure_kind(await replica.call(what="a")) == "denied"
 
 
-async def test_a_revocation_leaves_what_came_after_it() -> None:
-    """
-    A server that starts within the hour reads a revocation that others acted on: who has signed in
-    again since keeps what they ask for.
-    """
+async def test_a_revocation_keeps_later_requests_and_grants() -> None:
+    """A starting server may read a revocation whose caller has signed in again since."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     await granted(replica, {"what": "a"}, uses=9)

@@ -72,7 +72,7 @@ async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
     assert failure_kind(await deployment.replica().call("act", ROBOT, what="d")) == "denied"
 
 
-async def test_a_request_from_before_machines_were_refused_cannot_be_approved() -> None:
+async def test_a_request_of_a_now_refused_machine_cannot_be_approved() -> None:
     """The settings have changed since the request."""
     deployment = ApprovalDeployment(require=["act"])
     request = await deployment.replica().asked("act", caller=ROBOT, what="a")
@@ -82,8 +82,8 @@ async def test_a_request_from_before_machines_were_refused_cannot_be_approved() 
         await deployment.replica().service.approve(ACME, request.id, BOB)
 
 
-async def test_a_machine_is_refused_where_no_rule_names_a_person() -> None:
-    """With `machines = "refuse"` at once, and with the setting that would help."""
+async def test_a_machine_is_refused_if_no_rule_names_approvers() -> None:
+    """With `machines = "refuse"` the refusal comes at once and names the setting."""
     rules = [{"tools": ["put"], "by": ["role:approver"]}]
     deployment = ApprovalDeployment(require=["act"], rules=rules, machines="refuse")
     replica = deployment.replica()

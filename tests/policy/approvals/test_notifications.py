@@ -96,7 +96,7 @@ async def heard(number: int) -> None:
     await asyncio.to_thread(eventually, lambda: len(NOTIFIED_CALLS) >= number, within=WITHIN_S)
 
 
-async def test_a_new_request_is_told_once() -> None:
+async def test_a_new_request_is_notified_once() -> None:
     """The tenant gets one message without arguments; polls of the waiting call send no other."""
     async with serving(notification=NOTIFICATION) as services:
         assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
@@ -114,7 +114,7 @@ async def test_a_new_request_is_told_once() -> None:
     assert (record.caller.subject, record.outcome) == ("gatepost", "success")
 
 
-async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
+async def test_a_failing_notification_does_not_affect_the_call() -> None:
     """The request still waits, and the next one is announced."""
     notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
     async with serving(notification=notification) as services:
@@ -123,8 +123,8 @@ async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
         assert len(await services.approvals.waiting("acme")) == 2
 
 
-async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
-    """Its own request would cause the next one, and so on."""
+async def test_a_notification_tool_does_not_announce_its_own_request() -> None:
+    """Its own request would otherwise cause the next one, and so on."""
     async with serving(notification=NOTIFICATION, require=("tell",)) as services:
         assert await ask(services, "tell", channel="team", message="x") == "approval_pending"
         assert await ask(services, amount=1) == "approval_pending"
@@ -137,8 +137,8 @@ async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
     assert NOTIFIED_CALLS == []
 
 
-async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> None:
-    """They have other arguments each time, so each would be a new request."""
+async def test_no_notification_for_approvals_of_the_notification_tool() -> None:
+    """Each such call has other arguments, so each would be a new request."""
     async with serving(notification=NotificationSettings(tool="post")) as services:
         assert await ask(services, amount=1_000) == "approval_pending"
         await heard(1)
@@ -150,7 +150,9 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
     assert (waiting, len(NOTIFIED_CALLS)) == (2, 1)
 
 
-async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_channel_of_one_tenant_does_not_delay_other_tenants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One tenant's channel hangs and has many requests; another tenant still gets its message."""
     NOTIFICATION_ENDED.clear()
     monkeypatch.setattr(notifications, "MAX_OF_TENANT", 2)
@@ -173,8 +175,10 @@ async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.Monke
         ({"notification": NOTIFICATION, "require": ("tell",)}, ["config.E086"]),
     ],
 )
-def test_check_wants_a_tool_that_runs(approvals: dict[str, Any], expected: list[str]) -> None:
-    """One that exists and needs no approval."""
+def test_check_refuses_an_unusable_notification_tool(
+    approvals: dict[str, Any], expected: list[str]
+) -> None:
+    """The tool must exist and need no approval."""
     configuration = config(**approvals)
     toolbox = load(configuration.tools, configuration.packs, configuration.network)
 

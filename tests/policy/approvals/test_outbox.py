@@ -94,10 +94,10 @@ DELIVERIES: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] =
 
 
 @pytest.mark.parametrize(("answers", "times", "why"), DELIVERIES.values(), ids=DELIVERIES)
-async def test_how_often_a_message_is_tried(
+async def test_a_message_is_retried_at_fixed_times(
     records: Records, answers: list[int | ToolFailure], times: list[float], why: str | None
 ) -> None:
-    """At these times, whichever replica looks; a process that is started anew changes nothing."""
+    """The times do not depend on the replica, and a restart does not change them."""
     outbox = OutboxSenders(records, *answers)
     await records.of(ACME).outbox.add(outbox_message())
     tried: list[float] = []
@@ -115,8 +115,8 @@ async def test_how_often_a_message_is_tried(
     assert given_up == ([] if why is None else [why])
 
 
-async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
-    """Once the time is over that the first one had for it; the receiver knows it by its id."""
+async def test_another_process_sends_a_message_after_the_lease(records: Records) -> None:
+    """The receiver recognizes a repeated message by its id."""
     outbox = OutboxSenders(records)
     await records.of(ACME).outbox.add(outbox_message())
     outbox.receiver.gate.clear()
@@ -135,7 +135,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
     assert await outbox.left() == 0
 
 
-async def test_a_message_that_ends_every_sender_is_given_up() -> None:
+async def test_a_message_that_crashes_every_sender_is_given_up() -> None:
     """An attempt counts when it begins, so a message that ends the process is given up."""
     outbox = OutboxSenders(MemoryRecords())
     await outbox.records.of(ACME).outbox.add(outbox_message())
@@ -154,7 +154,7 @@ async def test_a_message_that_ends_every_sender_is_given_up() -> None:
 
 
 async def test_replicas_share_the_work(records: Records) -> None:
-    """All look at the same time, and each message is sent once; a few at a time by each."""
+    """All replicas look at once, and each message is sent once; each takes a few at a time."""
     outbox = OutboxSenders(records)
     ids = [f"m{number:02}" for number in range(50)]
     for id_ in ids:
@@ -168,8 +168,8 @@ async def test_replicas_share_the_work(records: Records) -> None:
     assert outbox.receiver.most <= AT_ONCE * len(replicas)
 
 
-async def test_a_decision_is_told_after_its_request(records: Records) -> None:
-    """Also when the request is not taken at first; what is about others does not wait."""
+async def test_a_decision_is_sent_after_its_request(records: Records) -> None:
+    """This holds if the request is retried; messages about others do not wait."""
     outbox = OutboxSenders(records, 500)
     replica = outbox.replica()
     messages = records.of(ACME).outbox
@@ -187,8 +187,8 @@ async def test_a_decision_is_told_after_its_request(records: Records) -> None:
     assert outbox.receiver.ids == ["asked", "other", "asked", "decided"]
 
 
-async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> None:
-    """A request, a decision, and an end that a look at it brings about; where it is configured."""
+async def test_each_change_is_stored_with_its_webhook_message(records: Records) -> None:
+    """Requests, decisions and expiries have one, if a webhook is configured."""
     deployment = ApprovalDeployment(records=records, require=["act"])
     silent = deployment.replica()
     await silent.asked(what="nobody is told")
@@ -220,8 +220,8 @@ async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> 
         assert mine == [f"{request}_{step}" for step in steps]
 
 
-async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
-    """A script is stored elsewhere than requests; its message, too, is stored before the answer."""
+async def test_a_decision_about_a_script_is_sent() -> None:
+    """The message is stored before the approver gets the answer."""
     deployment = ApprovalDeployment()
     outbox = OutboxSenders(deployment.records)
     sender = outbox.replica()
@@ -240,8 +240,8 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     assert message_id.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
 
 
-async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
-    """With a yes after a no that is not taken at first, all in one moment, the last elsewhere."""
+async def test_decisions_about_a_script_are_sent_in_order(records: Records) -> None:
+    """They come at one moment, and the last one comes from another replica."""
     deployment = ApprovalDeployment(records=records)
     outbox = OutboxSenders(records, 500)
     outbox.clock = deployment.clock
@@ -310,7 +310,9 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
     return logs, outbox.receiver.ids
 
 
-async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_logged_once_and_the_message_is_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
     monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
@@ -319,7 +321,7 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
     assert ids == ["msg_a1_requested"]
 
 
-async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_polling_continues_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected error of a poll is logged by its type only, as its text may hold a secret."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
     cut = Cut()
@@ -332,7 +334,7 @@ async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch)
     assert "4711" not in str(logs)
 
 
-async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
+async def test_a_message_that_cannot_be_sent_is_logged_and_given_up() -> None:
     """An unexpected error while sending delays no other message, and the retries end."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.answers = [RuntimeError("secret-4711")] * 5
@@ -363,7 +365,9 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     assert await outbox.left() == 1
 
 
-async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
     monkeypatch.setattr("gatepost.policy.approvals.webhook.MAX_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())

@@ -69,7 +69,9 @@ NAMES = {
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize(("settings", "names"), NAMES.values(), ids=NAMES)
-def test_which_tools_are_asked_about(settings: dict[str, Any], names: list[str]) -> None:
+def test_settings_decide_which_tools_need_approval(
+    settings: dict[str, Any], names: list[str]
+) -> None:
     """`auto_approve` overrides every other setting; the other settings add up."""
     assert sorted(plan(**settings)) == names
 
@@ -117,14 +119,16 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize(("when", "arguments", "needs"), CONDITIONS.values(), ids=CONDITIONS)
-def test_a_condition_on_a_call(when: str, arguments: bytes, needs: bool) -> None:
-    """What cannot be found out needs a person."""
+def test_a_condition_decides_which_calls_need_approval(
+    when: str, arguments: bytes, needs: bool
+) -> None:
+    """A call needs approval if the condition cannot be evaluated."""
     rules = {"rules": [{"tools": ["git"], "when": when}]}
 
     assert (need_of(rules, arguments) is not None) is needs
 
 
-def test_rules_that_fit_add_up() -> None:
+def test_matching_rules_add_up() -> None:
     """The call needs the most approvals, the shortest time, every `by` and every reason."""
     rules = [
         {"tools": ["git"], "reason": "One.", "by": ["role:a"], "timeout_s": 50.0},
@@ -148,7 +152,7 @@ VERSIONS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("settings", "same"), VERSIONS.values(), ids=VERSIONS)
-def test_what_makes_another_policy(settings: dict[str, Any], same: bool) -> None:
+def test_relevant_settings_change_the_policy_version(settings: dict[str, Any], same: bool) -> None:
     """An approval counts as long as nothing changes that decides about its tool."""
     assert (plan(**settings)["pay"].version == plan()["pay"].version) is same
 
@@ -164,13 +168,13 @@ REFUSED_CONDITIONS = {
 
 
 @pytest.mark.parametrize("text", REFUSED_CONDITIONS.values(), ids=REFUSED_CONDITIONS)
-def test_a_condition_that_cannot_be_used(text: str) -> None:
+def test_an_unusable_condition_is_refused(text: str) -> None:
     """An unusable condition stops the start with an error, so no call meets it."""
     with pytest.raises(BadCondition):
         Condition(text)
 
 
-def test_a_loop_after_a_loop_is_none_within() -> None:
+def test_consecutive_loops_in_a_condition_are_not_nested() -> None:
     """Two loops in a row are not nested, nor is a loop inside a text."""
     condition = Condition("arguments.a.filter(x, x > 1).all(y, y > 2) && 'b.all(x, .map(y' != ''")
 
@@ -184,8 +188,8 @@ EXPENSIVE_CONDITIONS = {
 
 
 @pytest.mark.parametrize("text", EXPENSIVE_CONDITIONS.values(), ids=EXPENSIVE_CONDITIONS)
-def test_what_callers_send_is_evaluated_within_bounds(text: str) -> None:
-    """As many values as are looked at at all; more of them are not."""
+def test_a_condition_evaluates_a_bounded_number_of_values(text: str) -> None:
+    """A call with more values needs approval."""
     condition = Condition(text)
     most, more = (b'{"a":[%s]}' % b",".join([b"1"] * count) for count in (501, 502))
 

@@ -62,10 +62,10 @@ def test_a_payment_waits_for_a_person_and_is_made_once(servers: ApprovalServers)
     servers.operator("reject", servers.waiting())
 
 
-def test_a_long_list_goes_on_where_it_ended(
+def test_a_long_list_continues_with_a_cursor(
     servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last line says how; a cursor that nothing gave is refused."""
+    """The last line has the option to add; an invented cursor is refused."""
     monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
     token = servers.token()
     for to in ("ann", "ben"):
@@ -83,7 +83,7 @@ def test_a_long_list_goes_on_where_it_ended(
 @pytest.mark.requirement("A7")
 @pytest.mark.requirement("A8")
 def test_a_rejection_reaches_the_agent_with_its_reason(servers: ApprovalServers) -> None:
-    """By both protocols, as something it can act on; asking again does not help."""
+    """Both protocols show it as a failure to act on; asking again does not help."""
     token = servers.token()
     servers.rest(0, token, to="bob")
 
@@ -102,8 +102,8 @@ def test_a_rejection_reaches_the_agent_with_its_reason(servers: ApprovalServers)
 
 @pytest.mark.slow
 @pytest.mark.requirement("A7")
-def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> None:
-    """Both are killed after the decision; the payment is made by one that knew nothing of it."""
+def test_an_approval_survives_killed_servers(servers: ApprovalServers) -> None:
+    """Both servers are killed after the decision, and a new one makes the payment."""
     token = servers.token()
     servers.rest(0, token, to="cyd")
     output = servers.operator("show", servers.waiting())
@@ -118,8 +118,8 @@ def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> Non
     servers.restart(0)
 
 
-def test_only_what_was_looked_at_is_approved(servers: ApprovalServers) -> None:
-    """Without the digest, or with another one, nothing is approved."""
+def test_an_approval_needs_the_digest_of_the_shown_call(servers: ApprovalServers) -> None:
+    """A missing or different digest is refused."""
     token = servers.token()
     servers.rest(0, token, to="dee")
     request = servers.waiting()
@@ -142,7 +142,7 @@ def test_text_of_a_caller_cannot_control_the_terminal(servers: ApprovalServers) 
     servers.operator("reject", request)
 
 
-def test_a_listener_is_told_of_requests_and_decisions(servers: ApprovalServers) -> None:
+def test_a_webhook_gets_requests_and_decisions(servers: ApprovalServers) -> None:
     """Messages are signed and in order at every replica; they name no arguments and no people."""
     token = servers.token()
     servers.rest(1, token, to="fay-4711")
@@ -171,8 +171,8 @@ def test_a_declared_tool_says_that_it_needs_a_person(servers: ApprovalServers) -
 
 
 @pytest.mark.requirement("A7")
-def test_decisions_are_on_record(servers: ApprovalServers) -> None:
-    """What was asked, what was decided and by whom, for the audit; the reason can be erased."""
+def test_decisions_are_recorded_for_the_audit(servers: ApprovalServers) -> None:
+    """The export has the request, the decision and its reason."""
     token = servers.token()
     servers.rest(0, token, to="gus")
     request = servers.waiting()
@@ -192,7 +192,7 @@ def test_decisions_are_on_record(servers: ApprovalServers) -> None:
 
 @pytest.mark.requirement("A7")
 def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers) -> None:
-    """At both replicas, for everything it calls; others go on, and an operator ends the hold."""
+    """Both replicas refuse all its calls until an operator ends the hold; others continue."""
     mallory, alice = servers.token(sub="mallory"), servers.token()
     servers.rest(0, mallory, to="mallory")
     servers.operator("reject", servers.waiting())

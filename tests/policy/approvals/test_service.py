@@ -55,8 +55,8 @@ REFUSED_APPROVERS: dict[str, tuple[Approver, str]] = {
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize(("who", "why"), REFUSED_APPROVERS.values(), ids=REFUSED_APPROVERS)
-async def test_who_may_not_decide(who: Approver, why: str) -> None:
-    """Neither yes nor no, and the request waits on."""
+async def test_an_unfit_approver_can_neither_approve_nor_reject(who: Approver, why: str) -> None:
+    """The request still waits."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -87,7 +87,7 @@ ACCEPTED_APPROVERS: dict[str, tuple[Approver, list[str]]] = {
 
 
 @pytest.mark.parametrize(("who", "by"), ACCEPTED_APPROVERS.values(), ids=ACCEPTED_APPROVERS)
-async def test_who_may_decide(who: Approver, by: list[str]) -> None:
+async def test_a_fit_approver_can_approve(who: Approver, by: list[str]) -> None:
     """An approver has the role, is named by a rule, or is the operator of the server."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
     replica = deployment.replica()
@@ -100,7 +100,7 @@ async def test_who_may_decide(who: Approver, by: list[str]) -> None:
     assert text_of(await replica.call(what="a")) == "a 0 1"
 
 
-async def test_every_rule_that_fits_has_to_be_content() -> None:
+async def test_an_approver_must_satisfy_every_matching_rule() -> None:
     """Two rules name different people: one of each is needed in one person."""
     rules = [{"tools": ["act"], "by": ["role:a"]}, {"tools": ["act"], "by": ["role:b"]}]
     deployment = ApprovalDeployment(rules=rules)
@@ -116,7 +116,7 @@ TWO_APPROVALS = {"rules": [{"tools": ["act"], "approvals": 2}]}
 
 
 @pytest.mark.requirement("A7")
-async def test_two_people_are_two() -> None:
+async def test_two_approvals_need_two_different_people() -> None:
     """
     The first approval is stored, a second one of the same person does not count, another's does.
     """
@@ -134,7 +134,7 @@ async def test_two_people_are_two() -> None:
     assert text_of(await replica.call(what="a")) == "a 0 1"
 
 
-async def test_one_of_two_may_still_say_no() -> None:
+async def test_a_second_approver_can_still_reject() -> None:
     """The first approver's approval does not prevent a rejection by the second."""
     deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
@@ -146,7 +146,7 @@ async def test_one_of_two_may_still_say_no() -> None:
     assert failure_kind(await replica.call(what="a")) == "denied"
 
 
-async def test_the_command_line_is_one_person() -> None:
+async def test_decisions_at_the_command_line_count_as_one_person() -> None:
     """Names on a machine are easily taken."""
     deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
@@ -158,7 +158,7 @@ async def test_the_command_line_is_one_person() -> None:
     await replica.service.approve(ACME, request.id, BOB)
 
 
-async def test_of_many_decisions_at_once_one_counts() -> None:
+async def test_one_of_many_concurrent_decisions_counts() -> None:
     """One decision counts at several replicas; the other approvers learn that it is decided."""
     deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(4)]
@@ -182,7 +182,7 @@ async def test_of_many_decisions_at_once_one_counts() -> None:
 
 
 @pytest.mark.parametrize("end", ["approve", "reject", "expire", "use", "withdraw"])
-async def test_what_is_over_cannot_be_decided(end: str) -> None:
+async def test_a_decided_or_ended_request_cannot_be_decided(end: str) -> None:
     """A late approval changes nothing."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
@@ -215,8 +215,8 @@ async def edit(
 
 
 @pytest.mark.requirement("A7")
-async def test_a_call_runs_with_what_a_person_made_of_it() -> None:
-    """The agent is told; the approval stays the one of the call that it made."""
+async def test_a_call_runs_with_the_arguments_that_an_approver_edited() -> None:
+    """The agent gets the edited arguments; the approval stays that of the original call."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
@@ -233,8 +233,8 @@ async def test_a_call_runs_with_what_a_person_made_of_it() -> None:
     assert failure_kind(await replica.call(what="a", amount=2)) == "approval_pending"
 
 
-async def test_what_is_left_as_it_was_is_no_edit() -> None:
-    """Spelling and order make no other call."""
+async def test_an_edit_that_changes_nothing_is_no_edit() -> None:
+    """The order of members and white space do not matter."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
@@ -265,8 +265,8 @@ async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> No
     assert len(await replica.service.waiting(ACME)) == 1
 
 
-async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
-    """They see it, say what they saw, and cannot change it again."""
+async def test_a_second_approver_approves_the_edit_of_the_first() -> None:
+    """The digest must be that of the edit, and a second edit is refused."""
     deployment = ApprovalDeployment(**TWO_APPROVALS)
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
@@ -282,8 +282,8 @@ async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
     assert text_of(await replica.call(what="a", amount=5)).startswith("a 2 1")
 
 
-async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
-    """What is withheld stays in its place; around it nothing can be written."""
+async def test_an_edit_neither_shows_nor_changes_a_secret() -> None:
+    """The redacted value stays in its place; text around it is refused."""
     deployment = ApprovalDeployment(require=["whisper"])
     replica = deployment.replica()
     request = await replica.asked("whisper", what="a", password="hunter2hunter2")
@@ -304,8 +304,8 @@ async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
     assert "hunter2" not in text_of(outcome)
 
 
-async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> None:
-    """Used, rejected, expired or withdrawn: only what people were shown is left."""
+async def test_the_arguments_are_deleted_when_the_request_ends() -> None:
+    """After use, rejection, expiry or withdrawal only the shown arguments are left."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     service = replica.service
@@ -334,7 +334,7 @@ async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> No
 
 
 async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
-    """What waits for them, what was approved, and their grants."""
+    """This covers waiting requests, approvals and grants."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     service = replica.service
@@ -354,7 +354,7 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
-async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
+async def test_a_machines_call_is_decided_by_the_approvers_of_a_rule() -> None:
     """The usual role does not allow a decision."""
     deployment = ApprovalDeployment(
         require=["act"], rules=[{"tools": ["act"], "by": ["role:robots"]}]
@@ -384,7 +384,7 @@ async def test_the_history_has_pages() -> None:
     assert names == ["4", "3", "2", "1", "0"]
 
 
-async def test_a_comment_is_text_that_people_see() -> None:
+async def test_a_comment_may_have_only_visible_characters() -> None:
     """Tags and marks of direction could hide instructions; a terminal may send other bytes."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(what="a")

@@ -23,7 +23,7 @@ from tests.support.runners import (
 
 @pytest.mark.requirement("A7")
 async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
-    """The same call made again meets its request; after its one run it is asked about again."""
+    """The same call finds its request; after one run it needs a new approval."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
@@ -45,7 +45,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
     ]
 
 
-async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
+async def test_a_call_that_needs_no_approval_runs_at_once() -> None:
     """Such a call makes no request and does not wait."""
     deployment = ApprovalDeployment(require=["act"], auto_approve=["look"])
     replica = deployment.replica()
@@ -55,7 +55,7 @@ async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
 
 
 @pytest.mark.requirement("A7")
-async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
+async def test_a_waiting_call_continues_after_a_decision_at_another_replica() -> None:
     """The decision is taken at another replica."""
     deployment = ApprovalDeployment(require=["act"])
     first, other = deployment.replica(), deployment.replica()
@@ -72,7 +72,7 @@ async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
     assert "a person's approval" in wait.message
 
 
-async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
+async def test_a_lost_notification_only_delays_a_decision() -> None:
     """The shared store may lose messages, so a waiting call also reads the database."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -88,7 +88,7 @@ async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
 
 
 async def test_two_connections_of_one_call_get_one_outcome() -> None:
-    """Both wait, at two replicas; the effect is one."""
+    """Both wait at different replicas, and the tool runs once."""
     deployment = ApprovalDeployment(require=["act"])
     first, other = deployment.replica(), deployment.replica()
     waiting = [
@@ -105,7 +105,7 @@ async def test_two_connections_of_one_call_get_one_outcome() -> None:
 
 
 @pytest.mark.requirement("A8")
-async def test_a_rejection_tells_why_and_stands() -> None:
+async def test_a_rejection_has_its_reason_and_stays_for_a_time() -> None:
     """An agent cannot get an approval by asking again at once; later it may ask anew."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -127,7 +127,7 @@ async def test_a_rejection_tells_why_and_stands() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
-    """At the end of its time a request is denied, and the next call asks again."""
+    """After its time a request is denied, and the next call makes a new one."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
@@ -144,7 +144,7 @@ async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
-    """No call polled meanwhile; after the answer the same call makes a new request."""
+    """No call polled in between; after this answer the same call makes a new request."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -184,7 +184,7 @@ OTHER_CALLS = {
 
 @pytest.mark.parametrize("call", OTHER_CALLS.values(), ids=OTHER_CALLS)
 async def test_an_approval_is_for_one_call_and_no_other(call: dict[str, object]) -> None:
-    """Caller, client, tool and exact arguments: all of it was approved, nothing else."""
+    """It covers this caller, client, tool and exact arguments only."""
     deployment = ApprovalDeployment(require=["*"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -195,8 +195,8 @@ async def test_an_approval_is_for_one_call_and_no_other(call: dict[str, object])
     assert text_of(await replica.call(raw=b' {"what": "\\u0061"} ')) == "a 0 1"
 
 
-async def test_another_policy_asks_anew() -> None:
-    """What was approved under one rule is not approved under another."""
+async def test_an_approval_does_not_count_under_another_policy() -> None:
+    """A changed rule needs a new approval."""
     rules = [{"tools": ["act"], "reason": "old"}]
     deployment = ApprovalDeployment(rules=rules)
     request = await deployment.replica().asked(what="a")
@@ -212,7 +212,7 @@ async def test_another_policy_asks_anew() -> None:
     assert len(await replica.service.waiting(ACME)) == 2
 
 
-async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
+async def test_an_idempotency_key_does_not_store_a_pending_approval() -> None:
     """Only the tool's result is stored; a retry replays it, and no approver is asked again."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -224,7 +224,7 @@ async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
     assert await replica.service.waiting(ACME) == []
 
 
-async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
+async def test_an_approval_is_not_used_by_a_call_without_effect() -> None:
     """A busy upstream asks for another try, which needs no second approval."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -238,8 +238,8 @@ async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
-async def test_a_call_whose_server_died_is_not_run_again() -> None:
-    """The approval is used and its outcome is missing, so the agent is told to check."""
+async def test_an_approved_call_of_a_killed_server_is_not_run_again() -> None:
+    """The approval is used without a known outcome, so the agent is told to check."""
     deployment = ApprovalDeployment(require=["act", "put"])
     for tool, after in (("act", "conflict"), ("put", "")):
         first, other = deployment.replica(), deployment.replica()
@@ -262,7 +262,7 @@ async def test_a_call_whose_server_died_is_not_run_again() -> None:
         assert deployment.effects[tool] == (1 if after else 2)
 
 
-async def test_the_tools_clock_starts_when_it_runs() -> None:
+async def test_the_tools_timeout_starts_when_it_runs() -> None:
     """The approver took longer than the tool's timeout; the tool still has all of it."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=3000)
     replica = deployment.replica()
@@ -275,7 +275,7 @@ async def test_the_tools_clock_starts_when_it_runs() -> None:
     assert text_of(await waiting) == "a 0 1"
 
 
-async def test_a_wait_ends_with_its_token() -> None:
+async def test_a_wait_ends_when_its_token_expires() -> None:
     """The same caller with a fresh token finds the same request."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
@@ -308,7 +308,7 @@ async def test_a_revoked_caller_waits_no_longer() -> None:
     assert deployment.effects["a"] == 0
 
 
-async def test_no_client_fills_the_inbox() -> None:
+async def test_the_number_of_waiting_requests_is_bounded() -> None:
     """Requests of one caller and of one tenant are bounded; others may still ask."""
     deployment = ApprovalDeployment(
         require=["act"], max_waiting_per_caller=3, max_waiting_per_tenant=4
@@ -340,8 +340,10 @@ UNREADABLE_ARGUMENTS = {
 @pytest.mark.parametrize(
     ("raw", "message"), UNREADABLE_ARGUMENTS.values(), ids=UNREADABLE_ARGUMENTS
 )
-async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, message: str) -> None:
-    """Two parsers may read two things; no approver is asked about what they cannot see."""
+async def test_arguments_that_parsers_read_differently_are_refused(
+    raw: bytes, message: str
+) -> None:
+    """Such a call never reaches an approver."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
@@ -352,7 +354,7 @@ async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, mes
     assert await replica.service.waiting(ACME) == []
 
 
-async def test_a_call_of_another_tool_passes_the_same_stage() -> None:
+async def test_a_nested_call_passes_the_same_stage() -> None:
     """A script that may run may not therefore do what needs a person."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()

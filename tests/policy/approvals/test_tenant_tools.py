@@ -63,7 +63,7 @@ async def test_patterns_match_the_served_name_and_the_servers_pack(pattern: str)
     assert text_of(await other.replica().call(TOOL)) == "crm delete"
 
 
-async def test_a_claim_to_be_harmless_changes_nothing() -> None:
+async def test_hints_of_an_upstream_do_not_avoid_approval() -> None:
     """Effects decide, and hints of the upstream do not."""
     deployment = TenantDeployment()
     claims = Annotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True)
@@ -76,8 +76,8 @@ async def test_a_claim_to_be_harmless_changes_nothing() -> None:
     assert text_of(await deployment.replica().call(TOOL)) == "crm delete"
 
 
-async def test_rules_count_for_it() -> None:
-    """With conditions over its arguments."""
+async def test_rules_apply_to_a_tenants_tool() -> None:
+    """Their conditions can use its arguments."""
     rule = {"tools": ["pack:mcp_crm"], "when": "arguments.what == 'all'", "by": ["role:dpo"]}
     deployment = TenantDeployment(rules=[rule], destructive="run")
     replica = deployment.replica()
@@ -103,7 +103,7 @@ async def test_an_approval_is_for_one_definition() -> None:
 
 
 async def test_a_request_for_another_definition_is_not_approved() -> None:
-    """The approver would approve what they have not seen."""
+    """The approver has not seen the new definition."""
     deployment = TenantDeployment()
     replica = deployment.replica()
     request_id = await pending(replica)
@@ -117,7 +117,7 @@ async def test_a_request_for_another_definition_is_not_approved() -> None:
 
 
 async def test_a_grant_is_for_one_definition() -> None:
-    """A tool that turns into another does not inherit what was allowed."""
+    """A tool whose definition changes needs a new grant."""
     deployment = TenantDeployment()
     replica = deployment.replica()
     anything = GrantScope(uses=10, when="true")
@@ -130,7 +130,7 @@ async def test_a_grant_is_for_one_definition() -> None:
     assert deployment.ran == 3
 
 
-async def test_another_replica_decides_without_having_seen_the_tool() -> None:
+async def test_a_replica_that_does_not_know_the_tool_can_decide() -> None:
     """A command line as well, which knows no tenant's tools; editing needs the tool."""
     deployment = TenantDeployment()
     replica = deployment.replica()
@@ -160,7 +160,7 @@ async def test_a_retried_call_of_an_untrusted_tool_runs_once() -> None:
     assert deployment.ran == 1
 
 
-async def test_a_configured_tool_that_takes_the_name_ends_the_request() -> None:
+async def test_a_configured_tool_of_the_same_name_invalidates_the_request() -> None:
     """A configured tool is another tool, although it has the same name."""
     deployment = TenantDeployment()
     replica = deployment.replica()
@@ -172,7 +172,7 @@ async def test_a_configured_tool_that_takes_the_name_ends_the_request() -> None:
         await deployment.replica().service.approve(ACME, request_id, BOB)
 
 
-def test_a_configuration_may_name_what_tenants_have(idp: Idp) -> None:
+def test_approval_and_limit_settings_may_name_tools_of_tenants(idp: Idp) -> None:
     """`gatepost check` cannot know these names; a mistake in any other is found as before."""
     patterns = ["mcp_crm__*", "pack:mcp_crm", "crm__*", "pack:crm"]
     limits = {"tools": {"mcp_crm__find": {"concurrency": 1}, "find": {"concurrency": 1}}}

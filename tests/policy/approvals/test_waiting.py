@@ -7,8 +7,8 @@ from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, ApprovalDeployment
 
 
-async def test_what_waits_comes_by_pages() -> None:
-    """Calls and scripts in one order, each on one page, also if they came at one moment."""
+async def test_waiting_requests_are_listed_by_pages() -> None:
+    """Calls and scripts are in one order, also if they came at one moment."""
     deployment = ApprovalDeployment(require=["act"])
     service = deployment.replica().service
     for number in range(7):

@@ -72,7 +72,9 @@ EVENT_CASES = {
 
 
 @pytest.mark.parametrize(("approval_change", "event"), EVENT_CASES.values(), ids=EVENT_CASES)
-def test_what_is_said_of_a_change(approval_change: ApprovalChange, event: str | None) -> None:
+def test_a_webhook_payload_names_the_change_and_the_page(
+    approval_change: ApprovalChange, event: str | None
+) -> None:
     """A message tells the change and the page to open; it has no arguments and no names."""
     webhook = Webhook(lambda: ScriptedReceiver(), clock=lambda: 1_795_335_300.5)
     webhook.apply("https://hooks.example.com/gatepost", b"", PAGE)
@@ -94,8 +96,8 @@ def test_what_is_said_of_a_change(approval_change: ApprovalChange, event: str | 
     assert payload["data"]["url"] == "https://mcp.example.com/dashboard/approvals/a1"
 
 
-def test_it_is_signed_as_the_specification_has_it() -> None:
-    """The example that Standard Webhooks' own libraries are tested with."""
+def test_a_message_is_signed_by_the_standard_webhooks_specification() -> None:
+    """The example is that of the libraries of Standard Webhooks."""
     key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
     signed = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
@@ -113,8 +115,8 @@ REFUSED_SECRETS = {
 
 
 @pytest.mark.parametrize("secret", REFUSED_SECRETS.values(), ids=REFUSED_SECRETS)
-def test_a_secret_that_is_none(secret: str) -> None:
-    """Said without repeating it."""
+def test_an_invalid_webhook_secret_is_refused(secret: str) -> None:
+    """The error does not repeat it."""
     with pytest.raises(BadSecret) as refused:
         key_of(secret)
     assert not secret or secret not in str(refused.value)
@@ -156,7 +158,9 @@ DELIVERY_ENDINGS: dict[str, tuple[int | ToolFailure, str | None]] = {
 
 
 @pytest.mark.parametrize(("answer", "why"), DELIVERY_ENDINGS.values(), ids=DELIVERY_ENDINGS)
-async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
+async def test_only_a_2xx_answer_counts_as_delivered(
+    answer: int | ToolFailure, why: str | None
+) -> None:
     """Only an answer of 2xx counts as taken."""
     webhook, receiver = hook(answer)
     message = webhook.message(change("requested"))
@@ -171,7 +175,7 @@ async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str |
     )
 
 
-async def test_a_reload_counts_for_what_was_kept_before() -> None:
+async def test_a_reload_applies_to_stored_messages() -> None:
     """The next attempt goes to the new address, signed with the new key."""
     webhook, receiver = hook(500, 204)
     message = webhook.message(change("requested"))
@@ -189,7 +193,7 @@ async def test_a_reload_counts_for_what_was_kept_before() -> None:
 
 
 def test_without_a_webhook_no_message_is_stored() -> None:
-    """Neither before there is an address nor after a reload has taken it away."""
+    """This holds before a webhook is configured and after a reload has removed it."""
     webhook, _ = hook()
     assert webhook.message(change("requested")) is not None
     assert webhook.message(change("used", "used")) is None
@@ -199,8 +203,8 @@ def test_without_a_webhook_no_message_is_stored() -> None:
     assert webhook.message(change("requested")) is None
 
 
-def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
-    """Of a script for half a day more, though it waits for ever and is rejected for weeks."""
+def test_a_message_expires_an_hour_after_its_request() -> None:
+    """That of a script expires half a day later, although the script waits without end."""
     webhook, _ = hook(at=1_200.0)
     call, late = webhook.message(change("requested")), webhook.message(change("expired", "expired"))
     script = webhook.message(change("approved", "approved", kind="script", until=math.inf))
@@ -216,7 +220,7 @@ def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
     assert (call.sequence, late.sequence) == (0, 2)
 
 
-def test_the_same_script_may_be_decided_about_again() -> None:
+def test_decisions_about_the_same_script_have_different_message_ids() -> None:
     """
     A script's id is that of its content; a receiver that has seen the first message must not drop
     the second.
@@ -231,8 +235,8 @@ def test_the_same_script_may_be_decided_about_again() -> None:
     assert {len(id_) for id_ in ids} == {len("msg_a1_approved_") + 32}
 
 
-def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
-    """To the microsecond, whatever was decided; and those of one process are never level."""
+def test_sequence_numbers_of_script_messages_are_times() -> None:
+    """They are microseconds, and no two numbers of one process are equal."""
     now = [1_795_335_300.000_001]
     webhook = Webhook(ScriptedReceiver, clock=lambda: now[0])
     webhook.apply(URL, bytes(32), PAGE)

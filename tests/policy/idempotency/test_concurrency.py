@@ -30,7 +30,7 @@ def begin(
 
 
 @pytest.mark.parametrize("kind", ["idempotency", "correlation"])
-async def test_calls_at_the_same_time_share_one_run(kind: str) -> None:
+async def test_concurrent_calls_share_one_run(kind: str) -> None:
     """A call that comes while the first runs waits for it, at the same or another replica."""
     deployment = IdempotencyDeployment()
     replicas = [deployment.replica() for _ in range(3)]
@@ -44,8 +44,8 @@ async def test_calls_at_the_same_time_share_one_run(kind: str) -> None:
     assert deployment.effects == {"a": 1}
 
 
-async def test_a_call_that_waits_longer_than_its_timeout_is_told() -> None:
-    """The first may be waiting for a person; the others hear when to come back."""
+async def test_a_call_that_waits_longer_than_its_timeout_is_a_conflict() -> None:
+    """The first call may wait for a person; the others get a retry time."""
     deployment = IdempotencyDeployment(limit_s=0.05)
     waiting = asyncio.Event()
 
@@ -83,8 +83,8 @@ async def test_a_wait_for_another_persons_decision_ends_with_the_token(
     await first
 
 
-async def test_those_who_wait_do_not_share_a_refusal() -> None:
-    """The first is asked something; the second, with another client, runs."""
+async def test_waiting_calls_do_not_share_an_input_request_of_the_first() -> None:
+    """The first call is asked something; the second, with another client, runs."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
     deployment.raises = InputNeeded(ASKED)
@@ -108,7 +108,7 @@ async def leaves(call: "asyncio.Task[Outcome]", why: str | None) -> None:
 
 
 async def test_a_broken_connection_does_not_stop_the_call() -> None:
-    """Its client retries with its idempotency key: it gets the outcome, not a second run."""
+    """Its client retries with its key and gets the outcome; the tool runs once."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
     first = begin(replica)
@@ -122,7 +122,7 @@ async def test_a_broken_connection_does_not_stop_the_call() -> None:
     assert text_or_failure(await other.call(tool=HELD_TOOL)) == "a 1"
 
 
-async def test_a_call_that_was_left_alone_still_ends_with_an_outcome() -> None:
+async def test_a_call_without_waiting_callers_still_stores_its_outcome() -> None:
     """The outcome is stored whether or not a caller waits for it."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
@@ -137,8 +137,8 @@ async def test_a_call_that_was_left_alone_still_ends_with_an_outcome() -> None:
 
 
 @pytest.mark.parametrize(("tool", "answer"), [(HELD_TOOL, "conflict"), ("put_held", "a 2")])
-async def test_a_call_that_is_taken_back_stops(tool: str, answer: str) -> None:
-    """How far it came is not known: only a tool that may run twice runs again."""
+async def test_a_cancelled_call_stops(tool: str, answer: str) -> None:
+    """Its effect is unknown, so only an idempotent tool runs again."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
     first = begin(replica, tool)
@@ -150,8 +150,8 @@ async def test_a_call_that_is_taken_back_stops(tool: str, answer: str) -> None:
     assert text_or_failure(await other.call(tool=tool)) == answer
 
 
-async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free() -> None:
-    """Only an approver was asked; the tool had no effect yet."""
+async def test_a_call_cancelled_before_its_tool_ran_leaves_the_key_free() -> None:
+    """The call only waited for its approval, so it had no effect."""
     deployment = IdempotencyDeployment()
 
     async def approve(call: object, tool: object, arguments: object, proceed: Next) -> Outcome:
@@ -169,8 +169,8 @@ async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free
     assert text_or_failure(await deployment.replica().call()) == "a 1"
 
 
-async def test_a_call_goes_on_for_those_who_still_wait() -> None:
-    """One of two takes it back; the other gets the outcome."""
+async def test_a_call_continues_for_callers_that_still_wait() -> None:
+    """One of two callers cancels; the other gets the outcome."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
     first, second = begin(replica), begin(replica)
@@ -181,8 +181,8 @@ async def test_a_call_goes_on_for_those_who_still_wait() -> None:
     assert text_or_failure(await second) == "a 1"
 
 
-async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
-    """The cancelled wait leaves nothing behind."""
+async def test_a_wait_at_another_replica_can_be_cancelled() -> None:
+    """The replica keeps no task of it."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
     first = begin(replica)
@@ -200,7 +200,7 @@ async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
     assert not replica.runs._tasks
 
 
-async def test_a_timeout_is_an_outcome() -> None:
+async def test_a_timeout_is_stored_as_the_outcome() -> None:
     """The tool was stopped in the middle; a retry does not begin anew."""
     deployment = IdempotencyDeployment(limit_s=0.02)
     first, other = deployment.replica(), deployment.replica()
@@ -211,8 +211,10 @@ async def test_a_timeout_is_an_outcome() -> None:
     assert deployment.effects == {"a": 1}
 
 
-async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs may end; what does not is stopped, and the next replica knows it at once."""
+async def test_a_call_stopped_with_its_process_is_reported_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next replica knows it at once and does not run the tool again."""
     monkeypatch.setattr("gatepost.policy.idempotency.execution.CLOSING_S", 0.05)
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()

@@ -19,7 +19,7 @@ from tests.support.server import bucket
 CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")
 
 
-async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
+async def test_a_call_without_a_key_skips_the_idempotency_code() -> None:
     """A call without an idempotency key runs neither the code for retries nor that for secrets."""
     deployment, limits = IdempotencyDeployment(), LimitStage()
     limits.apply(LimitRules(bucket(1_000)), most=10)

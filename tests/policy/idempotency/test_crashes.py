@@ -41,7 +41,7 @@ async def crashed(
     return deployment.replica()
 
 
-async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
+async def test_an_unknown_outcome_is_reported_and_not_retried() -> None:
     """The effect may have happened; a second one would be worse than an error."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
@@ -57,7 +57,7 @@ async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
     assert text_or_failure(await alive.call(tool=HELD_TOOL)) == "a 2"
 
 
-async def test_a_tool_that_may_run_twice_does() -> None:
+async def test_an_idempotent_tool_runs_again_after_a_crash() -> None:
     """A tool that is declared idempotent runs again at the replica that finds the lease ended."""
     deployment, tool = IdempotencyDeployment(), "put_held"
     alive, other = await crashed(deployment, tool), deployment.replica()
@@ -67,7 +67,7 @@ async def test_a_tool_that_may_run_twice_does() -> None:
     assert {text_or_failure(outcome) for outcome in await asyncio.gather(*calls)} == {"a 2"}
 
 
-async def test_an_episode_is_not_blocked_for_a_day() -> None:
+async def test_a_correlation_id_is_free_again_after_a_minute() -> None:
     """The correlation id counts for a minute; after that an identical call is a new one."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment, kind="correlation")
@@ -78,7 +78,7 @@ async def test_an_episode_is_not_blocked_for_a_day() -> None:
     assert text_or_failure(await alive.call(tool=HELD_TOOL, kind="correlation")) == "a 2"
 
 
-async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_call_returns_when_the_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry right after the crash waits until the lease ends and no replica can run the tool."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()
@@ -91,7 +91,7 @@ async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch
     assert text_or_failure(await again) == "conflict"
 
 
-async def test_a_holder_that_only_seemed_gone_still_says_how_it_ended() -> None:
+async def test_a_holder_that_lost_its_lease_can_still_store_the_outcome() -> None:
     """
     After a pause longer than the lease, other calls were told that the outcome is unknown; now the
     holder stores it.
@@ -172,7 +172,7 @@ class FailingSharedStore(MemorySharedStore):
         return Tenant()
 
 
-async def test_nothing_runs_that_cannot_be_claimed() -> None:
+async def test_a_keyed_call_does_not_run_without_the_database() -> None:
     """Without the database a keyed call is answered 503: the promise could not be kept."""
     switch = Switch()
     deployment = IdempotencyDeployment(records=FailingRecords(switch))
@@ -186,7 +186,7 @@ async def test_nothing_runs_that_cannot_be_claimed() -> None:
     assert text_or_failure(await replica.call()) == "a 1"
 
 
-async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
+async def test_an_outcome_is_returned_now_and_stored_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To answer 503 after the effect would invite a second one."""
@@ -205,7 +205,7 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
     assert text_or_failure(await other.call()) == "a 1"
 
 
-async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_renewal_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next renewal counts."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
@@ -224,7 +224,7 @@ async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text_or_failure(await first) == "a 1"
 
 
-async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_notification_is_replaced_by_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shared store may lose everything; waiting only takes longer then."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     switch = Switch()
@@ -241,7 +241,9 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
         assert text_or_failure(await second) == text_or_failure(await first) == "a 1"
 
 
-async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notification_avoids_the_wait_for_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a shared store, a waiting call learns of the outcome at once."""
     monkeypatch.setattr(execution, "POLL_S", 3600)
     deployment = IdempotencyDeployment()

@@ -43,7 +43,7 @@ REFUSED_KEYS = [
 
 
 @pytest.mark.parametrize(("headers", "named", "expected"), KEY_CASES)
-def test_a_retry_key_is_found(
+def test_an_idempotency_key_is_found(
     headers: dict[bytes, bytes], named: str | None, expected: IdempotencyKey | None
 ) -> None:
     """An idempotency key promises more than a correlation id, so it wins."""
@@ -51,7 +51,7 @@ def test_a_retry_key_is_found(
 
 
 @each(("headers", "named"), REFUSED_KEYS)
-def test_what_cannot_be_a_retry_key_is_refused(
+def test_an_invalid_idempotency_key_is_refused(
     headers: dict[bytes, bytes], named: str | None
 ) -> None:
     """A key that is dropped in silence would make a client believe that its retry is safe."""
@@ -114,7 +114,7 @@ async def test_both_eras_read_the_same_keys(
         ({}, {META_KEY: 7}),
     ],
 )
-async def test_a_bad_key_is_answered_before_anything_runs(
+async def test_an_invalid_key_is_refused_before_the_tool_runs(
     headers: dict[str, str], meta: dict[str, object]
 ) -> None:
     """-32602 in both eras."""
@@ -131,7 +131,7 @@ async def test_a_bad_key_is_answered_before_anything_runs(
 
 @pytest.mark.parametrize("name", ["idempotency-key", "x-octopus-correlation-id"])
 async def test_a_key_that_came_twice_is_refused(name: str) -> None:
-    """Which of the two counts would depend on who reads them."""
+    """Programs could read different ones of the two."""
     client = KeyClient()
     meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
     mirrored = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call")]
@@ -143,14 +143,14 @@ async def test_a_key_that_came_twice_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [KEY, ID])
-async def test_retry_keys_pass_the_edge(recorded: RecordedEdge, name: bytes) -> None:
-    """`X-Octopus-Correlation-Id` looks like a header that says who calls, and is none."""
+async def test_idempotency_headers_pass_the_edge(recorded: RecordedEdge, name: bytes) -> None:
+    """`X-Octopus-Correlation-Id` resembles a header that names the caller, and is none."""
     await ask(recorded.edge, headers=(HOST, (name, b"episode-xyz789")))
 
     assert (name, b"episode-xyz789") in recorded.inner.scopes[0]["headers"]
 
 
-async def test_web_pages_may_send_retry_keys(recorded: RecordedEdge) -> None:
+async def test_web_pages_may_send_idempotency_headers(recorded: RecordedEdge) -> None:
     """A preflight names both."""
     page = (b"origin", b"https://app.example.com")
     headers = (HOST, page, (b"access-control-request-method", b"POST"))

@@ -266,8 +266,8 @@ async def live(events: list[tuple[Any, ...]]) -> None:
 
 
 @given(st.lists(EVENTS, min_size=8, max_size=30))
-def test_one_effect_per_key_whatever_happens(events: list[tuple[Any, ...]]) -> None:
-    """At most one kept run at a time; every answer is that run's, or says why there is none."""
+def test_each_key_has_one_effect_for_any_sequence_of_events(events: list[tuple[Any, ...]]) -> None:
+    """Every answer is that of the stored run, or says why there is none."""
     with pytest.MonkeyPatch.context() as patch, capture_logs():
         patch.setattr(execution, "POLL_S", 0)
         patch.setattr(execution, "RENEW_S", 0)

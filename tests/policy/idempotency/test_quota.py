@@ -59,8 +59,8 @@ async def stored_bytes(deployment: IdempotencyDeployment, subject: str = "alice"
     return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
 
 
-async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
-    """Over two replicas, to a share each; the refusal says whose quota and when there is room."""
+async def test_the_stored_bytes_of_one_caller_are_bounded(records: Records) -> None:
+    """The quota holds across replicas; the refusal names it and has a retry time."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(2_000)
     replicas = [bounded(deployment, caller=MAX_BYTES) for _ in range(2)]
@@ -75,7 +75,7 @@ async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
     assert MAX_BYTES // 2 < await stored_bytes(deployment) <= MAX_BYTES + 2 * MAX_BYTES // SHARE
 
 
-async def test_a_full_quota_stops_neither_replays_nor_others(records: Records) -> None:
+async def test_a_full_quota_stops_neither_replays_nor_other_callers(records: Records) -> None:
     """What is kept is answered, calls without a key run, and so do those of other callers."""
     deployment = IdempotencyDeployment(records=records)
     replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
@@ -104,7 +104,7 @@ async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
     assert (await replica.call(tenant_id="globex")).failure is None
 
 
-async def test_an_outcome_without_room_is_not_run_again(records: Records) -> None:
+async def test_a_call_whose_outcome_exceeds_the_quota_does_not_run_again(records: Records) -> None:
     """That it was carried out is kept, and its caller gets the answer once."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(MAX_BYTES)
@@ -119,8 +119,8 @@ async def test_an_outcome_without_room_is_not_run_again(records: Records) -> Non
     assert await stored_bytes(deployment) < 2 * ROW_BYTES
 
 
-async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
-    """After a day the same caller may have as much kept again."""
+async def test_expired_outcomes_free_the_quota(records: Records) -> None:
+    """After a day the same caller can store as much again."""
     deployment = IdempotencyDeployment(records=records)
     replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
     before = [await replica.call(f"key-{n}") for n in range(5)]
@@ -131,8 +131,8 @@ async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
     assert after.failure is None
 
 
-async def test_calls_at_once_share_what_room_there_is() -> None:
-    """Of many that come together no two are told of the same room."""
+async def test_concurrent_calls_share_the_remaining_quota() -> None:
+    """No two calls take the same bytes."""
     deployment = IdempotencyDeployment()
     deployment.answers = text(1_000)
     replica = bounded(deployment, caller=MAX_BYTES // 4)
@@ -142,7 +142,7 @@ async def test_calls_at_once_share_what_room_there_is() -> None:
     assert await stored_bytes(deployment) <= MAX_BYTES // 4
 
 
-async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_quota_is_read_once_for_each_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call costs no question of its own: one for each share of the quota."""
     deployment, clock = IdempotencyDeployment(), ManualClock()
     quota = StorageQuota(deployment.records, clock=clock)
@@ -170,7 +170,7 @@ async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.requirement("P12")
 def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> None:
-    """Fresh keys end at the quota, never in 503; other tenants and calls without a key go on."""
+    """New keys are refused by the quota and not with 503; calls without a key run."""
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 0, "stored_bytes": FOUR_ROWS_BYTES},
         "tenancy": {"create_on_first_use": True},

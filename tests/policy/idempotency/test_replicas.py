@@ -87,7 +87,7 @@ def pair(
 
 
 @pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
-def test_two_processes_run_a_call_once_and_survive_each_other(pair: ReplicaPair) -> None:
+def test_two_processes_run_a_call_once_and_outlive_a_crash(pair: ReplicaPair) -> None:
     """Calls are coalesced across processes; answers stay, and an interrupted call is reported."""
     calls = [pair.begin(at, "act", "shared", "k1") for at in (0, 1, 1, 0)]
     eventually(pair.effects, within=10)

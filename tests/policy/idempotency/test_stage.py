@@ -96,7 +96,7 @@ DIFFERING_ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("first", "other"), EQUAL_ARGUMENTS)
-async def test_arguments_that_mean_the_same_are_the_same(first: bytes, other: bytes) -> None:
+async def test_equivalent_arguments_have_the_same_digest(first: bytes, other: bytes) -> None:
     """Order of members, spelling of numbers and escapes are the client library's whim."""
     assert digest_of(first) == digest_of(other)
     replica = IdempotencyDeployment().replica()
@@ -106,7 +106,7 @@ async def test_arguments_that_mean_the_same_are_the_same(first: bytes, other: by
 
 
 @pytest.mark.parametrize(("first", "other"), DIFFERING_ARGUMENTS)
-def test_arguments_that_mean_something_else_differ(first: bytes, other: bytes) -> None:
+def test_different_arguments_have_different_digests(first: bytes, other: bytes) -> None:
     """Two integers that no double can tell apart are still two."""
     assert digest_of(first) != digest_of(other)
 
@@ -115,7 +115,7 @@ def test_arguments_that_mean_something_else_differ(first: bytes, other: bytes) -
     "arguments", [b'{"n":' + b"9" * 5000 + b"}", b"[" * 5000 + b"]" * 5000, b"\xff"]
 )
 def test_unreadable_arguments_have_a_digest(arguments: bytes) -> None:
-    """Whatever a tool's own parser takes, this one does not stumble."""
+    """The digest works for anything that a tool's own parser accepts."""
     assert digest_of(arguments) == digest_of(arguments)
 
 
@@ -139,7 +139,7 @@ async def test_a_key_with_other_arguments_is_a_conflict() -> None:
     assert deployment.effects == {"a": 1}
 
 
-async def test_other_arguments_in_the_same_episode_are_another_call() -> None:
+async def test_other_arguments_under_a_correlation_id_are_another_call() -> None:
     """A correlation id is an episode's, which calls a tool as often as it likes."""
     replica = IdempotencyDeployment().replica()
     await replica.call(kind="correlation")
@@ -163,7 +163,7 @@ OTHER_CALLERS: list[dict[str, Any]] = [
 
 
 @each("other", OTHER_CALLERS, ids=lambda other: next(iter(other)))
-async def test_no_caller_meets_the_call_of_another(other: dict[str, Any]) -> None:
+async def test_idempotency_keys_of_callers_are_isolated(other: dict[str, Any]) -> None:
     """Tenant, issuer, kind, subject, client and tool are part of every key."""
     replica = IdempotencyDeployment().replica()
     await replica.call()
@@ -184,8 +184,8 @@ async def test_a_refreshed_token_keeps_the_key() -> None:
     ("tool", "arguments"), [("look", b'{"what":"a"}'), ("form", b'{"what":"GET a"}')]
 )
 @pytest.mark.parametrize("kind", ["idempotency", "correlation"])
-async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, kind: str) -> None:
-    """A stale answer would be the wrong one, and nothing of it is kept for a day."""
+async def test_a_read_only_call_is_not_replayed(tool: str, arguments: bytes, kind: str) -> None:
+    """Its outcome is not stored, because a stale answer would be wrong."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
     texts = [
@@ -197,7 +197,7 @@ async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, k
     assert await deployment.records.tenant_data.count("acme") == {}
 
 
-async def test_a_form_that_writes_coalesces() -> None:
+async def test_a_call_that_writes_is_coalesced() -> None:
     """The tool says so of each call, from its arguments."""
     replica = IdempotencyDeployment().replica()
     for _ in range(2):
@@ -206,9 +206,7 @@ async def test_a_form_that_writes_coalesces() -> None:
 
 
 @pytest.mark.parametrize(("case", "error"), LETS_GO, ids=[case for case, _ in LETS_GO])
-async def test_what_asks_to_be_called_again_leaves_the_key_free(
-    case: str, error: BaseException
-) -> None:
+async def test_a_retryable_failure_leaves_the_key_free(case: str, error: BaseException) -> None:
     """The same key is good for the same call, which then runs."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
@@ -226,10 +224,10 @@ async def test_what_asks_to_be_called_again_leaves_the_key_free(
 @pytest.mark.parametrize(
     ("case", "error", "kind"), KEPT_FAILURES, ids=[case for case, _, _ in KEPT_FAILURES]
 )
-async def test_what_an_invoked_tool_failed_with_is_its_outcome(
+async def test_the_failure_of_an_invoked_tool_is_its_stored_outcome(
     case: str, error: BaseException, kind: str
 ) -> None:
-    """Something may have been done before it failed, so it does not run again."""
+    """The tool may have had an effect, so it does not run again."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
     deployment.raises = error
@@ -245,7 +243,7 @@ async def test_what_an_invoked_tool_failed_with_is_its_outcome(
 
 
 async def test_an_error_of_the_protocol_is_replayed_as_one() -> None:
-    """With code, message and data."""
+    """The replay has the same code, message and data."""
     deployment = IdempotencyDeployment()
     deployment.raises = PROTOCOL_ERROR
     for replica in (deployment.replica(), deployment.replica()):
@@ -258,7 +256,7 @@ async def test_an_error_of_the_protocol_is_replayed_as_one() -> None:
 
 
 async def test_refused_calls_leave_the_key_free() -> None:
-    """Limits, approvals and missing permissions: no tool was invoked, so nothing is remembered."""
+    """After a limit, a pending approval or a missing scope no tool has run."""
     refusals: list[Any] = [
         ToolFailure("rate_limit", "Too many.", retry_after=1),
         Outcome(failure=Failure("denied", "Rejected.")),
@@ -284,7 +282,7 @@ async def test_refused_calls_leave_the_key_free() -> None:
     assert text_or_failure(await replica.call()) == "a 1"
 
 
-async def test_arguments_come_before_the_key() -> None:
+async def test_invalid_arguments_do_not_use_up_the_key() -> None:
     """A call with invalid arguments does not use up its key."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
@@ -327,8 +325,8 @@ async def test_an_answer_is_cut_before_it_is_kept() -> None:
     assert again == first
 
 
-async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
-    """Where an operator allows larger answers: the first caller has it, a retry hears of it."""
+async def test_a_call_with_a_too_large_answer_does_not_run_again() -> None:
+    """The first caller gets the answer; a retry learns that the call was carried out."""
     deployment = IdempotencyDeployment(max_result_bytes=2 * KEPT_BYTES)
     deployment.answers = Outcome(({"type": "text", "text": "y" * KEPT_BYTES},))
     first, again = await deployment.replica().call(), await deployment.replica().call()
@@ -345,7 +343,7 @@ async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
     [({"type": "text", "text": object()},), ({"type": "text", "text": "\ud800"},), ("no block",)],
     ids=["object", "surrogate", "no_block"],
 )
-async def test_an_answer_that_is_no_json_is_the_tools_error(content: Any) -> None:
+async def test_an_unencodable_answer_is_an_internal_error_and_not_retried(content: Any) -> None:
     """Both get the same failure, and the tool does not run again."""
     deployment = IdempotencyDeployment()
     deployment.answers = Outcome(content)

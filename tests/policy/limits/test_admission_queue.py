@@ -59,7 +59,7 @@ class AdmissionFloor:
 
 
 @pytest.mark.requirement("P12")
-async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
+async def test_a_flooding_tenant_does_not_overtake_others() -> None:
     """A tenant that came last and runs nothing is admitted first; then both take turns."""
     floor = AdmissionFloor(2)
     for number in range(8):
@@ -120,8 +120,8 @@ async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> 
 
 
 @pytest.mark.parametrize("each", [0, 1])
-async def test_a_queue_holds_as_many_calls_as_it_may(each: int) -> None:
-    """None at all where that is set; another tenant's line is another."""
+async def test_the_queue_of_a_tenant_is_bounded(each: int) -> None:
+    """A limit of zero means no queue; each tenant has its own."""
     floor = AdmissionFloor(1, each=each)
     await floor.come("first", "acme")
     tasks = [await floor.come(f"more-{number}", "acme", f"{number}") for number in range(3)]
@@ -144,8 +144,8 @@ async def test_no_call_waits_longer_than_configured() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_a_call_cancelled_while_it_waits_takes_no_concurrency_along(granted: bool) -> None:
-    """Neither before it is let in nor in the very moment."""
+async def test_a_cancelled_queued_call_holds_no_concurrency(granted: bool) -> None:
+    """It may be cancelled before or at the moment of its admission."""
     floor = AdmissionFloor(1)
     await floor.come("first", "acme")
     stopped = await floor.come("second", "acme")

@@ -91,7 +91,7 @@ def fill(target: Server, token: str) -> tuple[int, Any]:
 
 
 def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
-    """By both protocols, told which quota it is; others go on, and what ran is on record."""
+    """Both protocols name the quota; other callers continue, and earlier calls are recorded."""
     with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
         token = running.token(org_id="acme")
         ran, error = fill(running, token)
@@ -128,10 +128,10 @@ def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
     assert "x" in str(result(neighbour))
 
 
-def test_what_a_full_quota_refuses_makes_no_more_records(
+def test_refusals_by_a_full_quota_share_one_audit_record(
     idp: Idp, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it is counted in one record, whatever tools and clients it names."""
+    """It counts them all, whatever tools and clients they name."""
     monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
     with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
         ran, _ = fill(running, running.token(org_id="acme"))
@@ -148,8 +148,8 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
     ]
 
 
-def test_replays_count(idp: Idp, url: str) -> None:
-    """Each is a record, though its tool does not run again and no other limit counts it."""
+def test_replays_count_against_the_audit_quota(idp: Idp, url: str) -> None:
+    """Each replay is an audit record, although its tool does not run again."""
     with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
         agent = RestClient(running, running.token(org_id="acme"))
         heard = [
@@ -165,8 +165,8 @@ def test_replays_count(idp: Idp, url: str) -> None:
     assert [record.replayed for record in records].count(True) == ran - 1
 
 
-def test_refused_calls_count(idp: Idp, url: str) -> None:
-    """A caller that only calls what is not there cannot cause more records than another."""
+def test_refused_calls_count_against_the_audit_quota(idp: Idp, url: str) -> None:
+    """Calls of unknown tools make audit records, too."""
     with server(idp, url, audit_bytes_per_day=2_000) as running:
         token = running.token(org_id="acme")
         answers = [failure(running.client.call(token, "no-such-tool")) for _ in range(10)]
@@ -251,7 +251,7 @@ def a_day(most: int) -> Bound:
 
 
 @pytest.mark.parametrize("limit", ["caller_audit", "tenant_audit"])
-async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
+async def test_two_replicas_share_the_audit_quota(valkey: str, limit: str) -> None:
     """The bytes that a caller records at one replica count at the other, too."""
     async with replicas(valkey, LimitRules(**{limit: a_day(MAX_BYTES)})) as (first, other):
         refusals: list[str | None] = []
@@ -269,7 +269,7 @@ async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
         assert first.writer.written + other.writer.written == ran + 1
 
 
-async def test_replays_at_two_replicas_count_as_one(valkey: str) -> None:
+async def test_replays_at_two_replicas_share_the_audit_quota(valkey: str) -> None:
     """Replays check the shared count only now and then, and are still refused."""
     most = RECORD * TOLD_PART // 10
     async with replicas(valkey, LimitRules(caller_audit=a_day(most))) as (first, other):

@@ -16,7 +16,7 @@ from tests.support.commands import Gatepost
 
 @pytest.mark.requirement("P12")
 def test_dev_has_productions_limits(tmp_path: Path) -> None:
-    """The defaults, and what the environment sets over them."""
+    """The defaults are those of production, and the environment can change them."""
     named = {"GATEPOST_LIMITS__BURST": "7", "GATEPOST_LIMITS__TENANT__CONCURRENCY": "3"}
     usual, changed, wrong = (
         given_settings(None, environ, "http://127.0.0.1:8000/mcp")
@@ -48,8 +48,8 @@ def status(running: Gatepost, token: str) -> int:
 
 
 @pytest.mark.requirement("P12")
-def test_the_environment_sets_them(tmp_path: Path) -> None:
-    """As for a server with a configuration file."""
+def test_the_environment_sets_the_limits(tmp_path: Path) -> None:
+    """The variables are those of a server with a configuration file."""
     slow = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "0.001", "GATEPOST_LIMITS__BURST": "2"}
     with commands.dev(tmp_path, env=slow) as running:
         token = commands.token(tmp_path, "--tenant", "acme")

@@ -29,7 +29,7 @@ def server(idp: Idp) -> Iterator[Server]:
         pytest.param((("Idempotency-Key", "k"),), 2 * BURST_SIZE, id="with an idempotency key"),
     ],
 )
-def test_wrong_arguments_spend_what_a_call_spends(
+def test_a_call_with_invalid_arguments_spends_from_the_limits(
     server: Server, fields: Fields, most: int
 ) -> None:
     """Beyond the limit, the call is refused before its arguments are validated."""

@@ -135,10 +135,7 @@ async def test_rates_hold_over_two_replicas(
     postgres_template: str,
     valkey_server: Valkey,
 ) -> None:
-    """
-    Within 1 %, by tenant, by caller and by tool: counted in completed calls between two moments at
-    which the bucket was empty, by the clock that fills it.
-    """
+    """Completed calls match the rates by tenant, caller and tool within 1 %."""
     limits = {
         "requests_per_second": CALLER,
         "burst": int(CALLER * PAUSE_S),
@@ -185,10 +182,7 @@ async def test_a_flood_leaves_another_tenant_its_calls(
     postgres_template: str,
     valkey_server: Valkey,
 ) -> None:
-    """
-    Many connections of one tenant want all places of a process, for longer each; a few of another
-    one complete what they complete alone, within a tenth.
-    """
+    """A few connections of another tenant complete at least 90 % of their usual calls."""
     limits = {
         "concurrency": CONCURRENCY,
         "queue": FLOOD_CALLS,

@@ -15,7 +15,7 @@ from tests.support.server import DecidingClient, LimitedProcess, bucket, places
 pytestmark = pytest.mark.requirement("P12")
 
 
-async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_counters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unused counters are dropped, and no caller gets a second burst by it."""
     monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
@@ -40,8 +40,8 @@ async def test_the_callers_of_all_cached_tokens_are_remembered(
     assert len(process.limits.counters.call_limits) == 100
 
 
-async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
-    """A caller can make up names of resources without end."""
+async def test_resources_of_a_caller_share_one_counter() -> None:
+    """A caller can invent names of resources without end."""
     process = LimitedProcess(LimitRules(caller=bucket(100)))
 
     async def proceed(call: Call, offer: Offer, arguments: object) -> Outcome:
@@ -74,7 +74,7 @@ async def test_a_dropped_bucket_no_longer_counts_for_its_caller() -> None:
     assert refusals == ["seen", "waited", "rate_limit caller", "rate_limit caller"]
 
 
-async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -> None:
+async def test_callers_share_their_tenants_bucket_after_counters_were_dropped() -> None:
     """What is kept for all callers of a tenant must not outlive the bucket that others find."""
     process = LimitedProcess(LimitRules(caller=bucket(5), tenant=bucket(50)))
     counts = process.limits.counters
@@ -84,10 +84,10 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
     assert refusals == ["seen"] * 50 + ["rate_limit tenant"] * 10
 
 
-async def test_who_comes_back_from_a_person_counts_where_others_do(
+async def test_a_call_counts_in_the_shared_counters_after_a_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The call counts in the same counters, also if the cache was cleared meanwhile."""
+    """This holds even if the cache of counters was cleared during the wait."""
     monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 1)
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
@@ -101,7 +101,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     assert process.limits.counters.running == {}
 
 
-def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
+def test_many_new_names_do_not_reset_a_limited_callers_bucket() -> None:
     """The fullest buckets are dropped first, so a caller without calls left stays limited."""
     buckets = Buckets(max_buckets=100)
     for _ in range(5):
@@ -113,7 +113,7 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
     assert buckets.spend("greedy", 0.0, rate=1, burst=5) == pytest.approx(1)
 
 
-def test_room_is_made_before_any_of_several_is_looked_up() -> None:
+def test_room_is_made_before_the_lookup_of_several_buckets() -> None:
     """Otherwise the last lookup could drop the bucket of the first."""
     sizes: list[int] = []
     buckets = Buckets(max_buckets=3, forgetting=lambda: sizes.append(len(buckets)))
@@ -125,7 +125,7 @@ def test_room_is_made_before_any_of_several_is_looked_up() -> None:
     assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == returned
 
 
-async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
+async def test_existing_counters_use_the_limits_of_a_reload() -> None:
     """The new limits count at once, also for callers with a bucket."""
     process = LimitedProcess(LimitRules(caller=bucket(2)))
     assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
@@ -139,8 +139,8 @@ CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)),
 
 
 @given(CALLS)
-def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
-    """Against three textbook's buckets and a number of places, whichever of them refuses."""
+def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, int]]) -> None:
+    """The model has three token buckets and two concurrency limits."""
     buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURST_SIZES, strict=True)]
     tenant, tool = ConcurrencyCounter(6), ConcurrencyCounter(5)
     limits = LocalLimits(buckets, [tenant, tool])

@@ -27,7 +27,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 @pytest.mark.requirement("SEC-07", "TL-18", "P12")
-def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> None:
+def test_beyond_the_burst_a_caller_gets_retry_after(server: Server) -> None:
     """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
     token = server.token(org_id="acme")
     for _ in range(BURST_SIZE):
@@ -43,8 +43,8 @@ def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> 
 
 
 @pytest.mark.requirement("SEC-07")
-def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
-    """Neither those of a colleague nor those of a namesake in another tenant."""
+def test_one_callers_calls_do_not_use_up_anothers(server: Server) -> None:
+    """This covers a colleague and a caller of the same name in another tenant."""
     for _ in range(BURST_SIZE + 1):
         server.client.call(server.token(org_id="acme", sub="alice"))
 
@@ -53,7 +53,7 @@ def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
 
 
 @pytest.mark.requirement("SEC-07")
-def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
+def test_a_second_client_or_token_shares_the_callers_limit(server: Server) -> None:
     """Calls count by caller, in either era."""
     token = server.token(org_id="acme", client_id="another")
     session = server.client.open(token)
@@ -78,8 +78,10 @@ steps = st.lists(st.floats(0, 3, allow_nan=False), max_size=60)
 
 
 @given(steps, st.sampled_from([0.5, 1.0, 10.0]), st.sampled_from([1, 5, 20]))
-def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, burst: int) -> None:
-    """Against the textbook's bucket, which counts tokens; a wait is as long as it has to be."""
+def test_a_bucket_agrees_with_a_textbook_token_bucket(
+    pauses: list[float], rate: float, burst: int
+) -> None:
+    """A wait is exactly as long as the model needs."""
     buckets = Buckets()
     level, now = float(burst), 1_000.0
     for pause in pauses:
@@ -94,7 +96,7 @@ def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, bu
             level -= 1
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_buckets_is_bounded() -> None:
     """Full buckets go first; if more callers are busy than fit, no caller is refused for it."""
     buckets = Buckets(max_buckets=10)
     for number in range(10):

@@ -96,12 +96,8 @@ WITHOUT_ID = ("no JSON", "an empty batch")
 
 @pytest.mark.requirement("P12")
 @each("kind", REQUESTS)
-def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, kind: str) -> None:
-    """
-    -32000 beyond the burst, and a call is one too many then, too.
-
-    With HTTP 200 to a request; without the id of one a client reads only the status.
-    """
+def test_every_kind_of_request_spends_from_the_callers_bucket(server: Server, kind: str) -> None:
+    """Beyond the burst a request with an id gets -32000 in HTTP 200, and others get 429."""
     token, ask = server.token(org_id=f"acme-{abs(hash(kind))}", scope="other"), REQUESTS[kind]
     before = [ask(server, token) for _ in range(BURST_SIZE - (kind in OLDER_REQUESTS))]
     refused = ask(server, token)
@@ -122,7 +118,7 @@ OLDER_REQUESTS = ("a ping", "an older list", "an older unknown method")
 @pytest.mark.parametrize(
     "kind", ["list", "unknown", "no object", "not JSON", "another tenant", "no such verb"]
 )
-def test_over_rest_it_is_429(server: Server, kind: str) -> None:
+def test_over_rest_a_refused_request_gets_429(server: Server, kind: str) -> None:
     """Lists and refusals count there, too, with the seconds after which to come back."""
     token = server.token(org_id=f"rest-{abs(hash(kind))}")
     path = "/tool/record_call/call"
@@ -145,8 +141,8 @@ def test_over_rest_it_is_429(server: Server, kind: str) -> None:
     assert int(refused.field("retry-after") or 0) > 0
 
 
-def test_a_call_counts_once(server: Server) -> None:
-    """Neither its protocol nor its failure makes two of it."""
+def test_a_call_counts_as_one_request(server: Server) -> None:
+    """Neither the protocol nor a failure makes it count twice."""
     token = server.token(org_id="once")
     for number in range(BURST_SIZE):
         answer = server.client.call(token, "record_call" if number % 2 else "none_such")
@@ -155,8 +151,8 @@ def test_a_call_counts_once(server: Server) -> None:
     assert failure(server.client.call(token))["code"] == -32000
 
 
-def test_who_has_used_up_its_requests_can_still_cancel_and_answer(server: Server) -> None:
-    """Notifications have a bucket of their own; beyond it they are refused by a status."""
+def test_a_caller_without_requests_left_can_still_send_notifications(server: Server) -> None:
+    """They have their own bucket; beyond it the status is 429."""
     token = server.token(org_id="cancelling")
     session = server.client.open(token)
     while "result" in json.loads(server.client.call(token).body):
@@ -173,7 +169,7 @@ def test_who_has_used_up_its_requests_can_still_cancel_and_answer(server: Server
 
 
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
-def test_a_verb_without_a_body_is_refused_by_its_status(server: Server, verb: str) -> None:
+def test_a_request_without_a_body_is_refused_by_its_status(server: Server, verb: str) -> None:
     """200 would say that a session has ended, or that a stream is open."""
     token = server.token(org_id=f"verb-{verb.lower()}")
     before = [server.client.send(verb, token=token) for _ in range(BURST_SIZE)]
@@ -186,7 +182,7 @@ def test_a_verb_without_a_body_is_refused_by_its_status(server: Server, verb: st
 
 
 def test_notifications_of_a_batch_count(server: Server) -> None:
-    """Without a session they mean nothing, and are not free for that."""
+    """They count even without a session, where they have no effect."""
     token = server.token(org_id="batch")
     batch = json.dumps([CANCEL_NOTIFICATION] * BURST_SIZE).encode()
     assert server.client.send("POST", body=batch, token=token).status == 202

@@ -64,7 +64,7 @@ async def test_without_a_shared_store_each_process_counts(
     assert await spent([first], BURST_SIZE + 1) == [""] * BURST_SIZE + ["caller"]
 
 
-async def test_without_a_limit_nothing_is_counted(shared_store: SharedStore) -> None:
+async def test_without_a_limit_no_request_is_counted(shared_store: SharedStore) -> None:
     """Without a limit the shared store is not asked."""
     limits = LimitStage(shared_store)
     limits.apply(LimitRules())

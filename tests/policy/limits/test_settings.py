@@ -39,7 +39,7 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
 def test_a_limit_without_effect_is_reported(
     idp: Idp, limits: dict[str, Any], problem: str, setting: str
 ) -> None:
-    """By its setting; the nearest name of a tool comes with it."""
+    """The problem names the setting and the nearest tool name."""
     reported_problems = [
         problem
         for problem in check_problems([issuer_settings(idp)], limits=limits)
@@ -53,8 +53,8 @@ def test_a_limit_without_effect_is_reported(
         assert "'echo'" in reported_problems[0].hint
 
 
-def test_zero_is_no_limit(idp: Idp) -> None:
-    """Everywhere, so that a limit can be turned off by what it is called."""
+def test_zero_turns_off_a_limit(idp: Idp) -> None:
+    """Zero turns off every limit."""
     none = {"requests_per_second": 0, "burst": 0, "concurrency": 0}
     limits = {"requests_per_second": 0, "concurrency": 0, "tenant": none, "tool": none}
     limits |= {"tools": {"echo": none}, "failures_per_second": 0}
@@ -70,8 +70,8 @@ def test_no_caller_is_limited_by_default() -> None:
     assert (rules.tool.rate, rules.tool.most) == (0, ANY)
 
 
-def test_records_that_are_not_written_use_up_no_quota() -> None:
-    """So that a server without limits and audit log has no limit to look up for each call."""
+def test_the_audit_quota_does_not_apply_without_an_audit_log() -> None:
+    """A server without limits and audit log then looks up no limit for a call."""
     quotas = LimitsSettings(audit_bytes_per_day=1_000)
     with_audit, without = rules_of(quotas), rules_of(quotas, audits=False)
 
@@ -95,7 +95,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 @pytest.mark.requirement("P12")
 def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
-    """In the words that are documented, and in `data` what a program can act on."""
+    """The text is the documented one, and `data` has the same for programs."""
     token = server.token(org_id="acme")
     result(server.client.call(token, "whoami"))
     for tool, limit, most_s in (("whoami", "tool", 120), ("record_call", "tenant", 60)):
@@ -113,8 +113,8 @@ def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
     result(server.client.call(server.token(org_id="globex"), "whoami"))
 
 
-def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:
-    """And a named one what differs, key by key."""
+def test_a_tools_own_table_overrides_the_table_of_all_tools() -> None:
+    """Keys that it does not set come from the table of all tools."""
     rules = rules_of(
         LimitsSettings(
             tool=ToolLimitSettings(requests_per_second=2.0, concurrency=7),

@@ -81,7 +81,7 @@ async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
         assert await first.end() == ["waited"]
 
 
-async def test_who_waits_for_a_process_is_told_at_every_process(valkey: str) -> None:
+async def test_every_process_reports_a_tenants_queued_calls(valkey: str) -> None:
     """A tenant's own calls, as long as they wait for room in whichever process."""
     async with processes(valkey, ALL_LIMITS) as (first, other):
         first.limits.apply(ALL_LIMITS, most=1)

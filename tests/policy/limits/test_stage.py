@@ -36,7 +36,7 @@ async def test_callers_of_a_tenant_share_its_bucket() -> None:
 
 
 async def test_each_tool_of_each_tenant_has_a_bucket() -> None:
-    """One that is used up says nothing about the others."""
+    """An empty bucket does not affect the others."""
     process = LimitedProcess(LimitRules(tool=bucket(1)))
     process.gate.set()
 
@@ -54,7 +54,7 @@ async def test_a_tool_may_have_limits_of_its_own() -> None:
     assert [await process.call("wait") for _ in range(5)] == ["waited"] * 5
 
 
-async def test_what_one_limit_refuses_is_missing_in_none() -> None:
+async def test_a_refused_call_takes_from_no_other_limit() -> None:
     """A tool's bucket refuses; the caller and its tenant have as many calls as before."""
     process = LimitedProcess(LimitRules(bucket(3), bucket(5), tools={"wait": bucket(1)}))
     process.gate.set()
@@ -67,7 +67,7 @@ async def test_what_one_limit_refuses_is_missing_in_none() -> None:
     assert refusals == ["seen", "seen", "rate_limit tenant"]
 
 
-async def test_a_wait_is_as_long_as_the_longest() -> None:
+async def test_a_retry_time_is_the_longest_of_all_limits() -> None:
     """A caller that retries after that wait is not refused by the next limit."""
     process = LimitedProcess(LimitRules(bucket(1, rate=1.0), bucket(1, rate=0.1)))
     await process.call()
@@ -80,7 +80,7 @@ async def test_a_wait_is_as_long_as_the_longest() -> None:
     assert await process.call() == "seen"
 
 
-async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
+async def test_the_concurrent_calls_of_a_tenant_are_bounded() -> None:
     """One more call of any caller is refused; when a call ends, another one may run."""
     process = LimitedProcess(LimitRules(tenant=places(2)))
     first, _ = await process.begin(), await process.begin()
@@ -94,7 +94,7 @@ async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
     assert await process.end() == ["waited"]
 
 
-async def test_a_tool_runs_as_often_at_once_as_it_may() -> None:
+async def test_the_concurrent_calls_of_a_tool_are_bounded() -> None:
     """The limit counts one tenant's calls of the tool; another tenant's calls count apart."""
     process = LimitedProcess(LimitRules(tools={"wait": places(1)}))
     await process.begin()
@@ -128,8 +128,8 @@ CALL_ENDINGS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("end", CALL_ENDINGS)
-async def test_however_a_call_ends_it_releases_its_concurrency(end: str) -> None:
-    """Any number of calls may run one after another, with room for one."""
+async def test_any_end_of_a_call_releases_its_concurrency(end: str) -> None:
+    """With a limit of one, any number of calls can run one after another."""
     process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
     for _ in range(5):
         await CALL_ENDINGS[end](process)
@@ -139,8 +139,8 @@ async def test_however_a_call_ends_it_releases_its_concurrency(end: str) -> None
     assert await process.call() == "seen"
 
 
-async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
-    """Others run meanwhile; it goes on whether there is room or not, and then counts again."""
+async def test_a_call_that_waits_for_a_person_holds_no_concurrency() -> None:
+    """Others run meanwhile; after the answer it continues even beyond the limit."""
     process, person = (
         LimitedProcess(LimitRules(tenant=places(1), tools={"ask": places(1)}), most=1),
         DecidingClient(),
@@ -162,7 +162,7 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
 
 
 @pytest.mark.parametrize("decided", [True, False])
-async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -> None:
+async def test_a_stage_that_waits_for_a_person_holds_no_concurrency(decided: bool) -> None:
     """An approval waits between the spending and the tool, which may never run."""
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
 
@@ -200,7 +200,7 @@ async def test_a_nested_call_counts_against_the_limits_of_its_tool() -> None:
     assert [await process.call("other"), await process.call("other")] == ["seen", "rate_limit tool"]
 
 
-async def test_beyond_the_concurrency_of_the_process_calls_wait_by_turns() -> None:
+async def test_calls_beyond_the_process_limit_are_queued_by_tenant() -> None:
     """A tenant that has all of them waits for the one that has none."""
     process = LimitedProcess(LimitRules(), most=2)
     for _ in range(4):
@@ -214,8 +214,8 @@ async def test_beyond_the_concurrency_of_the_process_calls_wait_by_turns() -> No
     assert await process.end() == ["waited"] * 3
 
 
-async def test_a_call_that_waits_too_long_is_told_when_to_retry() -> None:
-    """The refused call leaves nothing behind."""
+async def test_a_call_that_is_queued_too_long_is_refused() -> None:
+    """The refused call holds no concurrency."""
     process = LimitedProcess(LimitRules(tenant=places(10)), most=1, within_s=0.01)
     await process.begin()
     assert await process.call() == "rate_limit server"
@@ -224,7 +224,7 @@ async def test_a_call_that_waits_too_long_is_told_when_to_retry() -> None:
     assert process.limits.counters.running == {}
 
 
-async def test_a_configuration_read_anew_counts_what_runs() -> None:
+async def test_a_reload_keeps_counting_running_calls() -> None:
     """Running calls still count, and the new limit applies at once."""
     process = LimitedProcess(LimitRules(tenant=places(1)))
     await process.begin()
@@ -238,8 +238,8 @@ async def test_a_configuration_read_anew_counts_what_runs() -> None:
     assert process.limits.counters.running == {}
 
 
-def test_without_any_limit_there_is_nothing_to_ask() -> None:
-    """The stage is left out where every number is 0."""
+def test_without_any_limit_the_stage_is_left_out() -> None:
+    """Every number is 0 then."""
     assert LimitedProcess(LimitRules()).limits.limits_nothing
     for rules in (
         LimitRules(bucket(1)),
@@ -250,8 +250,8 @@ def test_without_any_limit_there_is_nothing_to_ask() -> None:
     assert not LimitedProcess(LimitRules(), most=1).limits.limits_nothing
 
 
-async def test_levels_tell_what_is_used_up() -> None:
-    """By tenant, tool and caller, without taking anything."""
+async def test_levels_report_the_use_of_each_limit() -> None:
+    """They are by tenant, tool and caller, and reading them takes no tokens."""
     rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
     process = LimitedProcess(rules, most=10)
     await process.begin()
@@ -274,7 +274,7 @@ async def test_levels_tell_what_is_used_up() -> None:
 
 
 async def test_levels_leave_out_callers_without_a_limit() -> None:
-    """What runs without a bound uses nothing up."""
+    """Calls without a limit use nothing up."""
     process = LimitedProcess(LimitRules(tools={"wait": places(2)}))
     await process.begin()
     levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))

@@ -128,7 +128,7 @@ class OpenApprovals:
 
 
 @pytest.mark.parametrize("who", REVOKED_CALLERS)
-async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
+async def test_an_order_ends_the_waiting_work_of_exactly_its_callers(
     replicas: RevocationReplicas, who: str
 ) -> None:
     """

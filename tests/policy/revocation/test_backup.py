@@ -124,13 +124,10 @@ def postgresql(server: Postgres, stack: list[str]) -> Back:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
+def test_a_backup_of_a_running_server_has_all_acknowledged_data(
     idp: Idp, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """
-    Tasks with their results, requests for approval, secrets, revocations, and a record that
-    verifies; of what came afterwards, nothing.
-    """
+    """It has no data that was written after the backup, and its audit records verify."""
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
@@ -187,8 +184,8 @@ def holds_what_was_kept(restored_server: BackedUpServer) -> None:
     assert restored_server.server.status(mallory) == 401
 
 
-def test_a_copy_never_takes_the_place_of_another(idp: Idp, tmp_path: Path) -> None:
-    """And what is no SQLite has tools of its own."""
+def test_a_backup_does_not_overwrite_a_file(idp: Idp, tmp_path: Path) -> None:
+    """For a database other than SQLite the command refers to its own tools."""
     create(tmp_path / "keyring.json")
     with shop(idp, tmp_path, "sqlite:///gatepost.db") as here:
         here.commands.succeed("backup", "one.db")

@@ -65,10 +65,10 @@ REVOCATION_CASES = {
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", REVOCATION_CASES)
 @pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
-def test_a_body_that_takes_its_time_gains_nothing(
+def test_a_slow_request_body_does_not_avoid_a_revocation(
     replicas: Server, protocol: str, how: str
 ) -> None:
-    """A caller that is revoked after its request head and before the last byte calls nothing."""
+    """The caller is revoked between its request head and its last byte, and no tool runs."""
     token = replicas.token()
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
@@ -111,7 +111,7 @@ def status_and_code(answer: RawAnswer) -> tuple[int, object]:
 
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", REVOCATION_CASES)
-def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
+def test_waiting_requests_of_revoked_callers_are_withdrawn(replicas: Server, how: str) -> None:
     """Requests of the revoked callers are withdrawn; requests of other callers are not."""
     service = replicas.services.approvals
     for tenant in TABLE:
@@ -130,7 +130,7 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
 
 @pytest.mark.requirement("CO1")
 def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
-    """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
+    """A reload ends waiting calls and withdraws their requests."""
     settings = {"approvals": {"require": ["record_call"]}}
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
         services, config = replicas.services, replicas.config

@@ -78,7 +78,7 @@ def shell(process: CommandFolder) -> CommandFolder:
 
 
 def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
-    """Those of the configuration and those that commands shut, with who did it and why."""
+    """The list has configured and suspended tenants, with the operator and the reason."""
     assert shell.run("tenant", "suspend", "globex", "--reason", "un\x1b[1mpaid").code == 0
     rows = shell.tenants()
 
@@ -95,7 +95,7 @@ def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
     assert "\x1b" not in output
 
 
-async def test_a_tenant_that_only_keeps_something_is_listed(shell: CommandFolder) -> None:
+async def test_a_tenant_with_only_stored_data_is_listed(shell: CommandFolder) -> None:
     """No setting names the tenant; only its stored data shows that it exists."""
     records = await shell.records()
     await records.of("newcomer").tasks.create(task())
@@ -105,8 +105,8 @@ async def test_a_tenant_that_only_keeps_something_is_listed(shell: CommandFolder
     assert shell.run("tenant", "suspend", "newcomer").code == 0
 
 
-def test_suspending_twice_keeps_the_first(shell: CommandFolder) -> None:
-    """Resuming opens once, and then there is nothing to open."""
+def test_a_second_suspension_keeps_the_first(shell: CommandFolder) -> None:
+    """A second `resume` finds no suspension."""
     assert shell.run("tenant", "suspend", "acme", "--reason", "first").code == 0
     again = shell.run("tenant", "suspend", "acme", "--reason", "second")
 
@@ -141,8 +141,8 @@ REFUSED_COMMANDS = {
 
 
 @pytest.mark.parametrize("case", REFUSED_COMMANDS)
-def test_what_makes_no_sense_changes_nothing(shell: CommandFolder, case: str) -> None:
-    """A sentence that says what to do, and the exit code that says whose mistake it was."""
+def test_an_invalid_command_changes_nothing_and_says_why(shell: CommandFolder, case: str) -> None:
+    """The exit code tells a wrong argument from a failed command."""
     arguments, code, sentence = REFUSED_COMMANDS[case]
     result = shell.run(*arguments)
 
@@ -174,7 +174,7 @@ TABLES = SETTINGS["issuers"]
 def test_an_unknown_tenant_is_reported_first(
     shell: CommandFolder, case: str, issuers: list[Any], says: str
 ) -> None:
-    """Who shuts it in a hurry must not believe another one shut; erasing it does nothing."""
+    """A misspelt id must not look like a suspension; erasing it has no effect."""
     shell.begin(
         issuers=issuers, tenancy={"create_on_first_use": True, "tenants": ["acme", "globex"]}
     )
@@ -187,8 +187,8 @@ def test_an_unknown_tenant_is_reported_first(
     assert ("acmee" in shell.tenants()) is (code == 0)
 
 
-def test_a_tenant_that_is_known_is_not_doubted(shell: CommandFolder) -> None:
-    """By a setting, or by what it left behind."""
+def test_a_known_tenant_causes_no_warning(shell: CommandFolder) -> None:
+    """It is known by a setting or by stored data."""
     shell.begin(tenancy={"create_on_first_use": True})
     for arguments in (["tenant", "suspend", "acme"], ["revoke", "--tenant", "globex"]):
         result = shell.run(*arguments)
@@ -196,8 +196,8 @@ def test_a_tenant_that_is_known_is_not_doubted(shell: CommandFolder) -> None:
 
 
 @pytest.mark.parametrize("creates", [True, False])
-def test_files_alone_are_something_to_erase(shell: CommandFolder, creates: bool) -> None:
-    """Of a tenant that the configuration has forgotten, and the database too."""
+def test_the_files_of_an_unknown_tenant_can_be_erased(shell: CommandFolder, creates: bool) -> None:
+    """Neither the configuration nor the database knows the tenant."""
     shell.begin(tenancy={"create_on_first_use": creates})
     folder = tenant_folder(shell.folder / "workspaces", "former")
     folder.mkdir(parents=True)
@@ -231,8 +231,8 @@ def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> N
     assert shell.run("revoke", "--list").out == "There are no revocations.\n"
 
 
-def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
-    """What is in a server's memory, no command can change."""
+def test_commands_refuse_a_server_that_stores_in_memory(shell: CommandFolder) -> None:
+    """A command cannot change the memory of a server."""
     shell.begin(storage={"database": "memory:"})
     for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
         result = shell.run(*command)
@@ -240,8 +240,8 @@ def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
         assert "Set it to a SQLite file or PostgreSQL" in result.err
 
 
-async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> None:
-    """Without the key ring the details stay on record, and the command must not hide that."""
+async def test_details_that_cannot_be_erased_are_reported(shell: CommandFolder) -> None:
+    """Without the key ring the details of audit records stay, and the command fails."""
     records = await shell.records()
     audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
     await audit_writer.note("acme", "signin", outcome="signed_in")
@@ -253,7 +253,7 @@ async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> N
     assert (result.code, "except the details of audit records" in result.err) == (1, True)
 
 
-def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
+def test_suspensions_and_revocations_are_recorded(shell: CommandFolder) -> None:
     """
     Orders are recorded in the tenant's audit log; orders for all tenants in a log of their own.
     """

@@ -68,7 +68,7 @@ async def scene(tmp_path: Path) -> TwoTenants:
     return scene
 
 
-async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
+async def test_the_data_to_erase_is_counted_first(scene: TwoTenants) -> None:
     """Counting changes nothing."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
     counts = await erasure.inventory()
@@ -79,8 +79,8 @@ async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
     assert counts == await erasure.inventory()
 
 
-async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:
-    """Records, both folders; a link leads nowhere. Doing it again finds nothing to do."""
+async def test_an_erasure_removes_all_data_of_its_tenant_only(scene: TwoTenants) -> None:
+    """A second erasure removes nothing."""
     await scene.erase()
     assert await scene.is_gone()
     assert scene.told[0] == f"removed {sum(ROWS_BY_TABLE.values())} records"
@@ -90,7 +90,7 @@ async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:
     assert scene.told == []
 
 
-async def test_a_tenant_that_never_kept_anything(tmp_path: Path) -> None:
+async def test_a_tenant_without_data_can_be_erased(tmp_path: Path) -> None:
     """The tenant has no folder, and the erasure makes none."""
     scene = TwoTenants(tmp_path / "nowhere")
     await scene.erase()
@@ -103,10 +103,10 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("at", [1, 2])
-async def test_what_was_interrupted_is_finished_by_doing_it_again(
+async def test_an_interrupted_erasure_is_completed_by_the_next_one(
     scene: TwoTenants, at: int
 ) -> None:
-    """After any step; what was moved out of sight already is found there."""
+    """It finds what the first one had moved aside."""
     lines = 0
 
     def stop(line: str) -> None:
@@ -125,7 +125,7 @@ async def test_what_was_interrupted_is_finished_by_doing_it_again(
     assert await scene.is_gone()
 
 
-async def test_a_running_writer_is_waited_for(scene: TwoTenants) -> None:
+async def test_an_erasure_repeats_while_a_call_still_writes(scene: TwoTenants) -> None:
     """A call that is being stopped writes once more: the next pass comes for it."""
 
     async def pause(seconds: float) -> None:
@@ -151,10 +151,7 @@ async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants)
 
 
 async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -> None:
-    """
-    At both replicas everything of it ends; then all it kept is gone, at every place, and the record
-    of what happened still verifies. Once it is open again it begins anew.
-    """
+    """Its calls end at both replicas, all its data is removed, and its records still verify."""
     root = replicas.folder / "workspaces"
     before = await asyncio.to_thread(replicas.commands.run, "tenant", "erase", "globex")
     async with AsyncExitStack() as stack:
@@ -221,7 +218,7 @@ async def begins_anew(
 
 
 async def test_one_person_is_erased_and_no_other(replicas: RevocationReplicas) -> None:
-    """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
+    """Their tasks, details and tokens are removed at once; the tenant continues."""
     issuer = replicas.issuer
     async with AsyncExitStack() as stack:
         leaves = await stack.enter_async_context(replicas.client(sub="dave"))

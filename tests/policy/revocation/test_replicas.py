@@ -47,13 +47,10 @@ async def is_served(client: ReplicaClient, at: int) -> bool:
     "shared_store", ["shared_store", pytest.param("none", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("order", REVOCATION_ORDERS)
-async def test_everything_of_who_is_shut_out_ends_everywhere(
+async def test_an_order_ends_all_open_work_of_its_callers_at_every_replica(
     replicas: RevocationReplicas, order: str, shared_store: str
 ) -> None:
-    """
-    Tokens that were seen before, streams, calls, sessions, tasks: at the replica that is told and
-    at the other, while everything of others goes on; also where no word of it travels.
-    """
+    """Calls, streams, sessions and tasks end, even without the shared store; others continue."""
     command, theirs, others = REVOCATION_ORDERS[order]
     shut = order == "shut"
     async with AsyncExitStack() as stack:

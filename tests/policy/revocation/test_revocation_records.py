@@ -60,8 +60,8 @@ MATCHING_CASES: list[tuple[dict[str, str], TenantContext, bool]] = [
 
 
 @each("case", range(len(MATCHING_CASES)))
-def test_every_selector_must_fit(case: int) -> None:
-    """Compared exactly; a subject also names who acts, a client also the program itself."""
+def test_a_token_must_match_every_selector(case: int) -> None:
+    """They are compared exactly; a subject also matches the actor."""
     selectors, caller, reached = MATCHING_CASES[case]
     snapshot = RevocationSnapshot(
         [order(**selectors), order(tenant="elsewhere"), order(subject="nobody")]
@@ -89,8 +89,8 @@ ISSUED_AT_CASES: list[tuple[dict[str, float], int | None, float, bool]] = [
 
 
 @each("case", range(len(ISSUED_AT_CASES)))
-def test_what_counts_is_when_the_token_was_issued(case: int) -> None:
-    """Before: refused. Since: good, unless newer ones are blocked. Undated: refused for a while."""
+def test_the_issue_time_of_a_token_decides_whether_it_is_revoked(case: int) -> None:
+    """A token without one is refused for a while."""
     how, issued_at, later, refused = ISSUED_AT_CASES[case]
     snapshot = RevocationSnapshot([order(subject="bob", **how)])  # type: ignore[arg-type]
     caller = msgspec.structs.replace(BOB, issued_at=issued_at)
@@ -107,15 +107,15 @@ RETENTION_CASES: list[tuple[dict[str, Any], float | None]] = [
 
 
 @pytest.mark.parametrize("case", range(len(RETENTION_CASES)))
-def test_it_is_kept_until_nothing_from_before_is_left(case: int) -> None:
-    """Longer than any token or session lives; one that blocks for ever stays."""
+def test_a_revocation_is_kept_longer_than_any_older_token(case: int) -> None:
+    """One that also blocks newer tokens stays for ever."""
     how, until = RETENTION_CASES[case]
 
     assert order(subject="bob", **how).expires_at == until
 
 
 def test_a_suspension_is_no_revocation() -> None:
-    """Its callers' tokens are good, so a new one would not help: they hear something else."""
+    """Its callers' tokens are valid, so they get another answer than revoked ones."""
     snapshot = RevocationSnapshot([suspension("acme", now=NOW, by="root")])
 
     assert snapshot.suspended == {"acme"}
@@ -127,13 +127,13 @@ NO_SPANS = ["", "2", "h", "-2h", "2 h", "1w", "2.5h", "²h", "9999999s", "ever",
 
 
 @pytest.mark.parametrize("text", SPANS)
-def test_spans_are_read_as_people_write_them(text: str) -> None:
-    """A number and a unit, or for ever."""
+def test_a_span_is_a_number_with_a_unit_or_forever(text: str) -> None:
+    """Examples are 90s, 30m, 2h and 7d."""
     assert seconds_of(text) == SPANS[text]
 
 
 @each("text", NO_SPANS)
-def test_another_span_is_refused(text: str) -> None:
+def test_an_invalid_span_is_refused(text: str) -> None:
     """Gatepost does not guess a unit; the error names the valid ones."""
     with pytest.raises(ValueError, match="write 90s, 30m, 2h, 7d or forever"):
         seconds_of(text)

@@ -34,10 +34,7 @@ async def keyed_call(client: ReplicaClient, name: str, at: int) -> tuple[int, st
 async def test_an_idempotency_key_outlives_a_revocation(
     replicas: RevocationReplicas, who: str
 ) -> None:
-    """
-    The old token gets nothing by it. Who signs in again and sends the call again hears what came of
-    it, at the other replica: what was done, or that it was stopped. It is not done twice.
-    """
+    """After a new sign-in the repeated call gets the stored outcome and does not run again."""
     order, theirs = REVOKED_CALLERS[who]
     done, stopped = replicas.name(), replicas.name()
     async with AsyncExitStack() as stack:
@@ -73,7 +70,9 @@ async def test_an_idempotency_key_outlives_a_revocation(
 
 
 @pytest.mark.parametrize("who", REVOKED_CALLERS)
-async def test_a_lost_stream_is_not_to_be_had_again(replicas: RevocationReplicas, who: str) -> None:
+async def test_the_stream_of_a_revoked_token_cannot_be_resumed(
+    replicas: RevocationReplicas, who: str
+) -> None:
     """
     A resumed stream ends with its call; afterwards neither the old token nor one of a new sign-in
     gives access to its events.

@@ -110,7 +110,7 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
     assert process.told == 1
 
 
-async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
+async def test_a_new_revocation_is_passed_on_once(process: WatchingProcess) -> None:
     """
     New records are passed on once, for the withdrawal of waiting requests; at a start, old records
     are not.
@@ -131,7 +131,7 @@ async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
     assert process.told == 3
 
 
-async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> None:
+async def test_a_hold_applies_to_one_caller_and_ends(process: WatchingProcess) -> None:
     """A machine that goes by a person's id is not that person; no token is refused for it."""
     machine = msgspec.structs.replace(BOB, subject_kind="client")
     record = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
@@ -149,8 +149,8 @@ async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> Non
     assert process.revocations.holds("acme") == []
 
 
-async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
-    """The revocations that were read last count, however long the outage lasts."""
+async def test_the_last_revocations_count_during_an_outage(process: WatchingProcess) -> None:
+    """This holds however long the outage lasts."""
     await process.records.revocations.put(REVOCATION)
     await process.revocations.look()
     process.records.is_out = True
@@ -162,11 +162,8 @@ async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
     assert process.revocations.is_ready
 
 
-async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> None:
-    """
-    The gate keeps a reference to the set; suspensions of the configuration and of commands are told
-    apart.
-    """
+async def test_the_set_of_suspended_tenants_stays_the_same_object(process: WatchingProcess) -> None:
+    """The gate keeps a reference to it; commands and the configuration change it separately."""
     suspended = process.revocations.suspended
     process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):
@@ -200,7 +197,7 @@ async def watching(
         yield process
 
 
-async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
+async def test_a_notification_triggers_a_read_at_once(watching: WatchingProcess) -> None:
     """A message on the shared store makes the process read at once."""
     await watching.records.revocations.put(REVOCATION)
     await notify(watching.shared_store)
@@ -210,8 +207,10 @@ async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, turns: int) -> None:
-    """However close the two are, watching ends."""
+async def test_a_notification_during_the_stop_does_not_keep_the_watch_running(
+    process: WatchingProcess, turns: int
+) -> None:
+    """The stop and the notification may come in any order."""
     async with asyncio.timeout(10):
         async with process.watching():
             for _ in range(10):
@@ -221,7 +220,7 @@ async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, tur
                 await asyncio.sleep(0)
 
 
-async def test_without_a_wake_up_it_looks_by_itself(
+async def test_without_a_notification_the_process_polls(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shared store may lose messages, so the process also polls."""

@@ -79,12 +79,10 @@ def deployment() -> Revocable:
 
 
 @pytest.mark.parametrize("case", range(len(MATCHING_CASES)))
-async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case: int) -> None:
-    """
-    An order withdraws the requests of exactly the callers whose tokens it refuses, also of a
-    program that acts for a person or whose token names no client. Each waiting request, approval
-    and grant is withdrawn once.
-    """
+async def test_an_order_withdraws_the_approvals_of_exactly_its_callers(
+    deployment: Revocable, case: int
+) -> None:
+    """Callers whose tokens it does not refuse keep their requests, approvals and grants."""
     selectors, caller, reached = MATCHING_CASES[case]
     here, remote = deployment.replicas
     for what in ("waiting", "approved", "granted"):
@@ -101,7 +99,9 @@ async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case:
 
 
 @pytest.mark.parametrize("case", range(len(MATCHING_CASES)))
-async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, case: int) -> None:
+async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
+    deployment: Revocable, case: int
+) -> None:
     """Scripts are in the same inbox as requests; a script that another caller calls waits again."""
     selectors, caller, reached = MATCHING_CASES[case]
     here, remote = deployment.replicas
@@ -130,8 +130,8 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     )
 
 
-async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revocable) -> None:
-    """Whenever a server acts on it, also in the very second, and when it starts an hour later."""
+async def test_a_caller_that_signed_in_again_keeps_its_new_requests(deployment: Revocable) -> None:
+    """This holds whenever a server reads the order, even an hour later."""
     here, remote = deployment.replicas
     old = await here.asked(caller=ALICE, what="old")
     record = order(subject="alice")
@@ -196,7 +196,7 @@ ISSUED_AT_CASES = {
 
 
 @pytest.mark.parametrize(("later_s", "reached"), ISSUED_AT_CASES.values(), ids=ISSUED_AT_CASES)
-async def test_what_an_older_version_kept_is_judged_by_its_own_age(
+async def test_requests_of_an_older_version_are_judged_by_their_age(
     deployment: Revocable, later_s: float, reached: bool
 ) -> None:
     """Requests from about the same time are withdrawn, too, as clocks may differ."""
@@ -222,8 +222,8 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)
 
 
-async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
-    """Not used yet, it is withdrawn, at both replicas; the call is asked about anew."""
+async def test_an_unused_approval_of_a_revoked_approver_is_withdrawn(deployment: Revocable) -> None:
+    """The call needs a new approval at both replicas."""
     here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB)
@@ -236,7 +236,7 @@ async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
-async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
+async def test_a_grant_of_a_revoked_approver_does_not_count(deployment: Revocable) -> None:
     """The grant stops counting once a replica has read the order, even while it is still stored."""
     here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
@@ -252,8 +252,8 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> No
     assert await deployment.records.of(ACME).grants.page("", 9) == []
 
 
-async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revocable) -> None:
-    """It was used before its giver was shut out; it is not asked about, nor run, a second time."""
+async def test_a_running_call_finishes_after_its_approver_is_revoked(deployment: Revocable) -> None:
+    """Its approval is used, so the call is not asked about again."""
     _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
     request, running = await begun(deployment, BOB)
@@ -264,7 +264,7 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revo
     assert await state_of(remote, request) == "used"
 
 
-async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revocable) -> None:
+async def test_a_stopped_call_makes_no_new_request(deployment: Revocable) -> None:
     """A caller that signs in again and repeats the call learns that part of it may be done."""
     _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
@@ -283,8 +283,8 @@ async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revoc
 
 
 @pytest.mark.parametrize("edits", [False, True])
-async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> None:
-    """The request waits on as it came, and needs two others; what they made of it is gone too."""
+async def test_the_first_of_two_approvals_is_removed_with_its_approver(edits: bool) -> None:
+    """The request waits with its original arguments and needs two other approvals."""
     deployment = Revocable(rules=TWO_APPROVALS)
     here, remote = deployment.replicas
     call = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
@@ -304,7 +304,7 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
     assert [change.what for change in deployment.changes].count("void") == 1
 
 
-async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
+async def test_a_rejection_of_a_revoked_approver_stays(deployment: Revocable) -> None:
     """A revoked approver's rejections stay, so that no refused call passes."""
     here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
@@ -339,10 +339,10 @@ async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment:
     assert text_of(await call) == WITHDRAWN
 
 
-async def test_an_outage_only_delays_it(
+async def test_an_outage_only_delays_a_withdrawal(
     deployment: Revocable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the database is away, what was shut out ends when it is back."""
+    """Requests of revoked callers are withdrawn once the database is back."""
     here, remote = deployment.replicas
     await here.asked(caller=ALICE, what="a")
     away, pauses = 9, list[float]()
@@ -368,8 +368,10 @@ async def test_an_outage_only_delays_it(
     assert [request.state for request in await here.service.history(ACME)] == ["withdrawn"]
 
 
-async def test_who_is_suspended_by_configuration_loses_the_same(deployment: Revocable) -> None:
-    """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
+async def test_a_suspension_by_configuration_is_passed_on_like_one_by_command(
+    deployment: Revocable,
+) -> None:
+    """This holds at a start and at a reload; a tenant that was suspended before is left out."""
     seen_revocations: list[RevocationRecord] = []
     revocations = Revocations(deployment.records, ended=seen_revocations.extend, clock=lambda: NOW)
     revocations.configure(["acme"])

@@ -32,7 +32,7 @@ async def submitted(
 
 @pytest.mark.requirement("P11")
 async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
-    """With its whole content, the approved one beside it, and whose call wanted it."""
+    """The request has its content, the approved content, and the caller."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     call = await replica.asked(what="a")
@@ -57,8 +57,8 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
 
 
 @pytest.mark.requirement("P11")
-async def test_who_may_not_decide_about_a_script() -> None:
-    """The user who submitted it, an approver who is no admin, another tenant's admin, a machine."""
+async def test_an_unfit_approver_cannot_decide_about_a_script() -> None:
+    """Such are the submitter, an approver who is no admin, another tenant's admin, a machine."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
     approvals = await submitted(deployment)
@@ -94,7 +94,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     assert await replica.service.get(ACME, seen.id) is None
 
 
-async def test_a_rejected_script_waits_no_more() -> None:
+async def test_a_rejected_script_no_longer_waits() -> None:
     """The approved one stays approved."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
@@ -114,7 +114,7 @@ async def test_a_rejected_script_waits_no_more() -> None:
 
 @pytest.mark.requirement("P11")
 async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
-    """By the time of the decision, page by page, with who decided; not another tenant's."""
+    """The history is ordered by decision time, in pages, and only of this tenant."""
     deployment = ApprovalDeployment(require=["act"])
     service = deployment.replica().service
     ids = []
@@ -170,7 +170,7 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
 
 @pytest.mark.requirement("P11")
 async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
-    """After `approvals.keep_s` the rejection is deleted, also where no caller reads it."""
+    """After `approvals.keep_s` it is deleted, even if no caller reads it."""
     deployment = ApprovalDeployment(keep_s=60)
     replica = deployment.replica()
     service = replica.service
@@ -197,7 +197,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
 
 @pytest.mark.requirement("P11", "CO4")
-async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
+async def test_the_approver_who_rejected_a_script_can_be_erased() -> None:
     """The person's name and reason are erased, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
@@ -259,7 +259,7 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
-async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
+async def test_the_operator_may_allow_any_script(waits: bool) -> None:
     """
     The operator may allow a script before its first call; each decision and its end is recorded
     and published to the replicas.
@@ -309,7 +309,7 @@ async def test_an_unreadable_script_is_not_allowed() -> None:
 
 @pytest.mark.requirement("P11")
 @pytest.mark.parametrize("verdict", ["approved", "rejected"])
-async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
+async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: str) -> None:
     """The record is written first, and corrected where another decision came first."""
     deployment = ApprovalDeployment()
     other_service = deployment.replica().service

@@ -127,15 +127,10 @@ async def repeat(name: str, traffic: BenchTraffic, times: int) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("no_collector", "traces")
-def test_a_call_that_is_over_is_let_go_without_the_collector(
+def test_a_finished_call_is_freed_without_the_garbage_collector(
     name: str, traffic: BenchTraffic
 ) -> None:
-    """
-    Whatever a call made is gone with it, and so are its arguments and its closed connections.
-
-    The collector comes after thousands of objects, and each call may have brought megabytes; what
-    it cannot see stays for good.
-    """
+    """Its objects, arguments and closed connections may have megabytes."""
     asyncio.run(repeat(name, traffic, 2))
     eventually(lambda: not living(OF_A_CALL), within=WITHIN_S)
     before = texts()
@@ -147,8 +142,8 @@ def test_a_call_that_is_over_is_let_go_without_the_collector(
 
 
 @pytest.mark.parametrize("name", LEFT_STREAMS)
-def test_a_stream_that_its_client_left_is_collected(name: str, traffic: BenchTraffic) -> None:
-    """One listener refers to itself through the shared store's word; the collector finds that."""
+def test_a_stream_left_by_its_client_is_garbage_collected(name: str, traffic: BenchTraffic) -> None:
+    """A listener that refers to itself is freed by the garbage collector."""
     asyncio.run(repeat(name, traffic, REPETITIONS))
 
     def is_gone() -> bool:

@@ -13,7 +13,7 @@ SECONDS = 20.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_server_holds_no_more_at_the_end_than_after_the_first_fifth(tmp_path: Path) -> None:
+def test_memory_does_not_grow_after_the_first_fifth_of_a_soak(tmp_path: Path) -> None:
     """Calls, tasks, questions, sessions left, clients that vanish, with up to half a megabyte."""
     with (
         issuer.running() as origin,

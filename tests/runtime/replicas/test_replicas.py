@@ -67,7 +67,7 @@ def call(tool: str, **arguments: str) -> dict[str, object]:
 
 @pytest.mark.requirement("S-16", "S-20", "S-17")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_session_is_everywhere_and_ends_everywhere(
+async def test_a_session_works_and_ends_at_every_replica(
     replicas: BalancedReplicas, version: str
 ) -> None:
     """Opened at one, used at both while one is killed; ended at the other, it is gone for good."""
@@ -87,8 +87,8 @@ async def test_a_session_is_everywhere_and_ends_everywhere(
 
 
 @pytest.mark.requirement("M-05", "M-13")
-async def test_a_round_trip_goes_on_at_the_other(replicas: BalancedReplicas) -> None:
-    """One asks and dies; the other takes the answer, which counts once."""
+async def test_a_round_trip_continues_at_the_other_replica(replicas: BalancedReplicas) -> None:
+    """The first replica asks and is killed; the other one takes the answer."""
     name = replicas.name()
     async with replicas.client() as client:
         answer = await client.ask("tools/call", call("purge", table=name), at=0, capabilities=FORMS)
@@ -109,10 +109,10 @@ async def test_a_round_trip_goes_on_at_the_other(replicas: BalancedReplicas) -> 
 
 @pytest.mark.requirement("DE-10", "E-12")
 @pytest.mark.parametrize("version", ELICITING_REVISIONS)
-async def test_an_answer_finds_the_call_that_waits_for_it(
+async def test_an_answer_at_one_replica_reaches_the_waiting_call_at_the_other(
     replicas: BalancedReplicas, version: str
 ) -> None:
-    """One asks on its stream; the other, just restarted, takes the answer and passes it on."""
+    """The replica that takes the answer was just restarted."""
     name = replicas.name()
     async with replicas.client() as client:
         session = await client.open(version, **FORMS)
@@ -137,7 +137,7 @@ async def test_an_answer_finds_the_call_that_waits_for_it(
 
 @pytest.mark.requirement("K-07", "K-17", "K-09")
 async def test_a_task_outlives_the_replica_that_runs_it(replicas: BalancedReplicas) -> None:
-    """Accepted by one that dies; what may run again does so at the other, and both can be asked."""
+    """A repeatable task runs again at the other replica, and both replicas can read it."""
     name = replicas.name()
     async with replicas.client() as client, replicas.client(sub="mallory") as other:
         task = await client.ask("tools/call", call("rebuild", name=name), at=0, capabilities=TASKS)
@@ -158,8 +158,10 @@ async def test_a_task_outlives_the_replica_that_runs_it(replicas: BalancedReplic
 
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
-async def test_what_must_not_run_twice_ends_honestly(replicas: BalancedReplicas) -> None:
-    """The replica that paid is gone: the task's outcome is unknown, and no replica pays again."""
+async def test_a_task_that_must_not_repeat_fails_with_an_unknown_outcome(
+    replicas: BalancedReplicas,
+) -> None:
+    """The replica that paid is gone, and no replica pays again."""
     name = replicas.name()
     async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=0, capabilities=TASKS)
@@ -176,7 +178,7 @@ async def test_what_must_not_run_twice_ends_honestly(replicas: BalancedReplicas)
 
 
 @pytest.mark.requirement("K-12", "K-13")
-async def test_a_task_is_cancelled_from_anywhere(replicas: BalancedReplicas) -> None:
+async def test_a_task_can_be_cancelled_at_another_replica(replicas: BalancedReplicas) -> None:
     """The other replica, just restarted, cancels it, and the running work really stops."""
     name = replicas.name()
     async with replicas.client() as client:
@@ -222,7 +224,7 @@ async def test_a_change_at_one_replica_is_announced_at_the_other(
 async def test_a_subscription_is_kept_for_the_session(
     replicas: BalancedReplicas, version: str
 ) -> None:
-    """Made at one, which is restarted; told on the stream that the other holds open."""
+    """It is made at one replica, which restarts, and notified on the stream at the other."""
     async with replicas.client() as client:
         session = await client.open(version, at=0)
         subscribed = await client.within(session, "resources/subscribe", {"uri": "note://b"}, at=0)
@@ -239,7 +241,9 @@ async def test_a_subscription_is_kept_for_the_session(
 
 @pytest.mark.requirement("CX-03", "T-11", "CX-01")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_cancellation_finds_its_call(replicas: BalancedReplicas, version: str) -> None:
+async def test_a_cancellation_reaches_its_call_at_the_other_replica(
+    replicas: BalancedReplicas, version: str
+) -> None:
     """It goes to the restarted replica, and spares another caller's request of the same id."""
     name, theirs = replicas.name(), replicas.name()
     async with replicas.client() as client, replicas.client(sub="bob") as other:
@@ -269,7 +273,7 @@ async def test_a_cancellation_finds_its_call(replicas: BalancedReplicas, version
 
 @pytest.mark.requirement("T-11", "CX-01")
 async def test_hanging_up_at_the_balancer_stops_the_call(replicas: BalancedReplicas) -> None:
-    """Whichever replica has it: the proxy in between ends its request too."""
+    """The proxy ends its request to either replica."""
     name = replicas.name()
     async with replicas.client() as client:
         params = call("hold", name=name)
@@ -282,7 +286,7 @@ async def test_hanging_up_at_the_balancer_stops_the_call(replicas: BalancedRepli
 
 @pytest.mark.requirement("S-08", "S-12")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_lost_stream_is_found_again_at_the_other(
+async def test_a_lost_stream_is_resumed_at_the_other_replica(
     replicas: BalancedReplicas, version: str
 ) -> None:
     """The call runs on; its answer is read where the client happens to come back."""

@@ -312,7 +312,7 @@ def holds(report: CrashReport, number: int) -> None:
 
 
 @pytest.mark.requirement("A7", "O12")
-def test_a_kill_now_and_then_breaks_no_promise(tmp_path: Path) -> None:
+def test_occasional_kills_lose_no_acknowledged_data(tmp_path: Path) -> None:
     """No approval used twice, no effect twice for one key, no acknowledged record missing."""
     holds(kills(tmp_path, "sqlite:///gatepost.db", "", A_FEW), A_FEW)
 
@@ -320,18 +320,18 @@ def test_a_kill_now_and_then_breaks_no_promise(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 20)
 @pytest.mark.requirement("A7", "O12")
-def test_many_kills_break_no_promise_on_sqlite(tmp_path: Path) -> None:
-    """The same, so often that rare moments are among them."""
+def test_many_kills_lose_no_acknowledged_data_on_sqlite(tmp_path: Path) -> None:
+    """The kills are so many that they hit rare moments, too."""
     holds(kills(tmp_path, "sqlite:///gatepost.db", "", MANY_ROUNDS), MANY_ROUNDS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 20)
 @pytest.mark.requirement("A7", "O12")
-def test_many_kills_break_no_promise_on_postgresql(
+def test_many_kills_lose_no_acknowledged_data_on_postgresql(
     tmp_path: Path, migrated_postgres: str, valkey: str
 ) -> None:
-    """The same with servers that outlive all of their clients."""
+    """The database servers outlive all of their clients."""
     holds(kills(tmp_path, migrated_postgres, valkey, MANY_ROUNDS), MANY_ROUNDS)
 
 

@@ -240,8 +240,8 @@ def cells(test: object) -> object:
 
 
 @cells
-async def test_call(bridge: Bridge, revision: str, era: Era) -> None:
-    """It runs once, and its structured value arrives where the revision has one."""
+async def test_a_call_runs_once_in_every_revision(bridge: Bridge, revision: str, era: Era) -> None:
+    """The tool runs once; revisions with structured values get one."""
     before = bridge.servers[era].did["count"]
     async with calling(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__count")
@@ -256,8 +256,10 @@ async def test_call(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_progress(bridge: Bridge, revision: str, era: Era) -> None:
-    """Under the caller's own token."""
+async def test_progress_reaches_the_caller_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
+    """The reports have the caller's own token."""
     async with calling(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__count")
         answered = await caller.call(f"mcp_{era}__count", upto=3)
@@ -271,8 +273,10 @@ async def test_progress(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_cancel(bridge: Bridge, revision: str, era: Era) -> None:
-    """What runs at the upstream is stopped."""
+async def test_a_cancellation_reaches_the_upstream_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
+    """The running call is stopped at the upstream."""
     did = bridge.servers[era].did
     begun, cancelled = did["begun"], did["cancelled"]
     async with calling(bridge.gate, revision) as caller:
@@ -284,8 +288,10 @@ async def test_cancel(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_elicit(bridge: Bridge, revision: str, era: Era) -> None:
-    """The question names its server; who cannot be asked is told so, and nothing is removed."""
+async def test_an_elicitation_reaches_the_client_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
+    """The question names its server; a client that cannot be asked gets an error."""
     did = bridge.servers[era].did
     before = did["removed"]
     async with calling(bridge.gate, revision) as caller:
@@ -304,7 +310,9 @@ async def test_elicit(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_image(bridge: Bridge, revision: str, era: Era) -> None:
+async def test_an_image_arrives_byte_for_byte_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
     """Byte by byte."""
     async with calling(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__cover")
@@ -315,7 +323,9 @@ async def test_image(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_error(bridge: Bridge, revision: str, era: Era) -> None:
+async def test_an_error_of_the_tool_arrives_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
     """The tool's own sentence arrives as the tool's failure."""
     async with calling(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__fail")
@@ -326,8 +336,10 @@ async def test_error(bridge: Bridge, revision: str, era: Era) -> None:
 
 
 @cells
-async def test_list_change(bridge: Bridge, revision: str, era: Era) -> None:
-    """What the upstream announces is announced, and the new tool is listed."""
+async def test_a_list_change_is_announced_in_every_revision(
+    bridge: Bridge, revision: str, era: Era
+) -> None:
+    """A change announced by the upstream is announced to clients, and the new tool is listed."""
     name = f"added_{next(names)}"
     async with calling(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__publish")

@@ -197,7 +197,7 @@ async def test_a_killed_replica_loses_no_task(running: Factory, client: ReplicaC
 async def test_a_stopped_replica_hands_the_task_over(
     running: Factory, client: ReplicaClient
 ) -> None:
-    """The upstream is not told to cancel it."""
+    """The stop does not cancel the task at the upstream."""
     name, task = await running.begin(client, 0)
     assert await asyncio.to_thread(running.replicas.servers[0].stop) == 0
     running.plant.finish(name)

@@ -215,13 +215,8 @@ async def ready(killing: Killing) -> Killing:
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(500, marks=pytest.mark.slow)])
-async def test_a_killed_replica_runs_nothing_twice(ready: Killing, kills: int) -> None:
-    """
-    The upstream's own count shows it, and every caller was told something true.
-
-    A kill is the SIGKILL of one process of `gatepost serve` that has calls of this upstream; each
-    kill has a process of its own.
-    """
+async def test_a_killed_replica_runs_no_call_twice(ready: Killing, kills: int) -> None:
+    """The upstream counts its calls. Each kill is a SIGKILL of a process that has such calls."""
     before = ready.kills, ready.told.total(), ready.told["unknown"]
     await ready.run(kills)
 

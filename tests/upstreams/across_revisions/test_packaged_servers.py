@@ -101,7 +101,7 @@ async def listed_tools(caller: RevisionCaller) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_everything_works(gate: Server, revision: str) -> None:
+async def test_the_everything_server_works_through_the_gate(gate: Server, revision: str) -> None:
     """A picture, progress, a question, a resource and a prompt."""
     async with calling(gate, revision, SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
@@ -130,7 +130,7 @@ async def test_everything_works(gate: Server, revision: str) -> None:
     assert prompt["messages"]
 
 
-async def test_scopes_of_the_configuration_decide(gate: Server) -> None:
+async def test_tools_need_the_configured_scopes(gate: Server) -> None:
     """A pattern's scopes replace the default one; without it, 403 with the scope that is needed."""
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
@@ -145,10 +145,10 @@ async def test_scopes_of_the_configuration_decide(gate: Server) -> None:
     assert "5" in summed.text
 
 
-async def test_the_environment_is_what_the_configuration_says(
+async def test_a_program_gets_only_the_configured_environment(
     gate: Server, logged: list[Any]
 ) -> None:
-    """Nothing of ours is in it, and the tenant's secret leaves neither by an answer nor the log."""
+    """No variable of the server is in it, and the tenant's secret is redacted."""
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__get_env")
         output = await caller.call("mcp_everything__get_env")
@@ -162,10 +162,8 @@ async def test_the_environment_is_what_the_configuration_says(
     assert SECRET not in gate.log() + str(logged)
 
 
-async def test_standard_error_goes_to_the_log_and_nowhere_else(
-    gate: Server, logged: list[Any]
-) -> None:
-    """Each line names its server."""
+async def test_standard_error_goes_only_to_the_log(gate: Server, logged: list[Any]) -> None:
+    """Each log line names its server."""
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
         await caller.listed("mcp_memory__read_graph")
@@ -181,7 +179,7 @@ async def test_standard_error_goes_to_the_log_and_nowhere_else(
 
 
 async def test_the_filesystem_server_stays_in_its_folder(gate: Server, folder: Path) -> None:
-    """What it was told of but may not read stays closed, and what it may read stays as it is."""
+    """A folder that it may not read stays closed, and one that it may read is not changed."""
     shared = folder / "shared" / "a.txt"
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_files__read_text_file")
@@ -198,8 +196,8 @@ async def test_the_filesystem_server_stays_in_its_folder(gate: Server, folder: P
     assert shared.read_text(encoding="utf-8") == "content"
 
 
-async def test_the_memory_server_remembers(gate: Server) -> None:
-    """Over calls of different callers, because the process is the tenant's."""
+async def test_the_memory_server_keeps_its_data_between_calls(gate: Server) -> None:
+    """Different callers of a tenant share its process."""
     entity = {"name": "Ada", "entityType": "person", "observations": ["likes tests"]}
     async with calling(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_memory__create_entities")
@@ -212,8 +210,8 @@ async def test_the_memory_server_remembers(gate: Server) -> None:
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_an_app_arrives_with_its_page_and_its_calls(gate: Server, revision: str) -> None:
-    """Its tool names its page in both spellings, and a call of the page reaches its own server."""
+async def test_an_app_works_with_its_page_and_its_calls(gate: Server, revision: str) -> None:
+    """The tool names its page in both spellings, and the page's call reaches its own server."""
     name = offered_name("clock", "get-time")
     async with calling(gate, revision, SCOPES) as caller:
         await caller.listed(name)

@@ -191,7 +191,9 @@ def token(bridge: Bridge) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("era", UPSTREAMS)
-async def test_the_python_client(bridge: Bridge, token: str, era: Era, mode: str) -> None:
+async def test_the_python_client_uses_an_upstream(
+    bridge: Bridge, token: str, era: Era, mode: str
+) -> None:
     """It lists, calls with progress, answers a question, and gets a picture and a failure."""
     questions_asked: list[str] = []
     steps: list[float] = []
@@ -232,8 +234,10 @@ async def test_the_python_client(bridge: Bridge, token: str, era: Era, mode: str
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("era", UPSTREAMS)
-async def test_the_fastmcp_client(bridge: Bridge, token: str, era: Era, mode: str) -> None:
-    """The same by FastMCP's client, which raises a failure."""
+async def test_the_fastmcp_client_uses_an_upstream(
+    bridge: Bridge, token: str, era: Era, mode: str
+) -> None:
+    """It does the same as the Python client, and raises a failure."""
     questions_asked: list[str] = []
     steps: list[float] = []
 
@@ -265,10 +269,10 @@ async def test_the_fastmcp_client(bridge: Bridge, token: str, era: Era, mode: st
 
 @pytest.mark.parametrize(("sdk", "mode"), TYPESCRIPT)
 @pytest.mark.parametrize("era", UPSTREAMS)
-async def test_the_typescript_clients(
+async def test_the_typescript_clients_use_an_upstream(
     bridge: Bridge, token: str, era: Era, sdk: str, mode: str
 ) -> None:
-    """The same by both versions of the TypeScript SDK."""
+    """Both versions of the TypeScript SDK do the same."""
     url = bridge.gate.client.resource
 
     def walk() -> dict[str, Any]:
@@ -286,8 +290,10 @@ async def test_the_typescript_clients(
 
 
 @pytest.mark.parametrize("mode", [pytest.param("legacy", marks=SLOW_MARK), "modern"])
-async def test_the_inspector(bridge: Bridge, token: str, tmp_path: Path, mode: str) -> None:
-    """Its command line cannot be asked: the tool that asks says what it needs."""
+async def test_the_inspector_uses_an_upstream(
+    bridge: Bridge, token: str, tmp_path: Path, mode: str
+) -> None:
+    """Its command line cannot be asked, so the asking tool names the missing capability."""
     url, bearer = bridge.gate.client.resource, {"Authorization": f"Bearer {token}"}
 
     def walk() -> tuple[list[Any], list[Any]]:

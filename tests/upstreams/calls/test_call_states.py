@@ -90,7 +90,7 @@ def driven(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[Ro
 def test_a_modern_caller_and_a_session_caller_make_the_same_call(
     rounds: list[tuple[list[str], str | None]],
 ) -> None:
-    """A machine that is made again from the kept state goes on as the one that was never left."""
+    """A state machine restored from its kept state continues like the original."""
     assert driven(rounds, anew=True) == driven(rounds, anew=False)
 
 
@@ -115,7 +115,7 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
     )
 )
 def test_a_client_request_of_any_shape_is_refused_or_asked(asked: Any) -> None:
-    """Nothing that an upstream writes raises."""
+    """No request of an upstream raises an unhandled error."""
     for value in ({"inputRequests": asked}, {"inputRequests": {"a": {"method": asked}}}, asked):
         machine = ModernCall(SERVER, CAPABILITIES, TARGET)
         machine.begin()
@@ -208,8 +208,8 @@ OnceSent.TestCase.settings = settings(stateful_step_count=30)
 TestOnceSent = OnceSent.TestCase
 
 
-def test_waiting_for_a_person_does_not_count() -> None:
-    """A question of 14 minutes costs nothing of the call's 60 seconds; the work around it does."""
+def test_waiting_for_a_person_does_not_count_against_the_timeout() -> None:
+    """A question of 14 minutes does not count against the call's 60 seconds."""
     call = SessionCall(SERVER, CAPABILITIES, 0.0)
     call.received(UpstreamRequest(1, "roots/list", {}), 20.0)
     assert call.deadline() == 20.0 + PARKED_S

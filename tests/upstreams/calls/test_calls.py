@@ -234,8 +234,8 @@ def answering(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamC
     return ScriptedUpstreamCalls(script)
 
 
-async def test_the_request_is_made_anew() -> None:
-    """Its own name, headers by its definition, and nothing of the caller's `_meta`."""
+async def test_the_upstream_request_is_built_from_scratch() -> None:
+    """It has the upstream's tool name and headers, and nothing of the caller's `_meta`."""
     schema = {
         "type": "object",
         "properties": {
@@ -260,7 +260,7 @@ async def test_the_request_is_made_anew() -> None:
     assert upstream.principals == [None]
 
 
-async def test_the_idempotency_key_goes_along_but_differs_for_each_caller() -> None:
+async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> None:
     upstream = answering(text_result("ok"))
     gate = UpstreamGate(upstream)
     meta = {"io.gatepost/idempotency-key": "k"}

@@ -48,7 +48,7 @@ def heard(required: Any, declared: dict[str, Any]) -> Exception:
 
 @pytest.mark.parametrize("required", [{"sampling": {}}, TASKS])
 def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
-    """It learns it if its client lacks the capability, so that declaring it would help."""
+    """It gets the name if its own client lacks it, because declaring it would help."""
     missing = heard(required, {})
 
     assert isinstance(missing, MissingCapability)
@@ -64,7 +64,9 @@ def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
         ("sampling", {}),
     ],
 )
-def test_what_the_caller_cannot_help_is_an_internal_error(required: Any, declared: Any) -> None:
+def test_an_unfulfillable_capability_demand_is_an_internal_error(
+    required: Any, declared: Any
+) -> None:
     """An upstream cannot make a client declare anything else."""
     error = heard(required, declared)
 
@@ -73,8 +75,10 @@ def test_what_the_caller_cannot_help_is_an_internal_error(required: Any, declare
 
 
 @pytest.mark.parametrize(("reason", "sentence"), FAILURES_HEARD)
-async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sentence: str) -> None:
-    """None of them is a 401 of ours, and none invites a call that may run twice."""
+async def test_a_connection_failure_says_whether_the_call_may_have_run(
+    reason: FailureReason, sentence: str
+) -> None:
+    """None is a 401 of Gatepost, and none suggests to repeat a call that may have run."""
     gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
 
     response = await ask_again(gate.client, TOOL)
@@ -99,7 +103,7 @@ async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sent
         ("session", ("elicitation",), {"elicitation": {}}, "-32603 crm: No forms (code -32021)"),
     ],
 )
-async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
+async def test_a_client_without_the_needed_capability_gets_its_name(
     era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
 ) -> None:
     """The answer is that of a local tool; a call of a session counts as made."""
@@ -134,7 +138,7 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
     assert "Bad row" in error["message"]
 
 
-async def test_a_page_to_open_first_is_named() -> None:
+async def test_a_failure_names_the_page_to_open_first() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
     gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
 
@@ -144,7 +148,7 @@ async def test_a_page_to_open_first_is_named() -> None:
     assert "javascript" not in text
 
 
-async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() -> None:
+async def test_an_answer_that_violates_its_schema_is_withheld() -> None:
     checked_definition = definition(outputSchema={"type": "object", "required": ["n"]})
     gate = UpstreamGate(
         answering(text_result("a secret", structuredContent={})), definition=checked_definition

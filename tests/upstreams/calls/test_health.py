@@ -12,7 +12,7 @@ def opened(now: float = 0.0) -> CircuitBreaker:
     return breaker
 
 
-def test_it_opens_after_failures_in_a_row_and_says_since_when() -> None:
+def test_the_circuit_opens_after_consecutive_failures() -> None:
     breaker = opened()
 
     assert breaker.circuit(1.0) == "open"
@@ -21,7 +21,7 @@ def test_it_opens_after_failures_in_a_row_and_says_since_when() -> None:
     assert breaker.numbers(1.0).refused == 1
 
 
-def test_one_answer_between_them_begins_the_count_anew() -> None:
+def test_a_success_resets_the_failure_count() -> None:
     breaker = CircuitBreaker()
     for _ in range(3):
         for _ in range(FAILURES - 1):
@@ -52,7 +52,7 @@ def test_a_probe_that_fails_opens_it_for_longer() -> None:
     assert breaker.admit(OPEN_S + 2 * OPEN_S) is None
 
 
-def test_a_probe_that_is_cancelled_makes_room_for_the_next() -> None:
+def test_a_cancelled_probe_allows_the_next_one() -> None:
     breaker = opened()
     breaker.admit(OPEN_S)
     breaker.released()
@@ -61,7 +61,7 @@ def test_a_probe_that_is_cancelled_makes_room_for_the_next() -> None:
 
 
 def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
-    """Its own caller waits, also after it failed; the next answer closes the circuit."""
+    """Only its own caller waits; the next answer closes the circuit."""
     breaker = opened()
     assert breaker.admit(OPEN_S, "alice") is None
     assert breaker.admit(OPEN_S, "alice") == OPEN_S
@@ -72,13 +72,13 @@ def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
     assert breaker.circuit(OPEN_S + 62) == "closed"
 
 
-def test_only_so_many_callers_probe_at_once() -> None:
+def test_the_number_of_concurrent_probes_is_bounded() -> None:
     breaker = opened()
     admitted = [breaker.admit(OPEN_S, number) for number in range(20)]
     assert admitted.count(None) == PROBES
 
 
-def test_probes_of_several_callers_open_it_again() -> None:
+def test_failed_probes_of_several_callers_open_the_circuit_again() -> None:
     breaker = opened()
     for number in range(FAILURES):
         assert breaker.admit(OPEN_S, number) is None
@@ -87,8 +87,8 @@ def test_probes_of_several_callers_open_it_again() -> None:
     assert breaker.circuit(OPEN_S + 2 * OPEN_S - 1) == "open"
 
 
-def test_no_single_caller_opens_it() -> None:
-    """A call that takes too long, or that breaks the server, may do so because of what it asks."""
+def test_a_single_caller_does_not_open_the_circuit() -> None:
+    """Timeouts and crashes may be due to that caller's arguments."""
     breaker = CircuitBreaker()
     for _ in range(100):
         for reason in ("timeout", "invalid", "outcome_unknown"):

@@ -69,7 +69,7 @@ def test_empty_texts_are_left_out() -> None:
         {"type": "resource", "resource": {"uri": "a://b"}},
     ],
 )
-def test_what_cannot_be_shown_is_named(block: dict[str, Any]) -> None:
+def test_an_unsupported_block_becomes_a_text_that_names_it(block: dict[str, Any]) -> None:
     (shown_block,) = content_of(block)
 
     assert shown_block["type"] == "text"
@@ -103,7 +103,7 @@ def test_a_structured_answer_is_checked_against_its_schema() -> None:
 
 
 def test_an_error_of_a_tool_is_its_own_kind_of_failure() -> None:
-    """E12: it says nothing of the server's health, and it is no schema's business."""
+    """E12: it counts neither as an outage nor against the output schema."""
     value = {"content": [{"type": "text", "text": "no such row\u202e"}], "isError": True}
     outcome = tool_outcome(CRM, UpstreamResult(value), checker({"type": "object"}))
 
@@ -112,7 +112,7 @@ def test_an_error_of_a_tool_is_its_own_kind_of_failure() -> None:
     assert outcome.untrusted == "upstream crm"
 
 
-def test_resources_prompts_and_completions() -> None:
+def test_results_of_resources_prompts_and_completions_are_read() -> None:
     read = {"contents": [{"uri": "a://b", "text": "t", "_meta": {"ui": {"csp": {}}}}]}
     got = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]}
     values = [str(number) for number in range(150)]

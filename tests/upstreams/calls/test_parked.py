@@ -88,10 +88,10 @@ async def test_a_parked_call_leaves_no_subscription_behind() -> None:
     assert topics == {}
 
 
-async def test_a_parked_call_keeps_nothing_of_the_request_that_began_it(
+async def test_a_parked_call_does_not_keep_its_first_request_context(
     shared_store: SharedStore,
 ) -> None:
-    """Its arguments and its client, as long as the caller takes to answer."""
+    """Its arguments and client would stay in memory until the caller answers."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream, shared_store=shared_store, keyring=KeyRing.ephemeral())
     before = contexts()
@@ -174,10 +174,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_replica_that_is_killed_while_its_upstream_asks(
+async def test_a_replica_killed_during_a_client_request_leaves_an_unknown_outcome(
     valkey: str, tmp_path: Path
 ) -> None:
-    """The upstream counts one run, and the caller hears that the outcome is unknown."""
+    """The tool runs once, and the caller learns that the outcome is unknown."""
     ring, marks = tmp_path / "ring.json", tmp_path / "marks"
     create(ring)
     child = await asyncio.create_subprocess_exec(
@@ -271,7 +271,7 @@ async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(
 
 
 async def test_a_caller_parks_no_more_than_its_share() -> None:
-    """Above it the upstream hears that the client cannot be asked, and ends its call itself."""
+    """Beyond the limit the upstream gets an error for its question and ends the call."""
 
     async def asks(exchange: Exchanged) -> UpstreamResult:
         answer = await exchange.ask("elicitation/create", form())
@@ -290,8 +290,8 @@ async def test_a_caller_parks_no_more_than_its_share() -> None:
     await gate.calls.aclose()
 
 
-async def test_a_client_that_cannot_be_asked() -> None:
-    """The upstream is told of no capability, and a request of it is unsupported."""
+async def test_an_upstream_cannot_ask_a_client_without_capabilities() -> None:
+    """No capability is declared to the upstream, and its request is refused."""
 
     async def asks(exchange: Exchanged) -> UpstreamResult:
         answer = await exchange.ask("elicitation/create", form())
@@ -304,7 +304,7 @@ async def test_a_client_that_cannot_be_asked() -> None:
     assert upstream.exchanges[0].options.capabilities == {}
 
 
-async def test_what_is_not_allowed_is_neither_declared_nor_passed_on() -> None:
+async def test_a_disallowed_capability_is_neither_declared_nor_passed_on() -> None:
     async def asks(exchange: Exchanged) -> UpstreamResult:
         answer = await exchange.ask("roots/list", {})
         return text_result(str(answer["error"]["code"]))

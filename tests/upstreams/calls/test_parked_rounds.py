@@ -56,7 +56,7 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
         await gate.calls.aclose()
 
 
-async def test_a_caller_whose_access_ends_leaves_no_parked_call() -> None:
+async def test_the_end_of_a_callers_access_cancels_its_parked_calls() -> None:
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
@@ -154,8 +154,8 @@ async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
     assert upstream.exchanges[0].cancelled
 
 
-async def test_where_the_client_takes_tasks_the_call_waits_in_one() -> None:
-    """It is not parked: the task holds it, and asks through its record."""
+async def test_a_call_of_a_client_with_tasks_waits_in_a_task() -> None:
+    """It is not parked; the task asks its questions."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(
         upstream,

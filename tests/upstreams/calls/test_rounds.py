@@ -21,7 +21,7 @@ TOOL = "mcp_crm__act"
 YES = accept(ok=True)
 
 
-async def test_modern_caller_and_modern_upstream() -> None:
+async def test_a_modern_caller_answers_a_modern_upstream() -> None:
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(upstream)
 
@@ -45,8 +45,8 @@ async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() ->
     assert said(second) == "{'ok': True}"
 
 
-async def test_an_answer_that_fits_no_form_is_asked_for_again() -> None:
-    """The upstream hears nothing of it."""
+async def test_an_answer_that_does_not_fit_the_form_is_asked_again() -> None:
+    """The upstream gets only the valid answer."""
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
@@ -84,7 +84,7 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
 
 @pytest.mark.parametrize("what", ["server", "definition"])
 async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> None:
-    """A server that took the name of another must not get what the other one kept."""
+    """A server that took over a name must not get the state of the former one."""
     upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
     server, changed_definition = CRM, definition()
     before = UpstreamGate(upstream, keyring=keyring)
@@ -103,7 +103,7 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
 
 
 async def test_a_client_request_that_may_not_pass_ends_the_call() -> None:
-    """A modern upstream cannot be told no: it asks again in its next answer."""
+    """A modern upstream would repeat a refused question in its next answer."""
 
     async def wants_a_password(_: Exchanged) -> UpstreamResult:
         schema = {"type": "object", "properties": {"password": {"type": "string"}}}

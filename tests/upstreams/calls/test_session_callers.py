@@ -79,7 +79,7 @@ async def test_progress_reaches_the_caller_and_grows() -> None:
     assert {notification["params"]["message"] for notification in progress_events} == {"at it"}
 
 
-async def test_two_client_requests_in_a_row() -> None:
+async def test_a_session_caller_answers_two_client_requests_in_a_row() -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
         first = await exchange.ask("elicitation/create", form("First?"))
         second = await exchange.ask("elicitation/create", form("Second?"))

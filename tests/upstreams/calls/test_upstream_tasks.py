@@ -76,7 +76,7 @@ def working(**more: Any) -> UpstreamResult:
     return UpstreamResult({"status": "working", **more})
 
 
-async def test_it_is_polled_until_it_ends() -> None:
+async def test_an_upstream_task_is_polled_until_it_ends() -> None:
     upstream = PolledUpstream(working(statusMessage="half", pollIntervalMs=99_000), COMPLETED_TASK)
     person = AgreeingClient()
 
@@ -87,7 +87,7 @@ async def test_it_is_polled_until_it_ends() -> None:
     assert upstream.slept == [1.0, 30.0]
 
 
-async def test_its_client_requests_are_sent_to_the_caller_once() -> None:
+async def test_client_requests_of_an_upstream_task_are_sent_once() -> None:
     asks = UpstreamResult(
         {
             "status": "input_required",
@@ -104,7 +104,7 @@ async def test_its_client_requests_are_sent_to_the_caller_once() -> None:
     assert len(updates) == 1
 
 
-async def test_a_failed_task_is_its_error() -> None:
+async def test_a_failed_upstream_task_is_an_error_of_the_call() -> None:
     upstream = PolledUpstream(
         UpstreamResult({"status": "failed", "error": {"code": 7, "message": "no"}})
     )
@@ -113,7 +113,7 @@ async def test_a_failed_task_is_its_error() -> None:
 
 
 @pytest.mark.parametrize("status", ["cancelled", "completed", "unheard of"])
-async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
+async def test_an_upstream_task_that_ends_without_a_result_is_a_failure(status: str) -> None:
     with pytest.raises(ToolFailure):
         await (
             PolledUpstream(UpstreamResult({"status": status}))
@@ -122,7 +122,7 @@ async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
         )
 
 
-async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
+async def test_a_short_outage_delays_a_task_and_a_long_one_makes_it_unknown() -> None:
     away = ConnectionFailure("unreachable", "crm is away.")
     upstream = PolledUpstream(*[away] * (FAILED_POLLS - 1), COMPLETED_TASK)
     assert await upstream.task(AgreeingClient()).outcome(HANDLE) == UpstreamResult({"content": []})
@@ -132,7 +132,7 @@ async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
     assert failure.value.reason == "outcome_unknown"
 
 
-async def test_a_cancelled_call_cancels_it() -> None:
+async def test_a_cancelled_call_cancels_the_upstream_task() -> None:
     upstream = PolledUpstream(working())
     call = asyncio.create_task(upstream.task(AgreeingClient()).outcome(HANDLE))
     while not upstream.slept:  # noqa: ASYNC110  # each turn of the loop is a poll of the task

@@ -116,7 +116,9 @@ def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", APPLICABLE_SCENARIOS)
-def test_the_client_of_upstreams_passes(suite: Program, scenario: str, tmp_path: Path) -> None:
+def test_the_upstream_client_passes_its_scenarios(
+    suite: Program, scenario: str, tmp_path: Path
+) -> None:
     """It finds the token endpoint, authenticates as the suite asks, and refuses wrong metadata."""
     checks = run(suite, scenario, tmp_path)
 

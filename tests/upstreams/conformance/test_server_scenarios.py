@@ -291,7 +291,7 @@ def suite() -> Iterator[Program]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTIONS)
-def test_no_scenario_is_lost(
+def test_no_scenario_fails_behind_the_gate(
     suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
     """What the server passes by itself, it passes behind the gate, apart from `LOST_SCENARIOS`."""

@@ -30,10 +30,10 @@ def events_of(data: bytes, cuts: Sequence[int] = ()) -> list[ReceivedEvent]:
 
 
 @given(EVENTS, LINE_ENDS, st.lists(st.integers(0, 10_000)))
-def test_pieces_make_no_difference(
+def test_the_result_does_not_depend_on_how_the_stream_is_cut(
     events: list[tuple[str, str]], end: bytes, cuts: list[int]
 ) -> None:
-    """Cuts inside of lines, of line ends and of characters change nothing."""
+    """Cuts may be within lines, line ends and characters."""
     data = b"".join(
         b"id: %b%b: comment%bdata: %b%b%b" % (identity.encode(), end, end, text.encode(), end, end)
         for text, identity in events
@@ -50,7 +50,7 @@ def test_any_bytes_are_read_the_same_way(data: bytes, cuts: list[int]) -> None:
     assert events_of(data, cuts) == events_of(data)
 
 
-def test_lines_of_data_are_joined_and_an_unfinished_event_is_none() -> None:
+def test_data_lines_are_joined_and_an_unfinished_event_is_dropped() -> None:
     """The HTML standard says so; a byte order mark at the beginning is skipped, too."""
     data = (
         b"\xef\xbb\xbfevent: x\ndata: a\ndata:b\ndata\n\n: c\nretry: 250\nid: 7\ndata:\n\ndata: z\n"
@@ -63,7 +63,7 @@ def test_lines_of_data_are_joined_and_an_unfinished_event_is_none() -> None:
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 50, b"x" * 50, b"data: x\n"])
 def test_a_large_event_is_refused_while_it_arrives(piece: bytes) -> None:
-    """One long line, or many lines."""
+    """It has one long line or many lines."""
     parser = EventParser(1_000)
 
     with pytest.raises(StreamTooLarge, match="larger"):
@@ -78,7 +78,7 @@ def test_lines_without_an_event_are_bounded() -> None:
         parser.receive(b":\n" * 101)
 
 
-def test_events_do_not_add_up() -> None:
+def test_size_limits_apply_to_each_event() -> None:
     """The limits are those of one event."""
     parser = EventParser(100, max_lines=10)
 

@@ -162,10 +162,10 @@ async def neighbour(
 
 @pytest.mark.parametrize(("answer", "reason"), HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS)
 @pytest.mark.requirement("E11")
-async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
+async def test_a_hostile_answer_has_a_reason_and_does_not_affect_another_server(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str], answer: Answer, reason: str
 ) -> None:
-    """It is sent once, costs bounded memory, and its failure quotes nothing of it."""
+    """The request is sent once with bounded memory, and the failure does not quote the answer."""
     app, process, bad, good_server = neighbour
     app.answers["tools/call"] = answer
     await process.http(bad).describe()
@@ -194,7 +194,7 @@ async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
 async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
 ) -> None:
-    """What is no MCP at all is found out before anything is asked of it."""
+    """A server that is no MCP server is recognized before any request."""
     app, process, bad, _ = neighbour
     for answer in (
         endless(BODY_CHUNK, begun=b"data: "),
@@ -209,7 +209,7 @@ async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(
 async def test_a_session_id_cannot_inject_a_header(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
 ) -> None:
-    """It comes back in a header of ours, so it has only visible characters."""
+    """It is sent in a header, so it must have only visible characters."""
     app, process, bad, _ = neighbour
     app.has_sessions("a b\tc")
 
@@ -219,7 +219,7 @@ async def test_a_session_id_cannot_inject_a_header(
 async def test_names_and_arguments_cannot_inject_a_header(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
 ) -> None:
-    """They are encoded; a header name that is none is refused."""
+    """Values are encoded; an invalid header name is refused."""
     app, process, _, good_server = neighbour
     del app
     connection = process.http(good_server)
@@ -230,7 +230,7 @@ async def test_names_and_arguments_cannot_inject_a_header(
     assert failure.reason == "denied"
 
 
-async def test_what_is_read_of_a_stream_of_changes_is_bounded(
+async def test_a_stream_of_changes_is_read_within_bounds(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
 ) -> None:
     """A flood of changes waits as one; an endless line ends the stream."""
@@ -249,7 +249,7 @@ async def test_what_is_read_of_a_stream_of_changes_is_bounded(
 
 
 async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
-    """Gatepost sends nothing then; it accepts a valid one of the same authority."""
+    """No request is sent; a valid certificate of the same authority is accepted."""
     company = CertificateAuthority(tmp_path)
     reasons = []
     for hours in (-1.0, 1.0):

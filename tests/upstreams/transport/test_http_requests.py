@@ -183,7 +183,7 @@ def wants(bearer: str) -> Answer:
 
 
 async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: Crm) -> None:
-    """After discovery there is no session and no other message."""
+    """After discovery there is neither a session nor any other message."""
     app, connect = crm
     app.answers["tools/call"] = result(DONE_RESULT)
     connection = connect()
@@ -201,7 +201,7 @@ async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: C
     assert "mcp-session-id" not in sent
 
 
-async def test_a_second_connection_knows_the_era_already(crm: Crm) -> None:
+async def test_a_second_connection_needs_no_discovery(crm: Crm) -> None:
     """Another caller's first call costs no discovery."""
     app, connect = crm
     app.answers["tools/call"] = result(DONE_RESULT)
@@ -211,8 +211,8 @@ async def test_a_second_connection_knows_the_era_already(crm: Crm) -> None:
     assert len(app.of("server/discover")) == 1
 
 
-async def test_cancelling_ends_the_wait(crm: Crm) -> None:
-    """In the modern era the closed stream says it to the server."""
+async def test_cancelling_a_request_ends_the_wait_and_closes_its_stream(crm: Crm) -> None:
+    """A modern server sees the closed stream."""
     app, connect = crm
     gone = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ async def test_cancelling_ends_the_wait(crm: Crm) -> None:
 async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
     crm: Crm, has_sessions: bool
 ) -> None:
-    """It is not sent again."""
+    """The request is not sent again."""
     app, connect = crm
     if has_sessions:
         app.has_sessions("s1")
@@ -322,8 +322,8 @@ async def test_a_missing_credential_is_denied(crm: Crm) -> None:
     assert (failure.reason, app.seen) == ("denied", [])
 
 
-async def test_a_server_that_is_away_is_unreachable() -> None:
-    """Nothing was sent; an address that is not allowed is denied."""
+async def test_a_server_that_cannot_be_reached_is_unreachable() -> None:
+    """No request was sent; a disallowed address is denied."""
     process = ConnectingProcess("127.0.0.1:9")
     try:
         away = await failure_of(process.http("http://127.0.0.1:9/mcp"))
@@ -333,10 +333,8 @@ async def test_a_server_that_is_away_is_unreachable() -> None:
     assert (away.reason, forbidden.reason) == ("unreachable", "denied")
 
 
-async def test_requests_beyond_the_concurrency_wait_and_a_client_request_makes_room(
-    crm: Crm,
-) -> None:
-    """While a person decides, the server does nothing, so another request may run."""
+async def test_a_client_request_frees_concurrency_for_waiting_requests(crm: Crm) -> None:
+    """While a person decides, the server does not work on the request."""
     app, connect = crm
     app.has_sessions("s1")
 

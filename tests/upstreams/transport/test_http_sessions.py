@@ -76,7 +76,7 @@ async def test_a_server_without_session_ids_gets_none(crm: Crm) -> None:
 
 
 async def test_each_set_of_capabilities_has_a_session(crm: Crm) -> None:
-    """A server asks no caller's client for what it cannot do; a caller's own session is one."""
+    """The server then asks each client only for what it can do."""
     app, connect = crm
     app.has_sessions("s1", "s2", "s3")
     app.answers["tools/call"] = result(DONE_RESULT)
@@ -93,7 +93,7 @@ async def test_each_set_of_capabilities_has_a_session(crm: Crm) -> None:
 async def test_a_lost_session_fails_the_request_and_the_next_opens_another(
     crm: Crm, lost: tuple[int, str]
 ) -> None:
-    """The request is not sent again, although nothing was run."""
+    """The failed request is not sent again."""
     app, connect = crm
     app.has_sessions("s1", "s2")
     app.answers["tools/call"] = error(-32000, lost[1], lost[0])
@@ -107,7 +107,7 @@ async def test_a_lost_session_fails_the_request_and_the_next_opens_another(
 
 
 async def test_a_server_that_changed_its_era_is_asked_again(crm: Crm) -> None:
-    """A refused version means that nothing was run; the next request finds out."""
+    """The request with the refused version did not run; the next one discovers the era."""
     app, connect = crm
     connection = connect()
     app.answers["tools/call"] = result(DONE_RESULT)

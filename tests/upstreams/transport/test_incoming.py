@@ -31,7 +31,7 @@ MEMBERS = st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error
 
 @given(st.binary(max_size=200))
 def test_bytes_are_a_message_or_are_refused(data: bytes) -> None:
-    """Nothing else can happen, whatever they are."""
+    """No bytes raise another error."""
     try:
         messages = read_messages(data, batches=True)
     except InvalidMessage:
@@ -41,7 +41,7 @@ def test_bytes_are_a_message_or_are_refused(data: bytes) -> None:
 
 @given(st.dictionaries(MEMBERS, JSON_VALUES) | JSON_VALUES, st.booleans())
 def test_values_are_a_message_or_are_refused(value: Any, versioned: bool) -> None:
-    """What is read has the types that it claims."""
+    """The members of a message have their declared types."""
     if versioned and isinstance(value, dict):
         value = {**value, "jsonrpc": "2.0"}
     try:
@@ -57,7 +57,7 @@ def test_values_are_a_message_or_are_refused(value: Any, versioned: bool) -> Non
 
 
 def test_messages_are_read() -> None:
-    """One of each kind."""
+    """There is one case for each kind."""
     cases: list[tuple[dict[str, Any], Any]] = [
         ({"id": 1, "result": {"a": 1}}, UpstreamResponse(1, UpstreamResult({"a": 1}))),
         ({"id": "1", "error": {"code": -1, "message": "m", "data": [2]}},
@@ -88,7 +88,7 @@ REFUSED_MESSAGES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("data", "reason"), REFUSED_MESSAGES.values(), ids=REFUSED_MESSAGES)
-def test_what_is_no_message_is_refused_with_its_reason(data: bytes, reason: str) -> None:
-    """The reason quotes nothing of it."""
+def test_an_invalid_message_is_refused_with_its_reason(data: bytes, reason: str) -> None:
+    """The reason does not quote the message."""
     with pytest.raises(InvalidMessage, match=reason):
         read_messages(data)

@@ -49,12 +49,12 @@ SESSION_ERAS: list[era.DiscoveryAnswer] = [
 def test_a_server_without_the_newest_revision_gets_a_handshake(
     outcome: era.DiscoveryAnswer,
 ) -> None:
-    """Only a list without any common revision speaks against it."""
+    """A list without any common revision gets none."""
     assert era.of_discovery(outcome) == "initialize"
 
 
 def test_a_server_without_a_common_revision_is_incompatible() -> None:
-    """It names the revisions, and there is none of ours."""
+    """The error names the server's revisions."""
     refusal = UpstreamError(-32022, "no", {"supported": ["2031-01-01"]})
 
     assert era.of_discovery(refusal) == "incompatible"
@@ -87,8 +87,8 @@ def test_a_header_carries_every_text(text: str) -> None:
     assert decode_value(value.encode()) == text
 
 
-def test_a_modern_request_says_everything_itself() -> None:
-    """Version, capabilities, round trips, log level and routing headers; nothing of the caller."""
+def test_a_modern_request_is_self_contained() -> None:
+    """It has version, capabilities, log level and routing headers, and no data of the caller."""
     options = RequestOptions(
         capabilities={"elicitation": {}},
         progress_token="theirs",
@@ -132,7 +132,7 @@ def test_a_modern_request_says_everything_itself() -> None:
     }
 
 
-def test_a_reader_passes_on_what_belongs_to_its_request() -> None:
+def test_a_reader_passes_on_only_messages_of_its_request() -> None:
     """Progress under the caller's token, its own response, and no other's."""
     reader = MessageReader(5, "theirs", asks=True)
     ask = UpstreamRequest("a", "elicitation/create", {})
@@ -165,7 +165,7 @@ def test_the_number_of_messages_is_bounded() -> None:
 
 
 def test_a_message_on_a_pipe_belongs_to_the_request_it_names_or_to_the_only_one() -> None:
-    """With several requests, one that names none of them is given to none."""
+    """If several requests run, a message that names none is dropped."""
     bare = UpstreamRequest(1, "elicitation/create", {})
     named = UpstreamRequest(1, "elicitation/create", {"_meta": {"progressToken": 3}})
     progress = UpstreamNotification("notifications/progress", {"progressToken": 9})
@@ -183,8 +183,8 @@ async def silence(clock: ExchangeTimeouts, seconds: float = 60) -> None:
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=seconds)
 
 
-async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
-    """Both run out otherwise: silence, and the sum of all waits."""
+async def test_the_timeouts_pause_while_the_upstream_waits() -> None:
+    """They are the limit of silence and the limit of the whole call."""
     clock = ExchangeTimeouts(timeout_s=0.3, idle_s=0.1)
     clock.pause()
     await silence(clock, 0.4)
@@ -198,7 +198,7 @@ async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
         await silence(spent)
 
 
-async def test_an_answer_lets_the_clocks_of_a_running_wait_go_on() -> None:
+async def test_an_answer_resumes_the_timeouts_of_a_running_wait() -> None:
     """The wait that began without a limit gets one."""
     clock = ExchangeTimeouts(timeout_s=5, idle_s=0.1)
     clock.pause()
@@ -208,8 +208,8 @@ async def test_an_answer_lets_the_clocks_of_a_running_wait_go_on() -> None:
         await silence(clock)
 
 
-async def test_requests_beyond_the_limit_wait_a_little_and_in_order() -> None:
-    """Then they are refused, and nothing was sent."""
+async def test_requests_beyond_the_limit_are_queued_in_order_and_then_refused() -> None:
+    """Then they are refused without being sent."""
     limit = UpstreamConcurrency("crm", 1, wait_s=0.1)
     await limit.acquire()
     with pytest.raises(ConnectionFailure) as refused:
@@ -237,5 +237,5 @@ async def test_requests_beyond_the_limit_wait_a_little_and_in_order() -> None:
     ],
 )  # fmt: skip
 def test_retry_after_is_read_in_both_forms(value: str | None, seconds: float | None) -> None:
-    """What is neither form says nothing."""
+    """Any other form is ignored."""
     assert retry_after(value, 100.0) == seconds

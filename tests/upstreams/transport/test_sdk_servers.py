@@ -120,7 +120,7 @@ def remember(connections: UpstreamConnections, url: str, era: Era) -> None:
 async def test_a_server_is_found_to_be_modern(
     process: ConnectingProcess, servers: dict[str, str], name: str
 ) -> None:
-    """Both libraries speak the newest revision."""
+    """Servers of both libraries use the newest revision."""
     description = await process.http(servers[name]).describe()
 
     assert (description.era, description.revision) == ("modern", "2026-07-28")
@@ -134,7 +134,7 @@ async def test_a_server_is_found_to_be_modern(
 async def test_a_call_has_progress_and_a_result(
     process: ConnectingProcess, servers: dict[str, str], name: str, era: Era
 ) -> None:
-    """Under the caller's own token."""
+    """The reports have the caller's own token."""
     connection = connected(process, servers[name], era)
     messages = await messages_of(
         connection, params={"name": "count", "arguments": {"upto": 3}}, progress_token="mine"
@@ -174,7 +174,7 @@ async def test_pictures_errors_and_resources_arrive(
 async def test_a_session_asks_on_the_stream_of_the_call(
     process: ConnectingProcess, servers: dict[str, str]
 ) -> None:
-    """It goes on with the answer; without the capability it does not ask."""
+    """The call continues with the answer; without the capability there is no question."""
     connection = connected(process, servers["sdk"], "session")
     options = RequestOptions(capabilities={"elicitation": {"form": {}}})
     last: Any = None

@@ -72,7 +72,7 @@ async def test_the_era_is_found_out_over_pipes(process: ConnectingProcess, behav
     assert description.era == ("modern" if behaviour == "modern" else "session")
 
 
-async def test_it_starts_at_first_use_and_ends_when_idle(process: ConnectingProcess) -> None:
+async def test_a_program_starts_at_first_use_and_ends_when_idle(process: ConnectingProcess) -> None:
     """The next use starts another one, at once."""
     connection = process.stdio(doing(idle_s=0.2))
     first = await tool_answer(connection, "pid")
@@ -81,7 +81,7 @@ async def test_it_starts_at_first_use_and_ends_when_idle(process: ConnectingProc
     assert await tool_answer(connection, "pid") != first
 
 
-async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
+async def test_a_program_ends_with_its_child_processes(process: ConnectingProcess) -> None:
     """Children that ignore the signal or have left the process group end, too."""
     connection = process.stdio(doing("ignores SIGTERM"))
     pids = [await tool_answer(connection, "pid"), *(await tool_answer(connection, "children"))]
@@ -91,7 +91,7 @@ async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
     await until(lambda: not any(map(is_alive, pids)))
 
 
-async def test_a_crash_fails_all_requests_and_the_next_use_starts_it_anew(
+async def test_a_crash_fails_all_requests_and_the_next_use_restarts_the_program(
     process: ConnectingProcess,
 ) -> None:
     """The outcome of those that ran is unknown; they are not sent again."""
@@ -110,7 +110,7 @@ async def failure_of_call(connection: UpstreamConnection, name: str) -> Connecti
     return failed.value
 
 
-async def test_a_program_that_ends_again_and_again_is_started_after_growing_pauses(
+async def test_a_program_that_never_starts_is_retried_only_after_a_pause(
     process: ConnectingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile requests fail at once, and say how long."""
@@ -122,8 +122,8 @@ async def test_a_program_that_ends_again_and_again_is_started_after_growing_paus
     assert 0 < (pause.retry_after_s or 0) <= stdio_connection.FIRST_PAUSE_S
 
 
-async def test_requests_share_the_pipe(process: ConnectingProcess) -> None:
-    """Answers come in any order; a slow one holds nothing up."""
+async def test_concurrent_requests_share_the_pipe(process: ConnectingProcess) -> None:
+    """Answers come in any order, and a slow one does not delay others."""
     connection = process.stdio(doing())
     slow = asyncio.create_task(tool_answer(connection, "slow"))
     others = await asyncio.gather(*(tool_answer(connection, f"n{number}") for number in range(20)))
@@ -146,10 +146,10 @@ async def test_each_tenant_or_each_person_has_a_process(process: ConnectingProce
     assert other not in together
 
 
-async def test_it_gets_the_environment_that_is_configured_and_no_other(
+async def test_a_program_gets_only_the_configured_environment(
     process: ConnectingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Secrets of its own tenant by name; nothing of the server's own environment."""
+    """It may name secrets of its own tenant; the server's variables are left out."""
     monkeypatch.setenv("GATEPOST_KEYS__RING", "hidden")
     program = doing(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
     environment_seen = await tool_answer(process.stdio(program), "environment")
@@ -162,8 +162,8 @@ async def test_it_gets_the_environment_that_is_configured_and_no_other(
     assert (failure.reason, "GITHUB" in failure.message) == ("denied", True)
 
 
-async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -> None:
-    """Neither TCP nor UDP leaves the sandbox, under any user."""
+async def test_a_program_has_no_network_unless_allowed(process: ConnectingProcess) -> None:
+    """Neither TCP nor UDP leaves the sandbox."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         env = {"PORT": str(listening.getsockname()[1])}
         closed = await tool_answer(process.stdio(doing(env=env)), "reach")
@@ -173,10 +173,10 @@ async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -
     assert opened == ["done", "done"]
 
 
-async def test_it_reads_and_runs_only_what_it_may(
+async def test_a_program_reads_and_runs_only_allowed_paths(
     process: ConnectingProcess, tmp_path: Path
 ) -> None:
-    """Its own folders and those of the system."""
+    """These are its own folders and those of the system."""
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     (tmp_path / "tool").write_text("#!/bin/sh\n", encoding="utf-8")
     (tmp_path / "tool").chmod(0o755)
@@ -195,8 +195,8 @@ def readable(program: StdioProgram, folder: Path) -> StdioProgram:
     )
 
 
-async def test_its_memory_is_bounded(process: ConnectingProcess) -> None:
-    """It sees a failed allocation; the machine does not."""
+async def test_the_memory_of_a_program_is_bounded(process: ConnectingProcess) -> None:
+    """An allocation beyond the limit fails in the program."""
     connection = process.stdio(doing(memory_bytes=200_000_000))
 
     assert await tool_answer(connection, "memory") == "MemoryError"
@@ -214,10 +214,10 @@ async def test_stray_output_is_skipped(process: ConnectingProcess) -> None:
     assert await tool_answer(connection, "echo") == "echo"
 
 
-async def test_a_client_request_belongs_to_the_only_request_or_to_none(
+async def test_a_client_request_is_accepted_only_during_a_single_request(
     process: ConnectingProcess,
 ) -> None:
-    """With several running requests it could ask the wrong person, so it is refused."""
+    """With several running requests the wrong person could be asked."""
     connection = process.stdio(doing())
     call = {"name": "ask", "arguments": {}}
     async with connection.exchange("tools/call", call, RequestOptions()) as exchange:
@@ -238,8 +238,8 @@ async def test_a_client_request_belongs_to_the_only_request_or_to_none(
     await asyncio.wait([silent])
 
 
-async def test_changes_are_followed_while_it_runs(process: ConnectingProcess) -> None:
-    """Its end is the end of them."""
+async def test_changes_of_a_program_are_followed_while_it_runs(process: ConnectingProcess) -> None:
+    """The stream of changes ends with the program."""
     connection = process.stdio(doing())
     async with connection.notifications() as changes:
         await tool_answer(connection, "change")
@@ -269,7 +269,7 @@ async def test_standard_error_is_logged_without_secrets(process: ConnectingProce
 
 
 def test_the_log_of_standard_error_is_bounded() -> None:
-    """Lines by their number and length; what is left out is counted."""
+    """The number and length of lines have limits; omitted lines are counted."""
     now = [0.0]
     logged = StderrLog("crm", "acme", lambda tenant, text: text, lambda: now[0])
     with capture_logs() as logs:
@@ -284,7 +284,7 @@ def test_the_log_of_standard_error_is_bounded() -> None:
     assert dropped["lines"] == 11
 
 
-async def test_a_program_that_is_not_there_is_unreachable(process: ConnectingProcess) -> None:
+async def test_a_missing_program_is_unreachable(process: ConnectingProcess) -> None:
     """The sentence names the server and no path."""
     failure = await failure_of(process.stdio(StdioProgram(command="/nowhere/server")))
 

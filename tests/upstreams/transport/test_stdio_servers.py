@@ -33,7 +33,7 @@ async def process() -> AsyncIterator[ConnectingProcess]:
     await connecting.aclose()
 
 
-async def test_everything_works_over_its_pipes(process: ConnectingProcess) -> None:
+async def test_the_everything_server_works_over_pipes(process: ConnectingProcess) -> None:
     """Progress, a question, a picture, a resource and a completion."""
     connection = process.stdio(packaged("server-everything", "stdio"))
     description = await connection.describe()
@@ -58,7 +58,7 @@ def is_notification(message: Any) -> bool:
     return isinstance(message, UpstreamNotification)
 
 
-async def test_everything_asks_and_gets_its_answer(process: ConnectingProcess) -> None:
+async def test_the_everything_server_asks_and_gets_its_answer(process: ConnectingProcess) -> None:
     """The only running request is the one that it asks for."""
     connection = process.stdio(packaged("server-everything", "stdio"))
     call = {"name": "trigger-elicitation-request", "arguments": {}}
@@ -74,7 +74,7 @@ async def test_everything_asks_and_gets_its_answer(process: ConnectingProcess) -
 async def test_the_filesystem_server_reads_its_folder_and_the_sandbox_no_other(
     process: ConnectingProcess, tmp_path: Path
 ) -> None:
-    """A folder that it was told of but that is not in `reads` stays closed."""
+    """A folder given to the server but not in `reads` stays closed."""
     shared, closed = tmp_path / "shared", tmp_path / "closed"
     for folder in (shared, closed):
         folder.mkdir()

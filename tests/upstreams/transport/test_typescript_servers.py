@@ -51,7 +51,7 @@ async def test_a_server_that_has_forgotten_its_sessions_gets_a_new_one(
 
 @pytest.mark.requirement("E4")
 async def test_a_server_made_after_the_examples_gets_a_new_session() -> None:
-    """It answers 400 instead of 404."""
+    """Such a server answers 400 instead of 404."""
     port = free_port()
     script_path = install() / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
     program = [str(NODE), str(script_path), "streamableHttp"]
@@ -73,7 +73,9 @@ async def test_a_server_made_after_the_examples_gets_a_new_session() -> None:
 
 
 @pytest.mark.parametrize("sdk", ["v1", "v2"])
-def test_a_revision_that_the_sdk_does_not_speak_is_refused_unrun(servers: str, sdk: str) -> None:
+def test_a_revision_unknown_to_the_sdk_is_refused_before_the_call_runs(
+    servers: str, sdk: str
+) -> None:
     """The code is that of other errors, so the text decides."""
     headers = ACCEPT_HEADER | {"mcp-protocol-version": "2099-01-01"}
     reply = httpx2.post(f"{servers}/{sdk}/stateless", json=ACT_REQUEST, headers=headers)
@@ -98,7 +100,7 @@ LOST_SESSION_ERRORS = [
 
 @each(("code", "message"), LOST_SESSION_ERRORS)
 def test_a_lost_session_is_recognized(code: int, message: str) -> None:
-    """In the words of the SDKs and of servers made after their examples."""
+    """The texts are those of the SDKs and of servers made after their examples."""
     assert refuses_session(400, UpstreamError(code, message))
 
 
