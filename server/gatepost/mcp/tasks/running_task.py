@@ -208,7 +208,7 @@ class RunningTask(SilentClient):
         self._resumes = False
         if self.reason is not None:
             self.work.cancel()
-        await self._change_or_stop(lambda record: with_call(record, previous_state=state))
+        await self._change_or_stop(lambda record: with_call(record, kept=state))
         self._set_resumable(True)
 
     async def _change_or_stop(self, edit: Edit) -> None:
