@@ -99,7 +99,7 @@ async def _verified(
         try:
             caller.require(frozenset(config.scopes.baseline))
         except AuthError as refusal:
-            refusal.about(issuer=caller.issuer, tenant=caller.tenant_id)
+            refusal.with_details(issuer=caller.issuer, tenant=caller.tenant_id)
             raise
         suspended = caller.tenant_id in config.tenancy.suspended
         return caller, suspended or (revocations is not None and revocations.is_suspended(caller))

@@ -31,7 +31,7 @@ class PackRegistration(msgspec.Struct, frozen=True):
     is off is never imported.
     """
 
-    place: str
+    source: str
     """The module that defines the pack."""
     extra: str | None = None
     """The extra of the distribution that installs what the pack needs."""

@@ -54,13 +54,13 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
 def in_revision(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     """Return a definition without the members that *revision* does not know."""
     # Revisions are dates, so comparing their names compares their age.
-    late = {member for member, since in ADDED_IN.items() if revision < since}
-    if not late:
+    absent = {member for member, since in ADDED_IN.items() if revision < since}
+    if not absent:
         return definition
-    members = {name: value for name, value in definition.items() if name not in late}
+    members = {name: value for name, value in definition.items() if name not in absent}
     if "uri" in members or "uriTemplate" in members:
         hints = members.pop("annotations", {})
-        if remaining := {name: value for name, value in hints.items() if name not in late}:
+        if remaining := {name: value for name, value in hints.items() if name not in absent}:
             members["annotations"] = remaining
     if "arguments" in members:
         members["arguments"] = [

@@ -95,7 +95,7 @@ class RestRoutes:
         require_method(scope, "GET", "HEAD")
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
-        await self._registry.ready(caller)
+        await self._registry.prepare(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:

@@ -95,11 +95,11 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
         return None
     requests: dict[str, InputRequest] = {}
     states: list[bytes] = []
-    ahead: list[BaseException] = [needed]
-    while ahead:
-        raised = ahead.pop()
+    unvisited: list[BaseException] = [needed]
+    while unvisited:
+        raised = unvisited.pop()
         if isinstance(raised, BaseExceptionGroup):
-            ahead.extend(reversed(raised.exceptions))
+            unvisited.extend(reversed(raised.exceptions))
         elif isinstance(raised, InputNeeded):
             requests.update(raised.requests)
             states += [raised.state] if raised.state else []

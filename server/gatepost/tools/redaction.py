@@ -122,7 +122,7 @@ class Redaction:
             return None
         return self._redactors.get(secrets.version) if secrets.values else ONLY_TOKENS
 
-    async def ready(self, tenant: str) -> None:
+    async def prepare(self, tenant: str) -> None:
         """Make the redactor for the tenant's current secrets; raises StoreUnavailable."""
         while self.at_hand(tenant) is None:
             secrets = self.secrets.loaded(tenant) or await self.secrets.load(tenant)

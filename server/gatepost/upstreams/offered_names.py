@@ -29,10 +29,10 @@ def offered_name(server: str, tool: str) -> str:
     that fit are kept: the first `__` ends the server's name. Any other name, and each that looks
     like one with a hash, ends in eight characters of the SHA-256 of both names.
     """
-    plain = f"{PREFIX}{server}{SEPARATOR}{tool}"
-    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= NAME_CHARACTERS
+    full_name = f"{PREFIX}{server}{SEPARATOR}{tool}"
+    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(full_name) <= NAME_CHARACTERS
     if fits and not _HASHED.search(tool):
-        return plain
+        return full_name
     head = f"{PREFIX}{_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
     room = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
     return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"

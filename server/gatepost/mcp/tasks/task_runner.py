@@ -187,7 +187,7 @@ class TaskRunner:
             return
         if (record := await self.task_store.get(tenant, task_id)) is not None:
             with contextlib.suppress(msgspec.DecodeError):
-                await self._runner().registry.ready(decode_call(record.call).caller)
+                await self._runner().registry.prepare(decode_call(record.call).caller)
 
     def _run(self, record: TaskRecord, stored: StoredCall) -> None:
         def start(client: Client) -> asyncio.Task[Outcome]:

@@ -44,7 +44,7 @@ class ValkeyRateLimits:
 
     def __init__(self, ask: AskServer, on_taken: Callable[[RateLimitRequest], None]) -> None:
         self._ask = ask
-        self._taken = on_taken
+        self._on_taken = on_taken
         self._sent: list[RateLimitRequest] = []
         self._waiting: list[RateLimitRequest] = []
         self._is_reported = True
@@ -85,7 +85,7 @@ class ValkeyRateLimits:
             for request, answer in zip(self._sent, answers, strict=True):
                 if not request.answer.done():  # the tokens are spent even if the caller hung up
                     if answer is None:
-                        self._taken(request)
+                        self._on_taken(request)
                     request.answer.set_result(answer)
             self._sent = []
         self._task = None
