@@ -304,7 +304,7 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         redaction = Redaction(secrets)
         await redaction.prepare(tenant)
         async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
-            revocations = Revocations(records, ended=lambda new: None)
+            revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
             shared = records, shared_store, keyring

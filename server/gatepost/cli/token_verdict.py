@@ -118,7 +118,7 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
         try:
             records = await open_records(database)
             closing.push_async_callback(records.aclose)
-            revocations = Revocations(records, ended=lambda new: None)
+            revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
         except (StoreRefused, StoreUnavailable) as outage:

@@ -193,14 +193,14 @@ def kind_of(count: Count) -> str | None:
 
 def bucket_meter(level: BucketUsage) -> tuple[UsageMeter, BucketUsage]:
     """Return how much of a token bucket is used."""
-    used = max(level.burst - level.held, 0.0)
+    used = max(level.burst - level.tokens, 0.0)
     return UsageMeter(label=_label(level.kind, level.name), used=used, maximum=level.burst), level
 
 
 def place_meter(level: ConcurrencyUsage) -> tuple[UsageMeter, ConcurrencyUsage]:
     """Return how much of a concurrency limit is used."""
     label = _label(level.kind, level.name)
-    return UsageMeter(label=label, used=level.taken, maximum=level.most), level
+    return UsageMeter(label=label, used=level.running, maximum=level.maximum), level
 
 
 def _label(kind: str, name: str) -> str:

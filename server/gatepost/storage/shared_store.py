@@ -313,7 +313,7 @@ class MemoryTenantSharedStore:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
         tokens = [
-            self._buckets.held(spending.bucket, now, rate=spending.rate, burst=spending.burst)
+            self._buckets.tokens_in(spending.bucket, now, rate=spending.rate, burst=spending.burst)
             for spending in spendings
         ]
         return [*tokens, *(self._running[limit.name] for limit in concurrency)]

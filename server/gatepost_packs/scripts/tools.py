@@ -217,7 +217,7 @@ async def may_run(ctx: CallContext, settings: ScriptsSettings, script: Script) -
     """Return whether the configuration or an administrator lets exactly this script run."""
     if is_allowed(script, settings):
         return True
-    return await ScriptApprovals.of(ctx).holds(script)
+    return await ScriptApprovals.of(ctx).is_approved(script)
 
 
 async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) -> None:

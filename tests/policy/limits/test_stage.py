@@ -260,16 +260,20 @@ async def test_levels_report_the_use_of_each_limit() -> None:
         levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
     other = await process.limits.levels("globex")
 
-    assert [(bucket.kind, bucket.name, bucket.burst, bucket.held) for bucket in levels.buckets] == [
+    assert [
+        (bucket.kind, bucket.name, bucket.burst, bucket.tokens) for bucket in levels.buckets
+    ] == [
         ("caller", "alice", 4, 2),
         ("tenant", "", 8, 6),
     ]
-    assert [(limit.kind, limit.name, limit.most, limit.taken) for limit in levels.concurrency] == [
+    assert [
+        (limit.kind, limit.name, limit.maximum, limit.running) for limit in levels.concurrency
+    ] == [
         ("tenant", "", 3, 1),
         ("tool", "wait", 2, 1),
     ]
     assert (levels.waiting, levels.shared, levels.together) == (0, False, True)
-    assert [(bucket.held, bucket.burst) for bucket in other.buckets] == [(8, 8)]
+    assert [(bucket.tokens, bucket.burst) for bucket in other.buckets] == [(8, 8)]
     assert await process.end() == ["waited"]
 
 
@@ -280,7 +284,7 @@ async def test_levels_leave_out_callers_without_a_limit() -> None:
     levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 
     assert levels.buckets == ()
-    assert [(limit.kind, limit.name, limit.taken) for limit in levels.concurrency] == [
+    assert [(limit.kind, limit.name, limit.running) for limit in levels.concurrency] == [
         ("tool", "wait", 1)
     ]
     assert await process.end() == ["waited"]
