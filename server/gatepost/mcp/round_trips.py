@@ -96,7 +96,7 @@ class RoundTripClient(StreamClient):
     """
     The client of one modern request: it receives messages now, and answers in its next request.
 
-    *asks* says whether the method may be answered with requests for input (M-01).
+    *may_ask* says whether the method may be answered with requests for input (M-01).
     """
 
     _round = 0

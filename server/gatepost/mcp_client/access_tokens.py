@@ -14,8 +14,8 @@ class SignedInTokens:
     """
     Gets access tokens for one server, and asks a person only if it must.
 
-    *kept* is the file where the sign-in is kept, None if it is not. *scopes* are those that it must
-    have, separated by spaces. *tell* shows a sentence if it cannot be kept.
+    *kept_sign_in* is the file of the sign-in, None if it is not kept. *scopes* are those that it
+    must have, separated by spaces. *tell* shows a sentence if it cannot be kept.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class Redaction:
         return [self.of(None), *self._redactors.values()]
 
     def at_hand(self, tenant: str) -> Redactor | None:
-        """Return the redactor to start a call with; None if `ready` must be awaited first."""
+        """Return the redactor to start a call with; None if `prepare` must be awaited first."""
         secrets = self.secrets.loaded(tenant)
         if secrets is None:
             return None

@@ -77,7 +77,7 @@ class AdmissionQueue:
             self.let_in()
 
     def let_in(self) -> None:
-        """Begin waiting calls while fewer than `most` run."""
+        """Begin waiting calls while fewer than `max_running` run."""
         while self.waiting and self.running < self.max_running:
             tenant = self._next()
             tenant_queue = self._queues[tenant]

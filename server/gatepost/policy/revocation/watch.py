@@ -93,7 +93,7 @@ class Revocations:
     """
     The revocations, suspensions and holds that this process read last.
 
-    A new token is checked here once, and the result is cached. So *ended* has to drop cached
+    A new token is checked here once, and the result is cached. So *on_revoked* has to drop cached
     results when there are new revocations. While the database does not answer, the last reading
     applies. Before the first reading every token is refused.
     """

@@ -38,8 +38,8 @@ class ValkeyRateLimits:
     Sends one batch of requests at a time, of all calls that came during the last one.
 
     A round trip of its own would cost a call more than everything else it does. *ask* is bounded in
-    time; if it fails, all waiting calls fail, so that none waits twice. *taken* is called with each
-    request that was granted and whose call still waits.
+    time; if it fails, all waiting calls fail, so that none waits twice. *on_taken* is called with
+    each request that was granted and whose call still waits.
     """
 
     def __init__(self, ask: AskServer, on_taken: Callable[[RateLimitRequest], None]) -> None:

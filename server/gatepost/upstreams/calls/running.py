@@ -41,7 +41,7 @@ class RunningExchange:
     """
     One exchange with an upstream, which may outlive the request that began it.
 
-    *ended* is called once with the last step. The caller's requests come and go: each gives its
+    *on_end* is called once with the last step. The caller's requests come and go: each gives its
     answers with `after` and waits there for the next step. The request that did so last gets the
     notifications, until the call ends or `mute` is called.
     """
