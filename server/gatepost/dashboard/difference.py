@@ -42,13 +42,13 @@ class ComparisonLimit:
     """Bounds the work of all differences of one page, whose texts are untrusted."""
 
     def __init__(self) -> None:
-        self._left = MAX_LINES**2
+        self._remaining = MAX_LINES**2
 
     def reserve(self, lines: int, other_lines: int) -> bool:
         """Return whether there is room to compare so many lines with so many, and take it."""
-        if lines * other_lines > self._left:
+        if lines * other_lines > self._remaining:
             return False
-        self._left -= lines * other_lines
+        self._remaining -= lines * other_lines
         return True
 
 

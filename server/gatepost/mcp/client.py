@@ -166,19 +166,19 @@ class StreamClient(SilentClient):
         before = self._reported
         start = 0.0 if math.isinf(before) else before + 1
 
-        async def sign(waited_s: float) -> None:
+        async def keep_alive(waited_s: float) -> None:
             if self._token is not None:
                 # Sent every few seconds by Gatepost itself, so no rate limit holds it up.
                 reached = start + round(waited_s, 1)
                 await self._report(reached, None, waiting.message_with_url, is_limited=False)
             elif self.stream is not None:
-                await self.stream.sign()
+                await self.stream.keep_alive()
 
-        await sign(0.0)
+        await keep_alive(0.0)
         if self.stream is None or not self.stream.started:
             for_s = min(for_s, HOLD_S)
         try:
-            return await decided(waiting, sign, for_s=for_s, stopping=stopping)
+            return await decided(waiting, keep_alive, for_s=for_s, stopping=stopping)
         finally:
             if self._reported > before:
                 # A tool starts to count at 0, or continues from its last report.
@@ -288,7 +288,7 @@ _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
 async def decided(
-    waiting: Waiting, sign: SendSign, *, for_s: float, stopping: asyncio.Event
+    waiting: Waiting, keep_alive: SendSign, *, for_s: float, stopping: asyncio.Event
 ) -> bool:
     """
     Wait up to *for_s* seconds for the decision; return whether there is one.
@@ -314,7 +314,7 @@ async def decided(
             try:
                 # A client that does not read must not extend the wait beyond its limit.
                 async with asyncio.timeout_at(until):
-                    await sign(loop.time() - began)
+                    await keep_alive(loop.time() - began)
             except TimeoutError:
                 break
         return False

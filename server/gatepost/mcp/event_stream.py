@@ -55,7 +55,7 @@ class SseResponse:
         if not self.notified(message):
             await self._send_in_turn(frame(message), more_body=True)
 
-    async def sign(self) -> None:
+    async def keep_alive(self) -> None:
         """Show that the request is under way, without a message; this may begin the stream."""
         if not (self._finished or self._sent(SIGN_OF_LIFE, more_body=True)):
             await self._send_in_turn(SIGN_OF_LIFE, more_body=True)
@@ -83,7 +83,7 @@ class SseResponse:
             async with self._lock:
                 if not (more_body and self._finished):
                     await self._start()
-                    await self._send(_part(part, more_body=more_body))
+                    await self._send(_body_event(part, more_body=more_body))
         finally:
             self._waiting -= 1
 
@@ -209,17 +209,17 @@ class EventStream(ABC):
         try:
             headers = [*HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._until_woken(send(_part(self.first_event())))
+            await self._until_woken(send(_body_event(self.first_event())))
             while not self._over:
                 if (frame := self._next()) is not None:
-                    await self._until_woken(send(_part(frame)))
+                    await self._until_woken(send(_body_event(frame)))
                 elif self.must_look_up:
                     await self.look_up()
                 elif await self._is_gone(receive):
                     return
                 else:
                     await self._catch_up()
-            await self._until_woken(send(_part(self.last_event(), more_body=False)))
+            await self._until_woken(send(_body_event(self.last_event(), more_body=False)))
         except Woken:
             # The stream ended while the client did not read, so it gets no last event.
             return
@@ -279,7 +279,7 @@ class EventStream(ABC):
     def _send_event(self) -> bool:
         """Send all pending events; return False if the client does not accept one at once."""
         while (frame := self._next()) is not None:
-            self._unfinished_send = begin(self._send(_part(frame)))
+            self._unfinished_send = begin(self._send(_body_event(frame)))
             if self._unfinished_send is not None:
                 return False
         return True
@@ -322,5 +322,5 @@ def begin(work: Awaitable[Any]) -> Begun | None:
     return Begun(steps, waiting)
 
 
-def _part(frame: bytes, *, more_body: bool = True) -> dict[str, Any]:
+def _body_event(frame: bytes, *, more_body: bool = True) -> dict[str, Any]:
     return {"type": "http.response.body", "body": frame, "more_body": more_body}

@@ -149,11 +149,16 @@ class OfferLists:
     """
 
     def __init__(
-        self, registry: Registry, *, keyring: KeyRing, tail: bytes, page_size: int = PAGE_SIZE
+        self,
+        registry: Registry,
+        *,
+        keyring: KeyRing,
+        meta_suffix: bytes,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self._registry = registry
         self._keyring = keyring
-        self._tail = tail
+        self._meta_suffix = meta_suffix
         self._page_size = page_size
         # The lists of a snapshot are dropped together with it.
         self._encoded: WeakKeyDictionary[OfferSet, dict[tuple[Member, str], EncodedList]] = (
@@ -243,7 +248,7 @@ class OfferLists:
         body = b'"%b":[%b]' % (member.encode(), b",".join(definitions))
         if cursor is not None:
             body += b',"nextCursor":' + _encode(cursor)
-        return completed(body, revision, self._tail, ttl_ms=ttl_ms)
+        return completed(body, revision, self._meta_suffix, ttl_ms=ttl_ms)
 
 
 def _offers(visible: OfferSet, member: Member) -> Sequence[Offer]:

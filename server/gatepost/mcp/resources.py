@@ -74,7 +74,11 @@ async def read_document(server: McpServer, ask: McpRequest) -> bytes:
         raise failed(outcome.failure, uri=redacted_uri)
     body = b'"contents":' + _encode(outcome.content)
     return completed(
-        body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri), source=outcome.untrusted
+        body,
+        ask.revision,
+        server.meta_suffix,
+        ttl_ms=_ttl_ms(server, ask, uri),
+        source=outcome.untrusted,
     )
 
 

@@ -258,7 +258,7 @@ class SessionEndpoint:
         answers = BatchAnswers(self._server.runner, caller)
         for number, raw in enumerate(batch):
             message, earlier = read_part(raw, bounded=True), answers if number else None
-            answers.add(await self._part(exchange, message, channel, earlier))
+            answers.add(await self._answer_in_batch(exchange, message, channel, earlier))
         return answers.response()
 
     async def _check_on(
@@ -274,7 +274,7 @@ class SessionEndpoint:
             raise SESSION_NOT_FOUND
         earlier.check()
 
-    async def _part(
+    async def _answer_in_batch(
         self,
         exchange: Exchange,
         message: IncomingMessage,

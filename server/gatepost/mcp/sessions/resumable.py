@@ -240,7 +240,7 @@ class Resumable(SseResponse):
             except (TooMany, Closing):
                 return
 
-    async def sign(self) -> None:
+    async def keep_alive(self) -> None:
         """Send a comment as a sign of life, unless that would exceed the limit of open streams."""
         async with self._lock:
             if self._finished:

@@ -32,7 +32,7 @@ class Simplified:
         lenient: bool = False,
         without_patterns: bool = False,
     ) -> None:
-        self.left = MAX_PARTS
+        self.remaining_parts = MAX_PARTS
         self._old = dialect != "3.1"
         self._drops, self._lenient, self._without_patterns = drops, lenient, without_patterns
 
@@ -60,9 +60,9 @@ class Simplified:
 
     def _fits(self, parts: int) -> bool:
         """Return whether there is room for so many parts, and take it."""
-        if not 0 < parts <= self.left:
+        if not 0 < parts <= self.remaining_parts:
             return False
-        self.left -= parts
+        self.remaining_parts -= parts
         return True
 
     def _types(self, written: Mapping[str, Any], simple: dict[str, Any]) -> None:
