@@ -78,7 +78,7 @@ def check_store(config: Config) -> None:
 
 
 def fit_for(path: Path, settings: tuple[str, ...]) -> Config:
-    """Return the configuration if the settings *settings* have no errors; else exit 1."""
+    """Return the configuration if these *settings* have no errors; else exit 1."""
     config, _, problems = examine(path)
     if config is not None:
         problems = [

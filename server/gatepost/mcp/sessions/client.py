@@ -275,7 +275,7 @@ class SessionClient(StreamClient):
         answered = Wakeable()
 
         def on_signal(signal: Signal) -> None:
-            if signal.kind == "answer" and signal.subject_id in waiting:
+            if signal.kind == "answer" and signal.target_id in waiting:
                 answered.wake()
 
         await self._request_messages.open(on_signal)

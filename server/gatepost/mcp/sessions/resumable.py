@@ -298,7 +298,7 @@ class Resumable(SseResponse):
 
     def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
-        if signal.kind == "resume" and signal.subject_id == self._event_log.name:
+        if signal.kind == "resume" and signal.target_id == self._event_log.name:
             self._tasks.start(self._hang_up())
 
     def beat(self) -> None:

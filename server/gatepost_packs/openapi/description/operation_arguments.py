@@ -135,7 +135,7 @@ def arguments_of(
     Return the arguments of an operation, without *hidden* headers (lower case).
 
     If a path, a query and a body use the same name, the first keeps it and the others get `query_`,
-    `header_`, `cookie_` or `body_` before it. With *without_patterns* there are no patterns.
+    `header_`, `cookie_` or `body_` before it. *without_patterns* leaves patterns out.
     """
     simplified = Simplified(operation.dialect, without_patterns=without_patterns)
     order = ("path", "query", "header", "cookie")
