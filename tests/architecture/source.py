@@ -71,13 +71,13 @@ def source_files() -> Sequence[Path]:
 @cache
 def other_files() -> Sequence[Path]:
     """
-    Every Python file of the tests, the benchmarks and the examples, sorted.
+    Every Python file of the tests, the benchmarks, the documentation and the examples, sorted.
 
     Without the files of others, which are kept as they are.
     """
     return sorted(
         path
-        for folder in ("tests", "bench", "examples")
+        for folder in ("tests", "bench", "docs", "examples")
         for path in (ROOT / folder).rglob("*.py")
         if not {"node_modules", "sdk_fixture"} & {*path.parts}
     )

@@ -129,6 +129,12 @@ class Idp(AsgiServer):
             else:
                 self.replaced[path] = answer
 
+    def reset(self) -> "Idp":
+        """Forget issuers, hits and replaced documents; return itself."""
+        for memory in (self.keys, self.hits, self.replaced):
+            memory.clear()
+        return self
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         self.hits[path] += 1

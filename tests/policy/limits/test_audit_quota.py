@@ -42,12 +42,6 @@ WITHIN_S = 20.0
 
 
 @pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/records.db"
 
