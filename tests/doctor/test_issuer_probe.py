@@ -16,8 +16,17 @@ from click.testing import CliRunner, Result
 from gatepost.cli.main import main
 from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
 from gatepost.doctor.issuer_proposal import preset_of
-from tests.authz.test_presets import RECORDED_PROVIDERS
-from tests.support.issuers import ABSENT, Idp, TokenFactory, answer, jwk, respond, rsa_key, signer
+from tests.support.issuers import (
+    ABSENT,
+    RECORDED_PROVIDERS,
+    Idp,
+    TokenFactory,
+    answer,
+    jwk,
+    respond,
+    rsa_key,
+    signer,
+)
 from tests.support.measuring import each
 from tests.support.proxies import CertificateAuthority
 from tests.support.server import running_server
