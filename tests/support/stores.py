@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Valkey out of their wheels, and records that may be cut off."""
+"""A real PostgreSQL, PgBouncer and Valkey, each for the time of a block."""
 
 import asyncio
 import contextlib
