@@ -31,9 +31,9 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
 from tests.conformance.test_official_suite import PROGRAM, Check, read
+from tests.support.connections import ConnectingProcess
 from tests.support.processes import python_environment
 from tests.support.programs import Program, environment, loaded
-from tests.upstreams.transport.test_http_requests import ConnectingProcess
 
 RUN_WITHIN_S = 90
 METADATA = "/.well-known/oauth-protected-resource"
