@@ -155,12 +155,6 @@ def server(
         yield server, url
 
 
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 async def rows(url: str) -> list[AuditRecord]:
     records = await open_records(url)
     rows = await records.of("acme").trail.chain(1).rows(0, 1000)

@@ -14,7 +14,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of
-from tests.config.test_reading import VALID_CONFIG, folder, found
+from tests.check.test_problems import VALID_CONFIG, folder, found
 from tests.support.commands import tenant_folder
 from tests.support.measuring import capture_logs
 

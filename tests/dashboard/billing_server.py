@@ -26,6 +26,18 @@ from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 from tests.support.measuring import eventually
 from tests.support.programs import WITHIN_MS
 
+INVOICE = {
+    "to": "lena@mueller.example",
+    "lines": [
+        {"item": "Consulting, October", "pieces": 12, "price": 110.0},
+        {"item": "Travel", "pieces": 1, "price": 88.4},
+    ],
+    "text": "Dear Lena,\n\nplease find the invoice for October attached.\n\n"
+    "Kind regards\nAcme\u202e\u200b",
+    "mail_token": "known-to-the-agent-alone-here",
+}
+NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThank you very much.\n"
+
 RAN: list[dict[str, object]] = []
 """What the tools did, in order."""
 
