@@ -80,7 +80,7 @@ async def test_an_ended_call_costs_one_function_call() -> None:
 
     calls_made = calls(lambda: counting.record_end(a_call(), 0.0, [], None))
     own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
-    assert own == ["CountingRecorder.ended"]
+    assert own == ["CountingRecorder.record_end"]
 
 
 async def test_a_stop_counts_the_last_batch() -> None:

@@ -66,7 +66,7 @@ async def complete(server: McpServer, ask: McpRequest) -> bytes:
     if outcome.failure is not None:
         raise failed(outcome.failure)
     body = b'"completion":' + _encode(outcome.structured)
-    return completed(body, ask.revision, server.meta_suffix)
+    return completed(body, ask.revision, server.meta)
 
 
 def unknown_reference() -> JsonRpcError:

@@ -144,21 +144,16 @@ class OfferLists:
     All pages belong to one list. Once the list has changed, its cursors are refused, and the client
     begins again.
 
-    *tail* holds the encoded members at the end of every modern result. All cache hints are
+    *meta* holds the encoded members at the end of every modern result. All cache hints are
     `private`, because the lists depend on the caller's scopes (C-06).
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        keyring: KeyRing,
-        meta_suffix: bytes,
-        page_size: int = PAGE_SIZE,
+        self, registry: Registry, *, keyring: KeyRing, meta: bytes, page_size: int = PAGE_SIZE
     ) -> None:
         self._registry = registry
         self._keyring = keyring
-        self._meta_suffix = meta_suffix
+        self._meta = meta
         self._page_size = page_size
         # The lists of a snapshot are dropped together with it.
         self._encoded: WeakKeyDictionary[OfferSet, dict[tuple[Member, str], EncodedList]] = (
@@ -248,7 +243,7 @@ class OfferLists:
         body = b'"%b":[%b]' % (member.encode(), b",".join(definitions))
         if cursor is not None:
             body += b',"nextCursor":' + _encode(cursor)
-        return completed(body, revision, self._meta_suffix, ttl_ms=ttl_ms)
+        return completed(body, revision, self._meta, ttl_ms=ttl_ms)
 
 
 def _offers(visible: OfferSet, member: Member) -> Sequence[Offer]:

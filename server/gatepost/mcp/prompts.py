@@ -45,7 +45,7 @@ async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
     ]
     description = _description(server, ask.caller, name)
     body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
-    return completed(body, ask.revision, server.meta_suffix)
+    return completed(body, ask.revision, server.meta)
 
 
 def _description(server: McpServer, caller: TenantContext, name: str) -> str:

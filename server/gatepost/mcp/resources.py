@@ -76,7 +76,7 @@ async def read_document(server: McpServer, ask: McpRequest) -> bytes:
     return completed(
         body,
         ask.revision,
-        server.meta_suffix,
+        server.meta,
         ttl_ms=_ttl_ms(server, ask, uri),
         source=outcome.untrusted,
     )

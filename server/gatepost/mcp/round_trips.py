@@ -259,7 +259,7 @@ class RoundTripClient(StreamClient):
         # An approval page is shown between two runs of the tool, and the state is the tool's.
         tool_state = self._previous_state if is_page else needed.state
         state = self._seal(needed.requests, tool_state, is_page=is_page)
-        return encoded + b',"requestState":' + _encode(state) + self._server.meta_suffix + b"}"
+        return encoded + b',"requestState":' + _encode(state) + self._server.meta + b"}"
 
     def _seal(
         self, requests: Mapping[str, InputRequest], tool_state: bytes, *, is_page: bool

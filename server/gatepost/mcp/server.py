@@ -104,10 +104,8 @@ class McpServer:
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated
-        self.meta_suffix = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = OfferLists(
-            registry, keyring=keyring, meta_suffix=self.meta_suffix, page_size=page_size
-        )
+        self.meta = b',"_meta":' + _encode({SERVER_INFO: info})
+        self.listing = OfferLists(registry, keyring=keyring, meta=self.meta, page_size=page_size)
         discovery = {
             "resultType": "complete",
             "supportedVersions": SERVED,

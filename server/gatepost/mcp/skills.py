@@ -62,4 +62,4 @@ async def _entry(server: McpServer, ask: McpRequest, uri: str) -> Mapping[str, o
 
 
 def _result(server: McpServer, ask: McpRequest, body: bytes) -> bytes:
-    return completed(body, ask.revision, server.meta_suffix, ttl_ms=TTL_MS)
+    return completed(body, ask.revision, server.meta, ttl_ms=TTL_MS)

@@ -76,7 +76,7 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     if outcome is UNRECORDED_EFFECT:
         raise unrecorded(ask.request_id)
-    body = call_result(outcome, ask.revision, server.meta_suffix)
+    body = call_result(outcome, ask.revision, server.meta)
     return body if commit.durable else UncommittedResult(body, commit)
 
 

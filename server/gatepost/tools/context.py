@@ -167,7 +167,7 @@ class Workspace(Protocol):
         accept them with this prefix.
         """
 
-    async def run_in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
+    async def in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
         """
         Run blocking *work* in a thread, in a directory that no tool's path can reach.
 

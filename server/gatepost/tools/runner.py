@@ -146,15 +146,15 @@ class Runner:
         self._prompt_bytes = min(fitting_bytes(max_result_bytes), LONG_BYTES)
         self._stages = tuple(stages)
         # By the identity of offers: these live as long as the registry, and have no other key.
-        self._compositions: dict[int, Next] = {}
-        self._retry_compositions: dict[int, Next] = {}
+        self._handlers: dict[int, Next] = {}
+        self._retry_handlers: dict[int, Next] = {}
         # Keyed by the stages that concern an offer, for the offers of tenants, which come and go.
         self._composed: dict[tuple[Stage | StageFunction, ...], Next] = {}
         for offer in registry.offers:
-            self._compositions[id(offer)] = self._composition_of(offer, is_retry=False)
-            self._retry_compositions[id(offer)] = self._composition_of(offer, is_retry=True)
+            self._handlers[id(offer)] = self._handler_of(offer, is_retry=False)
+            self._retry_handlers[id(offer)] = self._handler_of(offer, is_retry=True)
 
-    def _composition_of(self, offer: Offer, *, is_retry: bool) -> Next:
+    def _handler_of(self, offer: Offer, *, is_retry: bool) -> Next:
         """Return the invocation of an offer with the stages around it that concern it."""
         concerned = tuple(
             stage
@@ -162,10 +162,10 @@ class Runner:
             if not isinstance(stage, Stage)
             or (stage.concerns(offer) and (is_retry or not stage.for_retries))
         )
-        composition = self._composed.get(concerned)
-        if composition is None:
-            composition = self._composed[concerned] = checking(concerned, self._invoke)
-        return composition
+        handler = self._composed.get(concerned)
+        if handler is None:
+            handler = self._composed[concerned] = checking(concerned, self._invoke)
+        return handler
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -244,13 +244,10 @@ class Runner:
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
-            compositions = (
-                self._compositions if call.idempotency_key is None else self._retry_compositions
-            )
-            composition = compositions.get(id(offer)) or self._composition_of(
-                offer, is_retry=compositions is self._retry_compositions
-            )
-            outcome = await composition(call, offer, None)
+            is_retry = call.idempotency_key is not None
+            handlers = self._retry_handlers if is_retry else self._handlers
+            handler = handlers.get(id(offer)) or self._handler_of(offer, is_retry=is_retry)
+            outcome = await handler(call, offer, None)
             if not redacted.checked:
                 return outcome  # refused before any secret was read
             # Within the `try`: these may be the first to find that an outcome cannot be encoded.
@@ -367,10 +364,8 @@ def _is_cancelled() -> bool:
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, with the check of the arguments where it belongs."""
-    before_check = list(
-        takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages)
-    )
-    proceed = composed(stages[len(before_check) :], invoke)
+    first = list(takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages))
+    proceed = composed(stages[len(first) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = CURRENT_CALL.get()  # set by the runner for this call
@@ -387,7 +382,7 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
         # A check that takes milliseconds runs in a thread, so that other calls are served.
         return await proceed(call, offer, await in_cpu_thread(call.caller, redacted.arguments))
 
-    return composed(before_check, check)
+    return composed(first, check)
 
 
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:

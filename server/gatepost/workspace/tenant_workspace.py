@@ -348,7 +348,7 @@ class TenantWorkspace:
         """Return a folder of the workspace as a workspace, shown as *shown_path*."""
         return self._subtree((self._home.tenant,), shown_path, folder_of(path))
 
-    async def run_in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
+    async def in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
         """Run blocking work on data that can be recreated."""
         return await self._home.run(lambda stop: work(self._home.cache_path(), stop))
 

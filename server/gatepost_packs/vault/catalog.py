@@ -112,10 +112,10 @@ class VaultCatalog:
         def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
             return [_indexed_file(item, heads_by_note.get(item.path), scanned_at) for item in batch]
 
-        return await self.space.run_in_cache(parsed)
+        return await self.space.in_cache(parsed)
 
     async def _index(self, work: Callable[[Index], T]) -> T:
-        return await self.space.run_in_cache(
+        return await self.space.in_cache(
             lambda folder, stop: work(Index(folder, stop, self._most_bytes))
         )
 

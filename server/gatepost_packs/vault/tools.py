@@ -130,9 +130,7 @@ async def vault_read(
     note_path, heading, remarks = await _find_note(catalog, path)
     head = await catalog.space.head(note_path, limit=MAX_NOTE_BYTES)
     item = await catalog.space.stat(note_path)
-    note, part = await catalog.space.run_in_cache(
-        lambda folder, stop: _parsed(note_path, head, heading)
-    )
+    note, part = await catalog.space.in_cache(lambda *_: _parsed(note_path, head, heading))
     (links, (backlinks, has_more)), state = await catalog.ask(
         lambda rows: (
             lookup.links_of(rows, note_path, note.links[:SHOWN_LINKS]),
