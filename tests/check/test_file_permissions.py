@@ -49,7 +49,7 @@ async def test_an_existing_folder_is_not_used_as_a_workspace(
         alice.write("new.txt", b"x"),
         alice.entries(recursive=True, limit=10),
         alice.delete("diary.txt", recursive=True),
-        alice.place(),
+        alice.real_path(),
         alice.usage(),
         alice.write("diary.txt", b"x"),
     ):

@@ -124,7 +124,7 @@ def letter_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
 @pack.tool(
     scopes={"files:write"},
     approval=True,
-    writes=FileWrite(path="name", text="paragraph", place=letter_at, after=letter_after),
+    writes=FileWrite(path="name", text="paragraph", locate=letter_at, after=letter_after),
 )
 async def extend_letter(ctx: CallContext, name: str, paragraph: str) -> str:
     """Add a paragraph to a letter."""

@@ -315,7 +315,7 @@ def test_the_usage_page_lists_reasons_of_refused_tokens(
     """It shows the tenant's own refusals by reason, with advice."""
 
     async def refuse(tenant: str, reason: str) -> None:
-        error = InvalidToken(reason).about(tenant=tenant)
+        error = InvalidToken(reason).with_details(tenant=tenant)
         billing.server.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
 
     billing.server.run(refuse("acme", "lives_too_long"))

@@ -122,7 +122,7 @@ class EndedCalls:
     def __init__(self) -> None:
         self.peers: list[str] = []
 
-    def ended(self, call: Call, *rest: object) -> CommitFuture:
+    def record_end(self, call: Call, *rest: object) -> CommitFuture:
         """Keep the address of the caller; the commit has ended already."""
         self.peers.append(call.peer)
         commit = CommitFuture()

@@ -113,7 +113,7 @@ def connected(
 
 
 def remember(connections: UpstreamConnections, url: str, era: Era) -> None:
-    connections._servers[url].known.era = era
+    connections._servers[url].known_era.era = era
 
 
 @pytest.mark.parametrize("name", ["sdk", "plain", "alone", "fastmcp"])
