@@ -11,7 +11,7 @@ from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
 from tests.redaction.conftest import SAID
 from tests.redaction.test_encodings import FORMS, leaks
-from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
+from tests.redaction.test_split import SECRETS, EchoServer, listed, opened, read, texts
 from tests.support.measuring import each, eventually, overheard, steps
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
@@ -23,16 +23,6 @@ Said = Callable[[EchoServer, str], str]
 def server() -> Iterator[EchoServer]:
     with opened() as server:
         yield server
-
-
-def read(server: EchoServer, text: str) -> str:
-    SAID[0] = text
-    return server.mcp("resources/read", uri="parrot://said")
-
-
-def listed(server: EchoServer, text: str) -> str:
-    SAID[0] = text
-    return server.mcp("resources/list")
 
 
 def completed(server: EchoServer, text: str) -> str:
