@@ -31,7 +31,7 @@ from gatepost.audit.refusals import MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import FIRST_WRITER
-from gatepost.storage.commit import CommitFailed, CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure
@@ -48,8 +48,6 @@ CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 RELAXED_S, MAX_UNWRITTEN = 0.02, 1_000
 """With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
-NO_COMMIT = committed()
-"""What the answer to a call waits for if it waits for no commit."""
 # Not the shared generator of the process, which a tool may have seeded.
 RANDOM = random.SystemRandom()
 
