@@ -75,7 +75,7 @@ class AuditLog:
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """A record that is durable, and maybe only in a write-ahead log."""
         self.now += 1
-        await self.writer.note(
+        await self.writer.events.note(
             tenant,
             "approval",
             outcome="approved",

@@ -132,7 +132,7 @@ async def test_an_event_is_durable_before_it_takes_effect_in_relaxed_mode() -> N
     """A decision must not take effect without its record."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()
-    event = asyncio.create_task(writer.writer.note("acme", "approval", outcome="approved"))
+    event = asyncio.create_task(writer.writer.events.note("acme", "approval", outcome="approved"))
     async with asyncio.timeout(SOON_S):
         await writer.begun.wait()
         waits = not event.done()

@@ -27,7 +27,7 @@ async def test_the_chain_verifies_after_a_person_is_erased(url: str) -> None:
         await log.note(2, subject="carol")
         await log.note(2, subject="dave")
         await log.sign()
-        await log.writer.note(
+        await log.writer.events.note(
             "acme",
             "grant",
             outcome="granted",
@@ -53,7 +53,9 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
     """The address is only in the erasable details, and the chain verifies afterwards."""
     async with audit_log(url) as log:
         for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
-            await log.writer.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
+            await log.writer.events.note(
+                "acme", "signin", outcome="in", caller=person(who), peer=peer
+            )
         trail = log.records.of("acme").trail
         bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
         kept_rows, whole = await everything(log), await log.verify()
@@ -82,10 +84,10 @@ async def test_a_person_of_the_same_name_at_another_issuer_is_not_erased(url: st
 async def test_an_erasure_includes_revocations_without_an_issuer(url: str) -> None:
     """`gatepost revoke --subject` records a subject without an issuer."""
     async with audit_log(url) as log:
-        await log.writer.note(
+        await log.writer.events.note(
             "acme", "revocation", outcome="revoked", about=RecordedPerson("", "carol")
         )
-        await log.writer.note(
+        await log.writer.events.note(
             "acme", "revocation", outcome="revoked", about=RecordedPerson("", "dave")
         )
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
@@ -99,7 +101,7 @@ async def test_erasing_an_actor_erases_the_detail_that_also_names_the_user(url: 
     """The record of the call names both, in one detail."""
     async with audit_log(url) as log:
         both = RecordedPerson(ISSUER, "alice", actor="carol")
-        await log.writer.note("acme", "approval", outcome="requested", about=both)
+        await log.writer.events.note("acme", "approval", outcome="requested", about=both)
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
@@ -110,7 +112,7 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
     """Names and reasons are erased; actions and times stay until their retention ends."""
     async with audit_log(url) as log:
         await log.fill()
-        await log.writer.note("acme", "token", outcome="expired")
+        await log.writer.events.note("acme", "token", outcome="expired")
         trail = log.records.of("acme").trail
         counts = [await trail.count(0, 3_600_000)]
         await log.erasure.erase_tenant("acme")

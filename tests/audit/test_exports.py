@@ -34,7 +34,7 @@ async def recorded(peer: str, **settings: bool) -> AuditRecord:
     """A sign-in from there, as it is on record."""
     log = AuditLog(MemoryRecords())
     writer = log.process(**settings)
-    await writer.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
+    await writer.events.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
     await writer.aclose()
     (record,) = await search(log.records, "acme", AuditQuery())
     return record
@@ -95,7 +95,9 @@ async def test_a_chain_with_and_without_addresses_verifies(url: str) -> None:
         await log.note(2)
         await log.sign()
         for peer in (CLIENT_IPV4, CLIENT_IPV6):
-            await log.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
+            await log.writer.events.note(
+                "acme", "signin", outcome="in", caller=person("bob"), peer=peer
+            )
         await log.sign()
         seen = await log.verify()
         lines = [line async for line in exported(log.records, "acme")]
@@ -114,7 +116,7 @@ async def test_bidirectional_and_control_characters_are_escaped_in_exports(url: 
     """Each format escapes them in a name, and the chain verifies."""
     async with audit_log(url) as log:
         for _ in range(2):
-            await log.writer.note(
+            await log.writer.events.note(
                 "acme",
                 "signin",
                 outcome="in",

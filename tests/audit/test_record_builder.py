@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from gatepost.audit import record_builder as builder_module
+from gatepost.audit.chain import commitment
 from gatepost.audit.record import (
     AuditEntry,
     RecordBody,
     SaltedDetails,
-    commitment,
     decode_side,
     person_in,
     shown,

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.audit import refusals
+from gatepost.audit import events
+from gatepost.audit.events import ALONE, ALONE_TOGETHER, MAX_KINDS
 from gatepost.audit.record import AuditRecord, read, search
-from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MAX_KINDS
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.tools.api import Call, Failure, Outcome
@@ -143,7 +143,7 @@ async def test_calls_that_ran_are_recorded_one_by_one(url: str) -> None:
 def server(
     idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Server, str]]:
-    monkeypatch.setattr(refusals, "GATHERED_S", 0.5)
+    monkeypatch.setattr(events, "GATHERED_S", 0.5)
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from gatepost.audit.refusals import ALONE
+from gatepost.audit.events import ALONE
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure

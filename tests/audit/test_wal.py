@@ -385,7 +385,7 @@ async def test_a_listener_receives_each_record_of_its_process_once(
         writers[name].number = len(stores)
     for _ in range(3):
         for name, writer in writers.items():
-            await writer.note("acme", "tenant", outcome=name)
+            await writer.events.note("acme", "tenant", outcome=name)
         await stores[0].audit.link_pending()
     for writer, records in zip(writers.values(), stores, strict=True):
         await writer.aclose()

@@ -136,7 +136,7 @@ async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]
 @asynccontextmanager
 async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     service = ApprovalDeployment().replica().service
-    patch.setattr(service.requests, "expire_due", fault)
+    patch.setattr(service, "expire_due", fault)
     async with service.expiring(every_s=0.01):
         yield
 

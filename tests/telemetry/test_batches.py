@@ -13,9 +13,10 @@ from msgspec import UNSET
 
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
-from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
+from gatepost.runtime.call_metrics import CallBatch, CountingRecorder
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.commit import NO_COMMIT
 from gatepost.telemetry.access import AccessLog, AccessRow, RequestMetrics, RpcTarget
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics

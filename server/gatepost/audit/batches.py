@@ -10,12 +10,18 @@ from hashlib import sha256
 
 import msgspec
 
-from gatepost.audit.chain import HeadProofs, first, proven, suspicion
+from gatepost.audit.chain import (
+    HeadProofs,
+    first,
+    proven,
+    split_rows,
+    suspicion,
+    writer_member,
+)
 from gatepost.audit.record import AuditEntry
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
-    FIRST_WRITER,
     AuditRow,
     ChainHead,
     ChainKey,
@@ -29,6 +35,8 @@ from gatepost.storage.records import Records
 
 MAX_WAITING = 10_000
 """Records that are kept in memory during an outage of the database."""
+QUICK_S = 1.0
+"""A first failure of a batch that is faster than this is retried at once."""
 LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
 
@@ -102,7 +110,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
             at = new_records[0].at if new_records else int(time.time() * 1000)
             new_records = [log_record("break", tenant, "broken", at, reason=reason), *new_records]
         number, previous, elements = head.number, head.hash, list[bytes]()
-        named = _writer_member(writer)
+        named = writer_member(writer)
         for record in new_records:
             number += 1
             body = b'{"number":%d%b%b' % (number, named, record.body)
@@ -126,7 +134,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
     ) -> None:
         """Implement `Extension`."""
-        own, _ = _divided(rows, Counter([one.body for one in new_records]))
+        own, _ = split_rows(rows, Counter([one.body for one in new_records]))
         self.heads[head.key] = head
         self.others.append((head.tenant, own))
 
@@ -140,7 +148,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         if left is not None and left.total() == sum(one.last + 1 - one.first for one in segments):
             return []  # nearly always: a chain has one writer
         rows = [row for one in segments for row in rows_of(one)]
-        return rows if left is None else _divided(rows, left)[1]
+        return rows if left is None else split_rows(rows, left)[1]
 
     def committed(self) -> None:
         """Implement `Extension`."""
@@ -222,6 +230,19 @@ class Batch(msgspec.Struct, eq=False):
     attempts: list[WriteAttempt] = []
     """Attempts whose result is unknown."""
 
+    def fails(self, took_s: float) -> bool:
+        """Note a failed attempt; return whether it is the first one, and was quick."""
+        is_first, self.failed = not self.failed, True
+        return is_first and took_s < QUICK_S
+
+    def report_outage(self, reason: str, *, is_refusing: bool) -> None:
+        """Log that the batch is not written, and whether calls are refused until it is."""
+        records = len(self.entries)
+        log.error(
+            "audit_not_written",
+            extra={"records": records, "reason": reason, "refusing": is_refusing},
+        )
+
     async def written(self, records: Records) -> WriteAttempt | None:
         """
         Return the attempt that has written the batch, if the chain contains one.
@@ -262,27 +283,3 @@ class DelayedRecords(msgspec.Struct, eq=False):
             for tenant, number in lost.items()
         ]
         return [*gaps, *late]
-
-
-def _writer_member(writer: int) -> bytes:
-    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
-
-
-def _divided(
-    rows: Sequence[AuditRow], bodies: Counter[bytes]
-) -> tuple[list[AuditRow], list[AuditRow]]:
-    """
-    Return the rows of new records with these bodies, and all other rows.
-
-    A body without details has no salt, so several records may have the same one: the last count.
-    """
-    sought, own, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
-    for row in reversed(rows):
-        start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
-        body = row.body.encode().removeprefix(start)
-        if sought[body] > 0:
-            sought[body] -= 1
-            own.append(row)
-        else:
-            rest.append(row)
-    return own[::-1], rest[::-1]

@@ -27,7 +27,6 @@ from gatepost.storage.audit import (
     ChainHead,
     ChainKey,
     Checkpoint,
-    TenantTrail,
 )
 from gatepost.storage.records import Records
 from gatepost.telemetry.logs import OwnText
@@ -146,24 +145,6 @@ def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
     except msgspec.DecodeError:
         return {}  # `verify` reports more
     return {writer: number for writer, (number, _) in sorted(ends.items())}
-
-
-async def is_before(
-    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
-) -> bool:
-    """
-    Return whether the last records that it covers are from before *limit* (milliseconds).
-
-    *removed* has the last record of each writer that retention has removed.
-    """
-    ends = last_numbers(checkpoint)
-    for writer, number in ends.items():
-        if number <= removed.get(writer, 0):
-            continue  # an earlier removal has taken it, and the writer has written nothing since
-        last = await trail.chain(writer).rows(number - 1, 1)
-        if not last or last[0].number != number or last[0].at >= limit:
-            return False
-    return bool(ends)
 
 
 class CheckpointSigner:

@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.audit.chain import BadRecord
-from gatepost.audit.checkpoints import PublicKeys, decode, is_before, last_numbers
+from gatepost.audit.chain_examination import BadRecord
+from gatepost.audit.checkpoints import PublicKeys, decode, last_numbers
 from gatepost.audit.record import decode_numbered, decode_side
+from gatepost.audit.retention import is_before
 from gatepost.audit.verify import Examination, VerificationResult, verdict
 from gatepost.storage.audit import (
     CHECKPOINTS,

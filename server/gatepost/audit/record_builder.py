@@ -3,17 +3,16 @@
 import asyncio
 import logging
 import os
-from binascii import hexlify
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from hashlib import sha256
 from io import BytesIO
 from typing import Any
 
 import msgspec
 
+from gatepost.audit.chain import SALT_BYTES, Value, encode, salted_details, text, value_of
 from gatepost.audit.record import (
     REFUSED,
     AuditEntry,
@@ -21,17 +20,17 @@ from gatepost.audit.record import (
     RecordBody,
     RecordKind,
     asked_tool,
-    encode,
     is_limited,
     may_show,
+    only_read,
     person_of,
     shown,
-    text,
+    with_origin,
 )
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
-from gatepost.tools.api import Call, Failure, Tool
+from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.caller import TenantContext
 
@@ -42,7 +41,6 @@ MAX_CALLERS = 1_000
 Maximum number of cached callers; beyond it all are forgotten. The cached values of one caller take
 half a kilobyte, and two microseconds to build again.
 """
-SALT_BYTES = 16
 USUAL_VALUES = 2
 """Details of a usual record of a call: the caller and the arguments."""
 TOGETHER = 64
@@ -62,9 +60,6 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 )
 """The details that a record of a call may have, in this order."""
 
-Value = tuple[bytes, bytes, bytes]
-"""A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
-
 log = logging.getLogger("gatepost.audit")
 
 
@@ -77,7 +72,7 @@ def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:
     if not private:
         return NewAuditRecord(b",%b}" % encoded, body.at, sort, None)
     values = [(_encode(name), text.encode(), _encode(text)) for name, text in private.items()]
-    side, commitments = _sealed(values, BytesIO())
+    side, commitments = salted_details(values, BytesIO())
     whole = b',%b,"commitments":%b}' % (encoded, commitments)
     return NewAuditRecord(whole, body.at, sort, side)
 
@@ -88,21 +83,6 @@ def log_record(
     """Return a record about the audit log itself; *at* is in milliseconds since the epoch."""
     body = RecordBody(at=at, kind=kind, tenant=tenant, outcome=outcome, details=details)
     return new_record(body, {})
-
-
-def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
-    """
-    Return the details and the commitments to them, both as JSON.
-
-    Each value takes one of the *salts*; if there are too few, more are drawn.
-    """
-    side, commitments = list[bytes](), list[bytes]()
-    for field, plain, written in values:
-        salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
-        side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
-        commitments += (b",", field, b':"', hexlify(sha256(salt + plain).digest()), b'"')
-    side[0] = commitments[0] = b"{"
-    return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
 
 class CallerFields(msgspec.Struct, frozen=True, gc=False):
@@ -178,7 +158,7 @@ class RecordBuilder:
         if self._peers != settings.peers:
             self._peers, self._callers = settings.peers, {}
         if settings.calls == "changes":
-            entries = [entry for entry in entries if len(entry) == 3 or not _only_read(entry)]
+            entries = [entry for entry in entries if len(entry) == 3 or not only_read(entry)]
         redacted_calls = [
             redacted
             for entry in entries
@@ -229,9 +209,9 @@ class RecordBuilder:
             outcome = ending.kind if isinstance(ending, Failure) else ending.outcome
             limit = (ending.limit or "") if is_limited(ending) else ""
             if ending.message:
-                values.append(_value(REASON, text(str(ending.message))))
+                values.append(value_of(REASON, text(str(ending.message))))
         if call.correlation is not None:
-            values.append(_value(CORRELATION, text(call.correlation)))
+            values.append(value_of(CORRELATION, text(call.correlation)))
         if redacted is None:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
@@ -239,14 +219,14 @@ class RecordBuilder:
             remarks = redacted.remarks if redacted.offer.origin is None else with_origin(redacted)
             if tool != call.name:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
-                values.append(_value(NAME, text(name)))
+                values.append(value_of(NAME, text(name)))
             if id(redacted) in plain:
                 arguments = str(call.arguments, "utf-8", "replace")
                 values.append((ARGUMENTS, arguments.encode(), _encode(arguments)))
             elif most is not None and may_show(redacted, outcome):
-                values.append(_value(ARGUMENTS, shown(redacted, most)))
+                values.append(value_of(ARGUMENTS, shown(redacted, most)))
         prefix, sort = _prefix(caller.tenant_id, tool, call.kind, outcome, refused)
-        side, commitments = _sealed(values, salts)
+        side, commitments = salted_details(values, salts)
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
         request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
@@ -263,24 +243,11 @@ class RecordBuilder:
     def _caller_fields(self, caller: TenantContext, peer: str) -> CallerFields:
         person = encode(person_of(caller, peer if self._peers else ""))
         about = _about(caller.subject_kind, caller.shared_audience)
-        made = CallerFields(caller, _value(CALLER, person), about)
+        made = CallerFields(caller, value_of(CALLER, person), about)
         if len(self._callers) >= MAX_CALLERS:
             self._callers.clear()
         self._callers[id(caller), peer] = made
         return made
-
-
-def _only_read(entry: EndedCall) -> bool:
-    """Return whether the call succeeded, and the tool declares that it changes nothing."""
-    redacted_calls, ending = entry[3], entry[4]
-    if ending is not None or not redacted_calls:
-        return False
-    offer = redacted_calls[0].offer
-    return not isinstance(offer, Tool) or offer.effects.read_only
-
-
-def _value(field: bytes, text: str) -> Value:
-    return field, text.encode(), _encode(text)
 
 
 def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes, bytes]:
@@ -294,18 +261,6 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
         limit=limit,
     )
     return before, _members(details=details)
-
-
-def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
-    """Return the remarks of a call, with the upstream that defines the called offer."""
-    origin = redacted.offer.origin
-    if origin is None:
-        return redacted.remarks or {}
-    remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
-    if isinstance(redacted.offer, Tool):
-        # The URI of a resource could hold personal data, and these details cannot be erased.
-        remarks["upstream_tool"] = text(origin.key)
-    return {**remarks, "definition": text(origin.digest)}
 
 
 def _unreadable(entry: EndedCall, offset: float, problem: Exception) -> NewAuditRecord:

@@ -10,16 +10,9 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from gatepost.audit.batches import WriteAttempt
-from gatepost.audit.chain import is_proven, proven
-from gatepost.audit.checkpoints import (
-    AT_ONCE,
-    CheckpointSigner,
-    Unproven,
-    is_before,
-    last_numbers,
-    pause,
-)
-from gatepost.audit.record import SaltedDetails, decode_side, person_in, ranges_of
+from gatepost.audit.chain import is_proven, proven, ranges_of
+from gatepost.audit.checkpoints import AT_ONCE, CheckpointSigner, Unproven, last_numbers, pause
+from gatepost.audit.record import SaltedDetails, decode_side, person_in
 from gatepost.audit.record_builder import log_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.background import during
@@ -259,6 +252,24 @@ async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -
             break
         found = one
     return found
+
+
+async def is_before(
+    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
+) -> bool:
+    """
+    Return whether the last records that it covers are from before *limit* (milliseconds).
+
+    *removed* has the last record of each writer that retention has removed.
+    """
+    ends = last_numbers(checkpoint)
+    for writer, number in ends.items():
+        if number <= removed.get(writer, 0):
+            continue  # an earlier removal has taken it, and the writer has written nothing since
+        last = await trail.chain(writer).rows(number - 1, 1)
+        if not last or last[0].number != number or last[0].at >= limit:
+            return False
+    return bool(ends)
 
 
 class PruningAttempt(WriteAttempt, eq=False):

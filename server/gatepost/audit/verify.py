@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.audit.chain import BadRecord, ChainExamination, CoveredEnd, is_proven
+from gatepost.audit.chain import is_proven
+from gatepost.audit.chain_examination import BadRecord, ChainExamination, CoveredEnd
 from gatepost.audit.checkpoints import PublicKeys, Statement, decode, digest_of, is_signed
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (

@@ -27,14 +27,13 @@ from gatepost.config.settings import Config
 from gatepost.dashboard.escaping import plain_text
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.approval_request import (
-    USES,
     ApprovalGrant,
     ApprovalRequest,
     DisplayedParty,
     Operator,
     Undecidable,
 )
-from gatepost.policy.approvals.request_lists import WaitingPage, place_at
+from gatepost.policy.approvals.request_lists import USES, WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices

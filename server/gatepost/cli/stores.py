@@ -66,7 +66,7 @@ class OpenStores(msgspec.Struct, frozen=True):
             return
         private = {"by": administrator()} | ({"reason": reason} if reason else {})
         try:
-            await self.audit_writer.note(
+            await self.audit_writer.events.note(
                 tenant or EVERY_TENANT,
                 kind,
                 outcome=outcome,

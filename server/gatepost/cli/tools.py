@@ -7,8 +7,7 @@ import click
 import msgspec
 
 from gatepost.cli.configuration import checked_configuration, config_option
-from gatepost.policy.approvals.policies import Plan
-from gatepost.policy.approvals.tool_policies import plan_of
+from gatepost.policy.approvals.tool_policies import Plan, plan_of
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 

@@ -208,7 +208,7 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
 
 def _note(services: Services) -> Callable[[str, TenantContext, str], Awaitable[None]]:
     async def note(outcome: str, caller: TenantContext, peer: str) -> None:
-        await services.audit_writer.note(
+        await services.audit_writer.events.note(
             caller.tenant_id,
             "signin",
             outcome=outcome,

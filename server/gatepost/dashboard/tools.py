@@ -9,8 +9,8 @@ import msgspec
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.policy.approvals.approval_request import party_of
-from gatepost.policy.approvals.policies import ApprovalPolicy, Plan
-from gatepost.policy.approvals.tool_policies import ToolPolicies
+from gatepost.policy.approvals.policies import ApprovalPolicy
+from gatepost.policy.approvals.tool_policies import Plan, ToolPolicies
 from gatepost.runtime.recent_callers import KEPT_S
 from gatepost.tools.api import Call, Tool
 from gatepost.tools.registry import UnknownTool

@@ -14,7 +14,6 @@ from gatepost.http.edge import peer_of
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.rest import responses
 from gatepost.rest.envelope import (
-    TenantDiffers,
     check_type,
     read_arguments,
 )
@@ -66,7 +65,7 @@ class RestRoutes:
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
-        differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
+        differs: Callable[[Call, str], Awaitable[None]] | None = None,
         around: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
         self._serve: ServeCall = self._called if around is None else around(self._called)

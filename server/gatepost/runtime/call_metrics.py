@@ -5,7 +5,7 @@ from time import perf_counter
 
 from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.storage.commit import CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFuture
 from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import COLLECTED_S
 from gatepost.telemetry.metrics import Meter
@@ -13,10 +13,6 @@ from gatepost.telemetry.trace import CURRENT_SPAN
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Recorder, reason_of
-
-NO_COMMIT = committed()
-"""Without an audit log there is no commit to wait for."""
-
 
 CallLabels = tuple[str, str, str, str | None]
 """Kind, name and outcome of calls, and their tenant if it is a label."""

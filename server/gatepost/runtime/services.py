@@ -123,7 +123,7 @@ class Services:
         self.audit_writer = self._audit_writer_for(config)
         self.watch = stores.Watch(records, shared_store, lambda: self.audit_writer.failing)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
-        self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
+        self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer.events)
         self.log = self._access_log_for(config)
         shared = records, shared_store, keyring, self.redaction, self.audit_writer, self.outbound
         of_calls = self.revocations.is_refused, [DecisionMetrics(self.meter)], clock
@@ -159,7 +159,7 @@ class Services:
     def _follow_revocations(self) -> None:
         self.withdrawn_approvals = WithdrawnApprovals(self.records, self.approvals)
         self.denials = DenialCounter(
-            self.records, self.shared_store, self.audit_writer, self.revocations
+            self.records, self.shared_store, self.audit_writer.events, self.revocations
         )
         is_refused = self.revocations.is_refused
         self.callers = RecentCallers(self.records, is_refused=is_refused, is_out=self._is_out)

@@ -137,7 +137,7 @@ class UpstreamServices:
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, in_use=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
-        audit = ManagementAudit(parts.audit_writer)
+        audit = ManagementAudit(parts.audit_writer.events)
         self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self._watch.tell(self._changed)

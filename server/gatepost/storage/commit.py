@@ -42,6 +42,5 @@ class CommitFuture(msgspec.Struct, eq=False):
             raise CommitFailed(self.reason)
 
 
-def committed() -> CommitFuture:
-    """Return a commit that is durable already."""
-    return CommitFuture(durable=True)
+NO_COMMIT = CommitFuture(durable=True)
+"""What the answer to a call waits for if it has no record to wait for."""

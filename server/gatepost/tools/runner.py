@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gatepost.redaction.redactor import CURRENT_CALL
-from gatepost.storage.commit import CommitFailed, CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (
     NOT_AUDITED,
@@ -74,10 +74,6 @@ UNRECORDED = (
 )
 UNRECORDED_EFFECT = Outcome(failure=Failure("internal", UNRECORDED))
 """It is not an outage: after an outage clients call again, and the work would be done twice."""
-
-
-NO_RECORD = committed()
-"""The commit of a call that has no record to wait for."""
 
 
 class CallContexts:
@@ -193,7 +189,7 @@ class Runner:
             await self.registry.prepare(call.caller)
         recorder = self.recorder
         if recorder is None or call.kind in NOT_AUDITED:
-            return await self._proceed(call, []), NO_RECORD
+            return await self._proceed(call, []), NO_COMMIT
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
         redacted_calls: list[RedactedCall] = []
@@ -213,7 +209,7 @@ class Runner:
             return outcome, commit
         with suppress(CommitFailed):  # the failure says more than the lost record
             await commit
-        return outcome, NO_RECORD
+        return outcome, NO_COMMIT
 
     async def _counted(self, call: Call, refused: Exception) -> Outcome:
         """Raise *refused* after counting the request: it reaches no stage, but must not be free."""

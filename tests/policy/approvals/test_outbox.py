@@ -203,7 +203,7 @@ async def test_each_change_is_stored_with_its_webhook_message(records: Records) 
     await replica.service.reject(ACME, no, BOB, "")
     await replica.service.approve(ACME, yes, BOB)
     deployment.clock.now += 301
-    await replica.service.requests.expire_due()
+    await replica.service.expire_due()
     outbox.clock.now = deployment.clock.now
     sender = outbox.replica()
     async with asyncio.timeout(60):

@@ -11,11 +11,9 @@ from gatepost.policy.approvals.conditions import (
     BadCondition,
     Condition,
     ConditionVariables,
-    caller_variables,
-    variables_of,
 )
-from gatepost.policy.approvals.policies import ApprovalNeed, Plan
-from gatepost.policy.approvals.tool_policies import plan_of
+from gatepost.policy.approvals.policies import ApprovalNeed, caller_variables, variables_of
+from gatepost.policy.approvals.tool_policies import Plan, plan_of
 from gatepost.tools.api import CallContext, Tool
 from tests.support.endpoint import a_caller
 

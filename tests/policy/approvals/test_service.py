@@ -318,7 +318,7 @@ async def test_the_arguments_are_deleted_when_the_request_ends() -> None:
     assert await service.withdraw(ACME) == 1
     ids.append(withdrawn.id)
     deployment.clock.now += 60
-    await service.requests.expire_due()
+    await service.expire_due()
 
     for request_id in ids:
         record = await deployment.records.of(ACME).approvals.get(request_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.audit import refusals
+from gatepost.audit import events
 from gatepost.audit.record import read
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -133,7 +133,7 @@ def test_refusals_by_a_full_quota_share_one_audit_record(
     idp: Idp, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts them all, whatever tools and clients they name."""
-    monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
+    monkeypatch.setattr(events, "GATHERED_S", 2 * WITHIN_S)
     with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
         ran, _ = fill(running, running.token(org_id="acme"))
         for number in range(10):

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from gatepost.storage.approvals import State
-from gatepost.tools.api import Tool, ToolFailure
+from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 from gatepost_authz.strict_json import StrictJsonError, members
@@ -19,13 +19,6 @@ Use = Literal["", "running", "unknown"]
 
 MAX_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
-
-USES: Mapping[Use, str] = {
-    "running": "The call is being made with this approval.",
-    "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
-    "done before you approve the same call again.",
-}
-"""The texts that approvers are shown for a call that has begun."""
 
 
 class Undecidable(Exception):
@@ -132,6 +125,17 @@ def definition_of(tool: Tool) -> str:
     It is empty for a tool of this server.
     """
     return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.location}"
+
+
+def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
+    caller = call.caller
+    # As JSON, so that no choice of ids makes two different calls the same.
+    who = (*caller.principal_key, caller.client_id, caller.actor)
+    definition = definition_of(tool)
+    # Without one, the digest is the one of earlier releases.
+    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,15 +8,14 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import RecordedPerson
-from gatepost.audit.writer import AuditWriter
 from gatepost.background import reason_of
 from gatepost.config.approvals import NotificationSettings
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     ApprovalRequest,
     Approver,
-    DisplayedParty,
     Operator,
     PageUrl,
     SignedInApprover,
@@ -145,12 +144,16 @@ class ApprovalNotifier:
 class ApprovalAudit:
     """An `ApprovalListener` that records each change durably before it returns."""
 
-    def __init__(self, writer: AuditWriter) -> None:
-        self._writer = writer
+    def __init__(self, events: AuditEvents) -> None:
+        self._events = events
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Record a change; raises StoreUnavailable."""
-        changed, by, about = change.changed, change.by, change.changed.caller
+        changed, by, person = change.changed, change.by, change.changed.caller
+        about = None
+        if person.subject:
+            names = person.client_id or "", person.name, person.actor or ""
+            about = RecordedPerson(person.issuer, person.subject, *names)
         private, details = {}, {"by": "operator"} if isinstance(by, Operator) else {}
         if change.what == "unknown":
             details["ending"] = UNKNOWN
@@ -163,12 +166,12 @@ class ApprovalAudit:
             private |= {"reason": decision.reason} if decision.reason else {}
             if decision.edited and request.edited is not None:
                 private["edited"] = request.edited.decode()
-        await self._writer.note(
+        await self._events.note(
             changed.tenant,
             "grant" if request is None else "approval",
             outcome=change.what.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
-            about=_person(about) if about.subject else None,
+            about=about,
             tool=changed.tool,
             approval=changed.id,
             request_id="" if request is None else request.request_id,
@@ -176,12 +179,6 @@ class ApprovalAudit:
             details=details,
             private=private,
         )
-
-
-def _person(party: DisplayedParty) -> RecordedPerson:
-    return RecordedPerson(
-        party.issuer, party.subject, party.client_id or "", party.name, party.actor or ""
-    )
 
 
 class ChannelNotifications:

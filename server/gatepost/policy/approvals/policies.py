@@ -1,8 +1,10 @@
 """Which approval a call needs, who may give it, and whose part in it is revoked."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule
 from gatepost.policy.approvals.approval_request import (
@@ -14,6 +16,8 @@ from gatepost.policy.approvals.approval_request import (
     Operator,
 )
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
+from gatepost.policy.idempotency.idempotency_record import only_reads
+from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 
 ROLE, SUBJECT = "role:", "subject:"
@@ -32,6 +36,39 @@ OTHER_RULES = "The rules for this tool have changed. The call has to be made aga
 OTHER_TOOL = (
     "The definition of this tool has changed, or its server. The call has to be made again."
 )
+
+
+def caller_variables(caller: TenantContext) -> dict[str, Any]:
+    """Return the variable `caller` of conditions."""
+    return {
+        "subject": caller.subject,
+        "issuer": caller.issuer,
+        "kind": caller.subject_kind,
+        "client_id": caller.client_id or "",
+        "tenant": caller.tenant_id,
+        "scopes": sorted(caller.scopes),
+        "roles": sorted(caller.roles),
+    }
+
+
+def variables_of(
+    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
+) -> ConditionVariables:
+    """
+    Return the variables for a call; *caller* comes from `caller_variables`.
+
+    *arguments* are the checked arguments, *raw* are the arguments as sent.
+    """
+    return ConditionVariables(
+        raw,
+        caller,
+        {
+            "name": tool.name,
+            "pack": tool.pack,
+            "reads": only_reads(tool, arguments),
+            **asdict(tool.effects),
+        },
+    )
 
 
 class ApprovalNeed(msgspec.Struct, frozen=True):
@@ -112,10 +149,6 @@ class ApprovalPolicy(msgspec.Struct, frozen=True):
         """Return `always` or `sometimes`: when calls need approval."""
         is_always = self.always or any(clause.condition is None for clause in self.clauses)
         return "always" if is_always else "sometimes"
-
-
-Plan = Mapping[str, ApprovalPolicy]
-"""Policies by the name of the tool; tools that never need approval are absent."""
 
 
 def objection(request: ApprovalRequest, who: Approver, *, now: float) -> str | None:

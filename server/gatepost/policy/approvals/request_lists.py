@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -17,6 +17,7 @@ from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
+    Use,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
@@ -28,10 +29,19 @@ from gatepost.storage.records import Records
 PAGE = 50
 MAX_READ = 200
 """Requests that are read at once to erase a person from all."""
+DUE = 100
+"""Requests that are expired at once."""
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
 RANDOM = random.SystemRandom()
+
+USES: Mapping[Use, str] = {
+    "running": "The call is being made with this approval.",
+    "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
+    "done before you approve the same call again.",
+}
+"""The texts that approvers are shown for a call that has begun."""
 
 log = logging.getLogger("gatepost.approvals")
 
@@ -88,11 +98,16 @@ class RequestLists:
             # Random, so that replicas do not query at the same time.
             await asyncio.sleep(every_s * RANDOM.uniform(0.7, 1.1))
             try:
-                await self.requests.expire_due()
+                await self.expire_due()
                 if run % TIDY_EVERY == 0:
                     await self._scripts.tidy()
             except StoreUnavailable as outage:
                 log.debug("approvals_not_expired", extra={"reason": str(outage)})
+
+    async def expire_due(self) -> int:
+        """Expire due requests of all tenants; return their number."""
+        due = await self.records.overdue_approvals(self.requests.clock(), DUE)
+        return sum([await self.requests.get(*place) is not None for place in due])
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""

@@ -13,15 +13,16 @@ from gatepost.policy.approvals.approval_request import (
     Approver,
     ToolFacts,
     Use,
+    binding_of,
     party_of,
 )
-from gatepost.policy.approvals.conditions import caller_variables
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
     ApprovalPolicy,
     IsRevoked,
     caller_is_revoked,
+    caller_variables,
     revoked_approvals,
     token_claims,
 )
@@ -34,7 +35,7 @@ from gatepost.policy.approvals.stored_request import (
     key_of_use,
     shown_arguments,
 )
-from gatepost.policy.approvals.tool_policies import ToolPolicies, binding_of
+from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
@@ -42,7 +43,6 @@ from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import TenantContext
 
-DUE = 100
 BUSY_S = 30
 OF_CALLER = (
     "{count} of your calls already wait for approval. Wait until they are decided, then call again."
@@ -193,11 +193,6 @@ class RequestStore:
         if run is None or run.outcome is not None:
             return None if run is None else ""
         return "running" if run.leased_until > self.clock() else "unknown"
-
-    async def expire_due(self) -> int:
-        """Expire due requests of all tenants; return their number."""
-        due = await self._records.overdue_approvals(self.clock(), DUE)
-        return sum([await self.get(*place) is not None for place in due])
 
     async def change(
         self, approval: StoredApproval, *, message_kind: What | None = None, **changes: Any

@@ -12,7 +12,7 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
     check_readable,
 )
-from gatepost.policy.approvals.conditions import variables_of
+from gatepost.policy.approvals.policies import variables_of
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import DAY_S, RecordTemplate, digest_of
 from gatepost.redaction import json_document

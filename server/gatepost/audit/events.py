@@ -1,27 +1,32 @@
-"""Count repeated refusals of a caller instead of recording each of them."""
+"""Record events that are no calls; count repeated refusals instead of recording each of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import msgspec
 
+from gatepost.audit.chain import encode, text
 from gatepost.audit.record import (
     REFUSED,
     AuditEntry,
     EndedCall,
     RecordBody,
+    RecordedPerson,
     RecordKind,
     asked_tool,
-    encode,
     person_of,
-    text,
 )
 from gatepost.audit.record_builder import new_record
+from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import NewAuditRecord
+from gatepost.storage.commit import CommitFailed, CommitFuture
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS
 from gatepost.tools.interruption import timer
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
 
 GATHERED_S = 10.0
 """How long refusals of a caller are counted before their number is recorded."""
@@ -188,3 +193,88 @@ def _new_record(
     if counted.reason:
         private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.reason)
     return new_record(body, private)
+
+
+class AuditEvents:
+    """
+    Record events that are no calls: decisions, sign-ins, changes by people, refused tokens.
+
+    *add* gives a record to the writer and returns its commit. Refused calls are counted here.
+    """
+
+    def __init__(
+        self,
+        add: Callable[[AuditEntry], CommitFuture],
+        redaction: Redaction,
+        clock: Callable[[], float],
+    ) -> None:
+        self.refusals = RefusalCounter(add, clock)
+        self._add, self._redaction, self._clock = add, redaction, clock
+        self._settings = AuditSettings()
+
+    def apply(self, settings: AuditSettings) -> None:
+        """Apply these settings from now on."""
+        self._settings, self.refusals.peers = settings, settings.peers
+
+    async def note(  # noqa: PLR0913  # each of them is a field of the record
+        self,
+        tenant: str,
+        kind: RecordKind,
+        *,
+        outcome: str,
+        caller: TenantContext | None = None,
+        about: RecordedPerson | None = None,
+        tool: str = "",
+        approval: str = "",
+        request_id: str = "",
+        peer: str = "",
+        details: Mapping[str, str] | None = None,
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Record an event that is not a call; it is durable when this returns.
+
+        *caller* did it, from the address *peer*; it concerns *about*. These can be erased, as can
+        the *private* texts (`reason`, `arguments`…). *details* cannot, so they must not contain
+        personal data. Texts are redacted here. Raises StoreUnavailable.
+        """
+        if not self._settings.enabled:
+            return
+        clean = self._redaction.of(tenant).clean
+        side = {name: text(clean(value)) for name, value in (private or {}).items()}
+        if about is not None:
+            side["about"] = encode(about)
+        if caller is not None:
+            side["caller"] = encode(person_of(caller, peer if self._settings.peers else ""))
+        body = RecordBody(
+            at=int(self._clock() * 1000),
+            kind=kind,
+            tenant=tenant,
+            tool=tool,
+            outcome=outcome,
+            approval=approval,
+            request_id=request_id,
+            subject_kind=caller.subject_kind if caller else "",
+            shared_audience=caller.shared_audience if caller else False,
+            details={name: text(clean(value)) for name, value in (details or {}).items()},
+        )
+        try:
+            await self._add((tenant, new_record(body, side), caller))
+        except CommitFailed as failure:
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
+
+    async def note_mismatch(self, call: Call, claimed: str) -> None:
+        """Record a call that claimed another tenant; repeated ones of a caller are counted."""
+        if not self._settings.enabled:
+            return
+        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        if not self.refusals.count(MISMATCH, call, perf_counter(), reason):
+            await self.note(
+                caller.tenant_id,
+                "tenant_mismatch",
+                outcome="refused",
+                caller=caller,
+                request_id=call.request_id,
+                peer=call.peer,
+                private={"claimed": claimed},
+            )
