@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, OutboundReply, Outcome, Pack
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost_packs.gitlab.api_request import shown
+from gatepost_packs.gitlab.api_request import gitlab_response
 from gatepost_packs.openapi.description.api_response import shown_body
 from gatepost_packs.openapi.errors import refusal_of
 from tests.support.client_requests import next_request, opened
@@ -116,7 +116,7 @@ async def test_slow_numbers_in_an_answer_of_an_api_do_not_block_the_loop(pack_na
 
     def read_reply() -> Any:
         if pack_name == "gitlab":
-            return shown(REPLY, text=False, data=False)
+            return gitlab_response(REPLY, text=False, data=False)
         return shown_body(
             REMOTE_SLOW_NUMBERS, "application/json", truncated=False, max_bytes=100_000
         )

@@ -22,7 +22,7 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment
-from gatepost.storage.audit_segments import kept
+from gatepost.storage.audit_segments import compacted
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
@@ -211,7 +211,7 @@ class StolenData(msgspec.Struct):
 
     def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
         """These records as a segment whose columns all fit."""
-        return kept(1, first, rows)[0]
+        return compacted(1, first, rows)[0]
 
     def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
         """Statements that put these records where a segment was."""

@@ -42,8 +42,8 @@ async def test_recording_a_call_takes_a_fixed_number_of_steps() -> None:
     short, long = (a_call(size) for size in (10, 1_000_000))
     guards = [RedactedCall(redaction, long, pack.tools["write"])]
     began = perf_counter()
-    writer.ended(short, began, guards, None)  # the first of a batch begins it
-    taken = [steps(lambda: writer.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
+    writer.record_end(short, began, guards, None)  # the first of a batch begins it
+    taken = [steps(lambda: writer.record_end(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
     await writer.aclose()
 
     assert max(taken) <= MAX_STEPS

@@ -36,7 +36,7 @@ def a_call(caller: str = "alice", name: str = "deploy", **more: Any) -> Call:
 async def refuse(log: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
     """As many calls that are refused, one after another: each would be a batch of its own."""
     for _ in range(times):
-        await log.writer.ended(call, 0.0, [], ending)
+        await log.writer.record_end(call, 0.0, [], ending)
 
 
 async def records_of(log: AuditLog) -> list[AuditRecord]:
@@ -82,7 +82,7 @@ async def test_refusals_are_counted_separately_for_each_caller_and_kind(url: str
         for name in ("deploy", "pay"):
             await refuse(log, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
         await refuse(log, a_call("bob"), InsufficientScope(("a",)), 2)
-        await log.writer.ended(a_call(), 0.0, [], None)
+        await log.writer.record_end(a_call(), 0.0, [], None)
         records = await records_of(log)
 
     counted = sorted((record.tool, record.times) for record in records if record.times > 1)
@@ -153,12 +153,6 @@ def server(
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         yield server, url
-
-
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
 
 
 async def rows(url: str) -> list[AuditRecord]:

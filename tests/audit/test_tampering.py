@@ -375,7 +375,7 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         await log.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
-        commits = [log.writer.ended(call, 0.0, [], refused) for _ in range(ALONE)]
+        commits = [log.writer.record_end(call, 0.0, [], refused) for _ in range(ALONE)]
         await asyncio.gather(*commits)
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
         before = await stolen_data(log, url)

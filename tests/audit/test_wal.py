@@ -23,9 +23,8 @@ from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
-from tests.storage.test_sqlite_wal_faults import failing_commits
 from tests.support.measuring import capture_logs
-from tests.support.stores import sqlite_url
+from tests.support.stores import failing_commits, sqlite_url
 
 LONG_WAIT_S = 60.0
 

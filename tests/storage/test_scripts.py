@@ -102,7 +102,7 @@ async def test_an_approval_ends_a_rejection(records: Records) -> None:
     await replicas.reject(FIRST_SCRIPT)
     await replicas.there.approve(FIRST_SCRIPT, by=ADA)
 
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
     assert await replicas.here.rejection(FIRST_SCRIPT) is None
     await replicas.here.approve(OTHER_SCRIPT, by=ADA)
     assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
@@ -165,7 +165,7 @@ async def test_an_approval_wins_over_a_later_rejection(records: Records) -> None
     until = replicas.clock() + STANDS_S
     assert not await replicas.here.reject(review, by=ADA, reason="", until=until)
     assert await replicas.here.rejected() == []
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
 
 
 async def test_a_concurrent_call_does_not_make_a_rejected_script_wait_again(
@@ -224,7 +224,7 @@ async def test_an_erased_person_is_removed_from_their_approvals(records: Records
     approved = await replicas.here.all_approved()
     names = {script.name: script.approver and script.approver.shown for script in approved}
     assert names == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
     [remaining] = [
         entry.value
         for entry in await replicas.entries.all()

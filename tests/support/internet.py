@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -361,3 +362,11 @@ class ScriptedServer:
         )
         self.seen.append(posted)
         await self.answers.get(posted.method, error(-32601, "no such method", 404))(posted, send)
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[ScriptedServer, str]]:
+    """A scripted server and its URL."""
+    app = ScriptedServer()
+    with AsgiServer(app) as server:
+        yield app, f"{server.url}/mcp"

@@ -58,10 +58,10 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
     endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
     for ending in endings:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
-        assert counting.ended(a_call(name), 0.0, [], ending) is NO_COMMIT
-    counting.ended(a_call("note://1", kind="document"), 0.0, [], None)
+        assert counting.record_end(a_call(name), 0.0, [], ending) is NO_COMMIT
+    counting.record_end(a_call("note://1", kind="document"), 0.0, [], None)
     await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 0)
-    counting.ended(a_call(), 0.0, [], None)
+    counting.record_end(a_call(), 0.0, [], None)
     await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 2)
     page = page_of(metrics)
 
@@ -76,9 +76,9 @@ async def test_an_ended_call_costs_one_function_call() -> None:
     """The rest is done for the whole batch."""
     meter = counted(SharedMetrics())
     counting = CountingRecorder(meter, CallBatch(meter), None)
-    counting.ended(a_call(), 0.0, [], None)
+    counting.record_end(a_call(), 0.0, [], None)
 
-    calls_made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
+    calls_made = calls(lambda: counting.record_end(a_call(), 0.0, [], None))
     own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
     assert own == ["CountingRecorder.ended"]
 

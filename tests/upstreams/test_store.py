@@ -323,7 +323,10 @@ def listed(*tools: Any) -> Listed:
     definitions, left_out = read_list("tools", tools)
     description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     return Listed(
-        description=description, found=definitions, left_out=left_out, whole=frozenset({"tools"})
+        description=description,
+        definitions=definitions,
+        left_out=left_out,
+        whole=frozenset({"tools"}),
     )
 
 

@@ -184,7 +184,7 @@ class RecordBuilder:
             for entry in entries
             if len(entry) != 3
             for redacted in entry[3]
-            if redacted.begun or entry[4] is None or not is_limited(entry[4])
+            if redacted.has_begun or entry[4] is None or not is_limited(entry[4])
         ]
         most = settings.max_argument_bytes if settings.arguments == "redacted" else None
         plain = frozenset[int]() if most is None else plain_arguments(redacted_calls, most)

@@ -155,7 +155,7 @@ def _alike(entry: EndedCall) -> Alike | None:
         (ending.kind, ending.limit or "") if isinstance(ending, Failure) else (ending.outcome, "")
     )
     redacted = redacted_calls[0] if redacted_calls else None
-    if redacted is not None and redacted.begun:
+    if redacted is not None and redacted.has_begun:
         # The tool ran; only a nested call may have been refused.
         return None
     if outcome not in REFUSED and (redacted is None or redacted.checked):

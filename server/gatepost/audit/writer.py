@@ -122,7 +122,7 @@ class AuditWriter:
         self._batch_s = settings.batch_ms / 1000
         self._most_unwritten = MAX_UNWRITTEN if settings.durability == "relaxed" else 0
 
-    def ended(
+    def record_end(
         self,
         call: Call,
         began: float,
@@ -334,7 +334,7 @@ class AuditWriter:
         """Release the calls of a durable batch, and report it."""
         if self.failing:
             log.info("audit_written_again")
-        if self._commit.kept:
+        if self._commit.durable:
             # With `go_on`, calls did not wait during the outage; from now on they do.
             self._commit = CommitFuture()
         self.refusing = self.failing = False
@@ -360,7 +360,7 @@ class AuditWriter:
     def _settle(self, reason: str | None) -> None:
         """Mark the commits that calls wait for as done, or as failed with *reason*."""
         for commit in (self._commit, *([self._batch.commit] if self._batch else [])):
-            if not commit.kept and commit.reason is None:
+            if not commit.durable and commit.reason is None:
                 commit.resolve(reason)
 
     async def _delay(self) -> None:

@@ -34,9 +34,9 @@ SETTINGS = ("storage.database", "storage.shared")
 """The settings that these commands need; problems of other settings are ignored."""
 
 
-def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
+def configured(path: Path, *, settings: tuple[str, ...] = SETTINGS) -> Config:
     """Return the configuration if it names a database that servers share; else exit 1."""
-    config = fit_for(path, needs)
+    config = fit_for(path, settings)
     check_store(config)
     return config
 

@@ -73,9 +73,19 @@ def table(offers: list[Offer], plan: Plan) -> str:
     rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "APPROVAL", "DOES")]
     for offer in offers:
         scopes = " ".join(sorted(offer.scopes)) or "-"
-        does = offer.description.partition("\n")[0]
-        needs = approval(offer, plan) or "-"
-        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), needs, does))
+        summary = offer.description.partition("\n")[0]
+        approval_text = approval(offer, plan) or "-"
+        rows.append(
+            (
+                offer.key,
+                KINDS[type(offer)],
+                offer.pack,
+                scopes,
+                hints(offer),
+                approval_text,
+                summary,
+            )
+        )
     widths = [max(len(row[at]) for row in rows) for at in range(6)]
     lines = ("  ".join([*map(str.ljust, row[:6], widths), row[6]]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

@@ -59,7 +59,7 @@ def teach(environment: jinja2.Environment) -> None:
     environment.filters |= {
         "pieces": escaping.pieces,
         "oneline": escaping.oneline,
-        "visible": escaping.shown,
+        "visible": escaping.plain_text,
         "summary": argument_tree.summary,
         "amount": formats.amount,
         "span": formats.span,

@@ -76,13 +76,13 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     if outcome is UNRECORDED_EFFECT:
         raise unrecorded(ask.request_id)
-    body = call_result(outcome, ask.revision, server.tail)
-    return body if commit.kept else UncommittedResult(body, commit)
+    body = call_result(outcome, ask.revision, server.meta_suffix)
+    return body if commit.durable else UncommittedResult(body, commit)
 
 
 async def _is_tenants_lengthy(server: McpServer, call: Call) -> bool:
     """Return whether it is a call of a tenant's own tool, which may become a task."""
-    await server.registry.ready(call.caller)
+    await server.registry.prepare(call.caller)
     return server.is_lengthy(call.caller, call.name)
 
 
@@ -181,7 +181,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
     Raises the exceptions of `Runner.run`, and JsonRpcError or StoreUnavailable if the task cannot
     be stored.
     """
-    await server.registry.ready(call.caller)
+    await server.registry.prepare(call.caller)
     try:
         tool = server.registry.find(call.caller, call.name)
     except UnknownTool:

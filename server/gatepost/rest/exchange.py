@@ -45,7 +45,7 @@ class RestExchange:
     """
     Reads requests and sends answers.
 
-    *place* returns the resource of a path, for challenges that only a call makes necessary.
+    *resource_of* returns the resource of a path, for challenges that only a call makes necessary.
     *differs* records that a request was for another tenant than its token. *requests* counts
     requests that are no calls.
     """

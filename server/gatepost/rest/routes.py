@@ -51,9 +51,9 @@ class RestRoutes:
     """
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
-    The route of `call_tool` leaves the tool's `name` in the path parameters. *place* returns the
-    resource of a path, for challenges that only a call makes necessary. *differs* records that a
-    request was for another tenant than its token. *around* wraps each call.
+    The route of `call_tool` leaves the tool's `name` in the path parameters. *resource_of* returns
+    the resource of a path, for challenges that only a call makes necessary. *differs* records that
+    a request was for another tenant than its token. *around* wraps each call.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -95,7 +95,7 @@ class RestRoutes:
         require_method(scope, "GET", "HEAD")
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
-        await self._registry.ready(caller)
+        await self._registry.prepare(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:

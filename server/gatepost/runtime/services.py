@@ -105,7 +105,7 @@ class Services:
         self.records, self.shared_store, self.keyring = records, shared_store, keyring
         self.runs = RunningCalls(records, shared_store, clock=clock)
         self.pubsub, self.changes = ChangePubSub(shared_store), ChangePoller(records, shared_store)
-        self.revocations = Revocations(records, ended=self._end_revoked)
+        self.revocations = Revocations(records, on_revoked=self._end_revoked)
         self.streams = streams_of(config, self.revocations, clock)
         self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
         self.outbound = OutboundClient(
@@ -237,7 +237,7 @@ class Services:
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules, most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules, max_running=limits.concurrency, each=limits.queue, within_s=limits.queue_s
         )
         return Runner(
             registry,

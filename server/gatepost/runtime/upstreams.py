@@ -292,7 +292,7 @@ class FetchedCatalogues:
     def __init__(self, store: UpstreamStore, refresher: CatalogueRefresher) -> None:
         self._store, self._refresher = store, refresher
 
-    async def ready(self, server: UpstreamServer) -> Catalogue | None:
+    async def current(self, server: UpstreamServer) -> Catalogue | None:
         """Return the stored catalogue; if there is none, it is fetched in the background."""
         catalogue = await self._store.catalogues.get(server.tenant, server.id)
         if catalogue is None:

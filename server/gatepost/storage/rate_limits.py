@@ -163,22 +163,22 @@ class Buckets:
     def __init__(
         self, *, max_buckets: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
     ) -> None:
-        self._kept: dict[Hashable, Bucket] = {}
-        self._most = max_buckets
+        self._buckets: dict[Hashable, Bucket] = {}
+        self._max_buckets = max_buckets
         self._forgetting = forgetting
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._buckets)
 
     def these(self, rates: Sequence[BucketRate], now: float) -> list[Bucket]:
         """Return the buckets with these names, and apply these rates to them."""
-        if len(self._kept) + len(rates) > self._most:
-            self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
+        if len(self._buckets) + len(rates) > self._max_buckets:
+            self._make_room(now, sum(name not in self._buckets for name, _, _ in rates))
         buckets = []
         for name, each_s, room_s in rates:
-            bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
+            bucket, slack_s = self._buckets.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
-                bucket = self._kept[name] = Bucket(now, each_s, slack_s)
+                bucket = self._buckets[name] = Bucket(now, each_s, slack_s)
             else:
                 bucket.each_s, bucket.slack_s = each_s, slack_s
             buckets.append(bucket)
@@ -191,23 +191,25 @@ class Buckets:
         limits = LocalLimits(self.these([(bucket, 1 / rate, burst / rate)], now))
         return 0.0 if limits.take(now) else limits.shortage(now).wait_s
 
-    def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
+    def tokens_in(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""
-        stored_bucket = self._kept.get(bucket)
+        stored_bucket = self._buckets.get(bucket)
         return (
             burst if stored_bucket is None else burst - max(stored_bucket.full_at - now, 0.0) * rate
         )
 
     def _make_room(self, now: float, needed: int) -> None:
-        if len(self._kept) + needed <= self._most:
+        if len(self._buckets) + needed <= self._max_buckets:
             return
         self._forgetting()
         # Drop more than the one that is needed now, because each search looks through all buckets.
-        excess = len(self._kept) + max(needed, self._most // 10) - self._most
+        excess = len(self._buckets) + max(needed, self._max_buckets // 10) - self._max_buckets
         # All are in use at once. Drop those that will be full first; new buckets replace them. A
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.
-        until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
-        names = [name for name, bucket in self._kept.items() if bucket.full_at <= max(until, now)]
+        until = sorted(bucket.full_at for bucket in self._buckets.values())[excess - 1]
+        names = [
+            name for name, bucket in self._buckets.items() if bucket.full_at <= max(until, now)
+        ]
         for name in names if until <= now else names[:excess]:
-            del self._kept[name]
+            del self._buckets[name]

@@ -143,18 +143,18 @@ class Runner:
         self.timeout_s = timeout_s
         self.max_result_bytes = max_result_bytes
         self.clock = clock
-        self._short = min(fitting_bytes(max_result_bytes), LONG_BYTES)
+        self._prompt_bytes = min(fitting_bytes(max_result_bytes), LONG_BYTES)
         self._stages = tuple(stages)
         # By the identity of offers: these live as long as the registry, and have no other key.
-        self._ways: dict[int, Next] = {}
-        self._ways_again: dict[int, Next] = {}
+        self._compositions: dict[int, Next] = {}
+        self._retry_compositions: dict[int, Next] = {}
         # Keyed by the stages that concern an offer, for the offers of tenants, which come and go.
         self._composed: dict[tuple[Stage | StageFunction, ...], Next] = {}
         for offer in registry.offers:
-            self._ways[id(offer)] = self._way_of(offer, is_retry=False)
-            self._ways_again[id(offer)] = self._way_of(offer, is_retry=True)
+            self._compositions[id(offer)] = self._composition_of(offer, is_retry=False)
+            self._retry_compositions[id(offer)] = self._composition_of(offer, is_retry=True)
 
-    def _way_of(self, offer: Offer, *, is_retry: bool) -> Next:
+    def _composition_of(self, offer: Offer, *, is_retry: bool) -> Next:
         """Return the invocation of an offer with the stages around it that concern it."""
         concerned = tuple(
             stage
@@ -162,10 +162,10 @@ class Runner:
             if not isinstance(stage, Stage)
             or (stage.concerns(offer) and (is_retry or not stage.for_retries))
         )
-        way = self._composed.get(concerned)
-        if way is None:
-            way = self._composed[concerned] = checking(concerned, self._invoke)
-        return way
+        composition = self._composed.get(concerned)
+        if composition is None:
+            composition = self._composed[concerned] = checking(concerned, self._invoke)
+        return composition
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -190,7 +190,7 @@ class Runner:
         durable already.
         """
         if self.registry.source is not None:
-            await self.registry.ready(call.caller)
+            await self.registry.prepare(call.caller)
         recorder = self.recorder
         if recorder is None or call.kind in NOT_AUDITED:
             return await self._proceed(call, []), NO_RECORD
@@ -202,13 +202,13 @@ class Runner:
             outcome = await self._proceed(call, redacted_calls)
         except (asyncio.CancelledError, GeneratorExit) as interruption:
             # The caller is gone, so no code can wait for the commit.
-            recorder.ended(call, began, redacted_calls, interruption)
+            recorder.record_end(call, began, redacted_calls, interruption)
             raise
         except BaseException as error:
             with suppress(CommitFailed):  # the raised error says more, and the log says the rest
-                await recorder.ended(call, began, redacted_calls, error)
+                await recorder.record_end(call, began, redacted_calls, error)
             raise
-        commit = recorder.ended(call, began, redacted_calls, outcome.failure)
+        commit = recorder.record_end(call, began, redacted_calls, outcome.failure)
         if outcome.failure is None:
             return outcome, commit
         with suppress(CommitFailed):  # the failure says more than the lost record
@@ -231,7 +231,7 @@ class Runner:
             return await self._counted(call, refused)
         tenant, redaction = call.caller.tenant_id, self.redaction
         if (redactor := redaction.at_hand(tenant)) is None:
-            await redaction.ready(tenant)
+            await redaction.prepare(tenant)
             redactor = redaction.of(tenant)
         # If the caller may write secrets itself, the redacted call has to look for them.
         secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
@@ -244,17 +244,21 @@ class Runner:
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
-            ways = self._ways if call.idempotency_key is None else self._ways_again
-            way = ways.get(id(offer)) or self._way_of(offer, is_retry=ways is self._ways_again)
-            outcome = await way(call, offer, None)
+            compositions = (
+                self._compositions if call.idempotency_key is None else self._retry_compositions
+            )
+            composition = compositions.get(id(offer)) or self._composition_of(
+                offer, is_retry=compositions is self._retry_compositions
+            )
+            outcome = await composition(call, offer, None)
             if not redacted.checked:
                 return outcome  # refused before any secret was read
             # Within the `try`: these may be the first to find that an outcome cannot be encoded.
             if secrets_version == redaction.secrets.version and is_harmless(
-                outcome, redactor, self._short
+                outcome, redactor, self._prompt_bytes
             ):
                 return outcome  # true for nearly all outcomes, without encoding them
-            clean = redacted.promptly(outcome) or await redacted.apart(outcome)
+            clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_cancelled():
@@ -268,7 +272,7 @@ class Runner:
         finally:
             redacted.over = True
             CURRENT_CALL.set(outer)
-        clean = redacted.promptly(outcome) or await redacted.apart(outcome)
+        clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
     def allowed(self, call: Call) -> Offer:
@@ -304,7 +308,7 @@ class Runner:
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = CURRENT_CALL.get()  # of this call
-        redacted.begun = True
+        redacted.has_begun = True
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
@@ -363,25 +367,27 @@ def _is_cancelled() -> bool:
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, with the check of the arguments where it belongs."""
-    early = list(takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages))
-    proceed = composed(stages[len(early) :], invoke)
+    before_check = list(
+        takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages)
+    )
+    proceed = composed(stages[len(before_check) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = CURRENT_CALL.get()  # set by the runner for this call
         if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
             if is_large(call.arguments, reads_texts=offer.reads_texts):
-                return apart(call, offer, redacted)
+                return run_checked(call, offer, redacted)
             return proceed(call, offer, redacted.arguments())
         # The same as `redacted.arguments`, which most calls do not need.
         arguments = offer.check(call.arguments)
         redacted.checked = True
         return proceed(call, offer, arguments)
 
-    async def apart(call: Call, offer: Offer, redacted: RedactedCall) -> Outcome:
+    async def run_checked(call: Call, offer: Offer, redacted: RedactedCall) -> Outcome:
         # A check that takes milliseconds runs in a thread, so that other calls are served.
         return await proceed(call, offer, await in_cpu_thread(call.caller, redacted.arguments))
 
-    return composed(early, check)
+    return composed(before_check, check)
 
 
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:

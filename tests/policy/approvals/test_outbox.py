@@ -16,8 +16,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
+from tests.conftest import outbox_message
 from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE, URL, change
-from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
 from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until

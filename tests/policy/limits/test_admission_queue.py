@@ -21,7 +21,7 @@ class AdmissionFloor:
             lambda: ConcurrencyCounter(ANY)
         )
         self.queue = AdmissionQueue(self.calls)
-        self.queue.most = most
+        self.queue.max_running = most
         for name, value in settings.items():
             setattr(self.queue, name, value)
         self.entered: list[str] = []
@@ -36,7 +36,7 @@ class AdmissionFloor:
         return task
 
     async def _enter(self, name: str, tenant: str, caller: str) -> bool:
-        if self.queue.running < self.queue.most:
+        if self.queue.running < self.queue.max_running:
             self.queue.running += 1
         else:
             try:
@@ -171,13 +171,13 @@ async def test_more_concurrency_admits_waiting_calls() -> None:
     floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"{number}", "acme")
-    floor.queue.most = 3
+    floor.queue.max_running = 3
     floor.queue.let_in()
     for _ in range(3):
         await asyncio.sleep(0)
 
     assert (floor.queue.running, floor.queue.waiting) == (3, 1)
-    floor.queue.most = 1
+    floor.queue.max_running = 1
     await floor.go("acme")
     await floor.go("acme")
     assert (floor.queue.running, floor.queue.waiting) == (1, 1)
@@ -227,7 +227,7 @@ class Simulation:
         takes = self.tenants[tenant][1]
         while True:
             calls[tenant].taken += 1
-            if queue.running < queue.most:
+            if queue.running < queue.max_running:
                 queue.running += 1
             elif not await queue.enter(tenant, number):
                 calls[tenant].taken -= 1

@@ -26,11 +26,10 @@ from gatepost.tools.api import Call
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from gatepost.workspace import TenantWorkspace
-from tests.audit.conftest import AUDITED_TOOLS
 from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
+from tests.support.runners import context
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P12")
@@ -40,11 +39,13 @@ RECORD = 2_000 + 700
 """More than the record of a call with that text takes."""
 WITHIN_S = 20.0
 
+pack = Pack("notebook")
 
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
+
+@pack.tool(idempotent=True)
+async def write(ctx: CallContext, text: str) -> str:
+    """Write a text."""
+    return f"wrote {len(text)}"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     settings: dict[str, Any] = {
         "storage": {"database": url},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"packs": ["demo"], "load": [AUDITED_TOOLS]},
+        "tools": {"packs": ["demo"], "load": [__name__]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as running:
@@ -201,7 +202,7 @@ class QuotaReplica:
         self.again = AuditedRetries(self.limits)
         self.runner = Runner(
             Registry(pack.tools.values()),
-            context_for=_context,
+            context_for=context,
             stages=(self.limits,),
             recorder=self.writer,
         )
@@ -226,11 +227,6 @@ def a_call(subject: str, tenant: str) -> Call:
     caller = a_caller(subject=subject, tenant_id=tenant)
     arguments = b'{"text": "%s"}' % (b"x" * 2_000)
     return Call(caller=caller, name="echo", arguments=arguments, request_id="r")
-
-
-def _context(call: Call) -> CallContext:
-    space = TenantWorkspace(-1, call.caller.tenant_id)
-    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
 
 
 @asynccontextmanager

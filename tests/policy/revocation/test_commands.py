@@ -19,7 +19,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
-from tests.storage.test_tasks import task
+from tests.conftest import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
 
 pytestmark = pytest.mark.requirement("CO2")

@@ -120,7 +120,7 @@ async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
     if reached:
         with pytest.raises(Undecidable, match="Nothing of that content waits"):
             await remote.service.approve(ACME, waits.id, Operator("root"))
-    assert not await approvals.holds(script)
+    assert not await approvals.is_approved(script)
     assert await deployment.shut(record) == 0  # who tried to decide has ended it
     assert [change.what for change in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
@@ -373,7 +373,9 @@ async def test_a_suspension_by_configuration_is_passed_on_like_one_by_command(
 ) -> None:
     """This holds at a start and at a reload; a tenant that was suspended before is left out."""
     seen_revocations: list[RevocationRecord] = []
-    revocations = Revocations(deployment.records, ended=seen_revocations.extend, clock=lambda: NOW)
+    revocations = Revocations(
+        deployment.records, on_revoked=seen_revocations.extend, clock=lambda: NOW
+    )
     revocations.configure(["acme"])
     assert seen_revocations == []
     await revocations.look()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
+from tests.support.connections import ConnectingProcess
 from tests.support.internet import (
     EVENTS,
     Answer,
@@ -24,17 +25,16 @@ from tests.support.internet import (
     more,
     raw,
     result,
+    scripted,
     stall,
 )
 from tests.support.issuers import AsgiServer, Send
 from tests.support.proxies import CertificateAuthority
 from tests.upstreams.transport.test_http_requests import (
-    ConnectingProcess,
     crm,
     failure_of,
     messages_of,
     result_of,
-    scripted,
 )
 
 __all__ = ["crm", "scripted"]  # fixtures

@@ -14,6 +14,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
+from tests.support.connections import ConnectingProcess
 from tests.support.internet import (
     EVENTS,
     Posted,
@@ -25,15 +26,14 @@ from tests.support.internet import (
     finish,
     more,
     result,
+    scripted,
     stall,
 )
 from tests.support.issuers import Send
 from tests.upstreams.transport.test_http_requests import (
-    ConnectingProcess,
     crm,
     failure_of,
     result_of,
-    scripted,
     until,
 )
 

@@ -131,7 +131,7 @@ def definition_of(tool: Tool) -> str:
 
     It is empty for a tool of this server.
     """
-    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.place}"
+    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.location}"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ class ToolPolicies:
         """Load the tools of the request's tenant; raises StoreUnavailable."""
         caller = _caller_of(request)
         if request.facts is not None and self._tenant_tools is not None and caller is not None:
-            await self._tenant_tools.ready(caller)
+            await self._tenant_tools.prepare(caller)
 
     def tool_of(self, request: ApprovalRequest) -> Tool | None:
         """Return the request's tool; None if it is not at hand, or not the same any more."""

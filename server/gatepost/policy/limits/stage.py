@@ -77,17 +77,17 @@ class LimitStage(Stage):
         self.apply(LimitRules())
 
     def apply(
-        self, rules: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
+        self, rules: LimitRules, *, max_running: int = 0, each: int = 100, within_s: float = 5.0
     ) -> None:
         """
         Apply these limits from now on; running calls go on.
 
-        In this process *most* calls run at once (0: unlimited). At most *each* calls of a tenant
-        wait to begin, for *within_s* seconds.
+        In this process *max_running* calls run at once (0: unlimited). At most *each* calls of a
+        tenant wait to begin, for *within_s* seconds.
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        self.queue.apply(most=most or ANY, each=each, within_s=within_s)
+        self.queue.apply(max_running=max_running or ANY, each=each, within_s=within_s)
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
@@ -109,7 +109,7 @@ class LimitStage(Stage):
             return local_refusal(call_limits, now)
         queue = call_limits.queue
         if queue is not None:
-            if queue.running < queue.most:
+            if queue.running < queue.max_running:
                 queue.running += 1
             elif refusal := await self._queued(queue, call, call_limits):
                 return refusal
@@ -131,8 +131,8 @@ class LimitStage(Stage):
 
     def limits_of(self, key: CallLimitsKey) -> CallLimits:
         """Return the limits of calls with this key."""
-        known = self._call_limits.get(key)
-        return known or self.counters.limits_of(
+        cached = self._call_limits.get(key)
+        return cached or self.counters.limits_of(
             key, self.rules, self.monotonic(), self.shared_store
         )
 
@@ -224,7 +224,7 @@ class LimitStage(Stage):
             *(rules.caller, rules.tenant, rules.tool, *rules.tools.values()),
             *(rules.caller_audit, rules.tenant_audit),
         )
-        return self.queue.most == ANY and all(bound == Bound() for bound in bounds)
+        return self.queue.max_running == ANY and all(bound == Bound() for bound in bounds)
 
     async def levels(
         self, tenant: str, *, tools: Sequence[str] = (), callers: Sequence[TenantContext] = ()
@@ -253,11 +253,11 @@ class DenialHold(Stage):
         """Handle the call; implements `Stage`."""
         revocations = self._revocations
         if revocations.are_holding and (held_s := revocations.held_s(call.caller)):
-            return _held(held_s)
+            return _hold_refusal(held_s)
         return proceed(call, offer, arguments)
 
 
-async def _held(held_s: float) -> Outcome:
+async def _hold_refusal(held_s: float) -> Outcome:
     seconds = max(1, math.ceil(held_s))
     message = HELD.format(seconds=seconds)
     return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))

@@ -70,10 +70,10 @@ class DenialCounter:
         reason = f"{self._settings.denials} calls were denied"
         record = hold(caller, now=self._clock(), for_s=for_s, by=HOLD_AUTHOR, reason=reason)
         details = {"id": record.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
-        about = person_of(caller)
+        person = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
         await self._audit_writer.note(
-            caller.tenant_id, "revocation", outcome="held", about=about, details=details
+            caller.tenant_id, "revocation", outcome="held", about=person, details=details
         )
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(record.tenant, record.id)
