@@ -1,6 +1,5 @@
 """Start and stop what packs run beside their calls, also over reloads."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -47,7 +46,7 @@ class PackLifespans:
 
     async def aclose(self) -> None:
         """Stop all of them, the last one first."""
-        await asyncio.gather(*self._stopping)
+        await self._stopping.wait()
         for lifespan in reversed(self._running):
             await lifespan.stop()
         self._running.clear()

@@ -1,6 +1,5 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -243,7 +242,7 @@ class UpstreamServices:
         await self.calls.aclose()
         await self.connections.aclose()
         await self.registry.aclose()
-        await asyncio.gather(*self._ending)
+        await self._ending.wait()
 
     async def _forget(self, server: UpstreamServer) -> None:
         """End what belongs to a registration that changed or is gone."""

@@ -94,10 +94,20 @@ class ConcurrencyCounter(msgspec.Struct, weakref=True):
 
 
 class LocalLimits(msgspec.Struct):
-    """Token buckets and concurrency limits of this process that are taken together, or not."""
+    """
+    Token buckets and concurrency limits of this process that are taken together, or not.
+
+    Each differs from all others. ValueError if one occurs twice: a refused call could not return
+    what it took from the first occurrence, and `shortage` would not find the reason.
+    """
 
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter] = ()
+
+    def __post_init__(self) -> None:
+        for limits in (self.buckets, self.concurrency):
+            if len(set(map(id, limits))) < len(limits):
+                raise ValueError("a bucket or a concurrency limit occurs twice in one request")
 
     @classmethod
     def of_rate(cls, rate: float, burst: float, now: float) -> "LocalLimits":

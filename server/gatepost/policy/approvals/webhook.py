@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gatepost.background import TaskSet, during, reason_of
+from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
@@ -203,7 +203,7 @@ class OutboxSender:
         self.done = {"taken": 0, "given_up": 0, "dropped": 0}
         """Number of finished messages by result."""
         self._holder = secrets.token_hex(8)
-        self._sending = TaskSet()
+        self._sending: set[asyncio.Task[None]] = set()
         self._grown_tenants: set[str] = set()
         self._turn = Wakeable()
         self._is_store_down = False
@@ -248,7 +248,9 @@ class OutboxSender:
             return
         until = now + LEASE_S
         for tenant, leased in await self._records.lease_messages(now, until, self._holder, free):
-            self._sending.start(self._deliver(tenant, leased)).add_done_callback(self._sent)
+            sending = asyncio.create_task(self._deliver(tenant, leased))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sent)
 
     async def _send_always(self) -> None:
         self._turn.wake()  # messages may remain from before the start
@@ -263,6 +265,7 @@ class OutboxSender:
                 self._is_store_down = True
 
     def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
         self._turn.wake()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.

@@ -23,6 +23,7 @@ from gatepost.policy.idempotency.idempotency_record import (
     no_room,
     replay,
 )
+from gatepost.policy.limits.admitted_call import count_until
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
@@ -60,6 +61,8 @@ class IdempotentExecution:
     Run a call under its idempotency key, in a task of its own that outlives the caller's request.
 
     The record is durable before the tool runs, and the outcome is durable before it is returned.
+    If the call has passed its concurrency limits before, it counts in them until the outcome is
+    known.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class IdempotentExecution:
         self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
+        count_until(self._outcome)
         self._stopped: asyncio.Future[None] = loop.create_future()
         self._wake_ups = WakeUps(shared_store, self._topic)
         self._callers = 0

@@ -4,13 +4,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from gatepost.policy.limits.admission_queue import AdmissionQueue
+from gatepost.policy.limits.admitted_call import ADMITTED_CALL, AdmittedCall, leave
 from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, CallLimitsKey, OwedQuotas
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
 from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, LimitRules, rows_of
@@ -55,10 +53,11 @@ class LimitStage(Stage):
     not answer, each process counts separately, so calls do not stop because they cannot be counted.
     The process's own limit comes last; calls wait for it in the admission queue.
 
-    While a person decides, the call does not count as running. Afterwards it counts again even if
-    the limit is reached, so that no decision is lost to a limit. A nested call is counted against
-    every rate limit, but of the concurrency limits only against its tool's: otherwise the calls of
-    a tenant could wait for each other forever.
+    A call counts until its tool has ended, even if its client has left (`count_until`). While a
+    person decides, the call does not count as running. Afterwards it counts again even if the limit
+    is reached, so that no decision is lost to a limit. A nested call is counted against every rate
+    limit, but of the concurrency limits only against its tool's: otherwise the calls of a tenant
+    could wait for each other forever.
     """
 
     before_check = True
@@ -114,18 +113,21 @@ class LimitStage(Stage):
                 queue.running += 1
             elif refusal := await self._queued(queue, call, call_limits):
                 return refusal
-        admitted = None
+        outer = ADMITTED_CALL.get()
+        admitted = AdmittedCall(call_limits, outer)
         if call.client is not NO_CLIENT and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
-            admitted = AdmittedCall(call_limits)
             call.client.suspend_while_waiting(admitted)
+        ADMITTED_CALL.set(admitted)
         try:
             return await proceed(call, offer, arguments)
         finally:
-            if admitted is None:
-                leave(call_limits)
-            else:
+            ADMITTED_CALL.set(outer)
+            if admitted.holds or admitted.executions:
                 admitted.end()
+            else:  # the same for nearly all calls, without the cost of another function
+                admitted.over = True
+                leave(call_limits)
 
     def limits_of(self, key: CallLimitsKey) -> CallLimits:
         """Return the limits of calls with this key."""
@@ -272,53 +274,3 @@ def refusal_by(limit: FailureLimit, wait_s: float) -> Outcome:
     wait = max(1, math.ceil(wait_s))
     message = AUDIT_EXCEEDED.get(limit, EXCEEDED)
     return Outcome(failure=Failure("rate_limit", message, retry_after=wait, limit=limit))
-
-
-class AdmittedCall(msgspec.Struct):
-    """A running call in its limits; suspended while a person decides."""
-
-    call_limits: CallLimits
-    holds: int = 0
-    over: bool = False
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the call during a block; the last of several blocks counts it again."""
-        self.holds += 1
-        if self.holds == 1 and not self.over:
-            leave(self.call_limits)
-        try:
-            yield
-        finally:
-            self.holds -= 1
-            if self.holds == 0 and not self.over:
-                enter(self.call_limits)
-
-    def end(self) -> None:
-        """End the call in all limits."""
-        self.over = True
-        if not self.holds:
-            leave(self.call_limits)
-
-
-def enter(call_limits: CallLimits) -> None:
-    """Count a call in all concurrency limits, even beyond them."""
-    for counter in call_limits.concurrency:
-        counter.taken += 1
-    if call_limits.shared_store is not None:
-        call_limits.shared_store.hold(call_limits.shared_concurrency)
-    if call_limits.queue is not None:
-        call_limits.queue.running += 1
-
-
-def leave(call_limits: CallLimits) -> None:
-    """End a call in all concurrency limits."""
-    for counter in call_limits.concurrency:
-        counter.taken -= 1
-    if call_limits.shared_store is not None:
-        call_limits.shared_store.leave(call_limits.shared_concurrency)
-    queue = call_limits.queue
-    if queue is not None:
-        queue.running -= 1
-        if queue.waiting:
-            queue.let_in()

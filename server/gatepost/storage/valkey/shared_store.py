@@ -67,14 +67,13 @@ class ValkeySharedStore:
             await self.client.ping()
 
     async def aclose(self) -> None:
-        """Close all connections; subscriptions end."""
-        await self.channels.aclose()
-        await self.concurrency.aclose()
-        with contextlib.suppress(RedisError, OSError):
-            await self._take.aclose()
-        with contextlib.suppress(RedisError, OSError):
-            await self.client.aclose()
-            await self._pool.aclose()
+        """Close all connections, also if closing one of them fails; subscriptions end."""
+        async with contextlib.AsyncExitStack() as closing:
+            for close in (self._pool.aclose, self.client.aclose, self._take.aclose):
+                closing.enter_context(contextlib.suppress(RedisError, OSError))
+                closing.push_async_callback(close)
+            closing.push_async_callback(self.concurrency.aclose)
+            closing.push_async_callback(self.channels.aclose)
 
     async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
         """Return the seconds missing in each bucket, then the running calls of each limit."""

@@ -93,10 +93,11 @@ class UpstreamConnections:
 
     async def aclose(self) -> None:
         """Close all connections (`Connections`)."""
-        connections = list(self._connections.values())
+        for connection in self._connections.values():
+            self._closing.start(connection.aclose())
         self._connections.clear()
         self._servers.clear()
-        await asyncio.gather(*(connection.aclose() for connection in connections), *self._closing)
+        await self._closing.wait()
 
     def _new_connection(
         self, server: UpstreamServer, principal: tuple[str, ...] | None

@@ -133,8 +133,7 @@ class StdioConnection:
             self._starting.cancel()
             await asyncio.wait([self._starting])
         self._retire()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.wait()
 
     @asynccontextmanager
     async def _used(self) -> AsyncIterator[None]:
