@@ -146,7 +146,7 @@ def taken(server: Server) -> list[int]:
     """Return the running calls of the tenant and of the tool, as all processes count them."""
     tools = ("book", "book_after_approval")
     levels = server.run(server.services.limits.levels("acme", tools=tools))
-    return [level.taken for level in levels.concurrency]
+    return [level.running for level in levels.concurrency]
 
 
 @pytest.fixture(params=["sqlite", "sqlite and valkey"])
