@@ -123,7 +123,7 @@ class LimitStage(Stage):
             return await proceed(call, offer, arguments)
         finally:
             ADMITTED_CALL.set(outer)
-            if admitted.holds or admitted.executions:
+            if admitted.pauses or admitted.executions:
                 admitted.end()
             else:  # the same for nearly all calls, without the cost of another function
                 admitted.over = True
@@ -196,7 +196,7 @@ class LimitStage(Stage):
                 quotas[at].bucket.empty(self.monotonic(), denial.wait_s)
             return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
         for counter in call_limits.concurrency:
-            counter.taken += 1
+            counter.running += 1
         return None
 
     async def _queued(
