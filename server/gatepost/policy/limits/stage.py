@@ -126,7 +126,7 @@ class LimitStage(Stage):
             return await proceed(call, offer, arguments)
         finally:
             ADMITTED_CALL.set(outer)
-            if admitted.holds or admitted.executions:
+            if admitted.pauses or admitted.executions:
                 admitted.end()
             else:  # the same for nearly all calls, without the cost of another function
                 admitted.over = True
@@ -199,7 +199,7 @@ class LimitStage(Stage):
                 quotas[at].bucket.empty(self.monotonic(), denial.wait_s)
             return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
         for counter in call_limits.concurrency:
-            counter.taken += 1
+            counter.running += 1
         return None
 
     async def _queued(
@@ -335,7 +335,7 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
 def enter(call_limits: CallLimits) -> None:
     """Count a call in all concurrency limits, even beyond them."""
     for counter in call_limits.concurrency:
-        counter.taken += 1
+        counter.running += 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.hold(call_limits.shared_concurrency)
     if call_limits.queue is not None:
@@ -345,7 +345,7 @@ def enter(call_limits: CallLimits) -> None:
 def leave(call_limits: CallLimits) -> None:
     """End a call in all concurrency limits."""
     for counter in call_limits.concurrency:
-        counter.taken -= 1
+        counter.running -= 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.leave(call_limits.shared_concurrency)
     queue = call_limits.queue
