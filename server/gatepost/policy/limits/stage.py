@@ -287,20 +287,20 @@ class AdmittedCall(msgspec.Struct):
     """The call whose tool made this one."""
     executions: tuple["asyncio.Future[Any]", ...] = ()
     """The executions that `count_until` was called with; each is done when it has ended."""
-    holds: int = 0
+    pauses: int = 0
     over: bool = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count the call during a block; the last of several blocks counts it again."""
-        self.holds += 1
-        if self.holds == 1 and not self.over:
+        self.pauses += 1
+        if self.pauses == 1 and not self.over:
             leave(self.call_limits)
         try:
             yield
         finally:
-            self.holds -= 1
-            if self.holds == 0 and not self.over:
+            self.pauses -= 1
+            if self.pauses == 0 and not self.over:
                 enter(self.call_limits)
 
     def end(self) -> None:
@@ -310,7 +310,7 @@ class AdmittedCall(msgspec.Struct):
                 execution.add_done_callback(lambda _: self.end(), context=Context())
                 return
         self.over = True
-        if not self.holds:
+        if not self.pauses:
             leave(self.call_limits)
 
 
@@ -327,7 +327,7 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
     """
     admitted = ADMITTED_CALL.get()
     while admitted is not None:
-        running = [future for future in admitted.executions if not future.done()]
+        running = [earlier for earlier in admitted.executions if not earlier.done()]
         admitted.executions = (*running, execution)
         admitted = admitted.outer
 
