@@ -47,10 +47,7 @@ EVENTS = {
     "revoked": ("approval.decided", 2),
     "expired": ("approval.expired", 2),
 }
-"""
-The type of a change's event, and the place of its message among those of one call: the request
-first, then its decision, whatever clocks say.
-"""
+"""A change's event, and the place of its message among those of one call, whatever clocks say."""
 PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 """Pauses between attempts."""
 AT_ONCE = 8

@@ -23,7 +23,7 @@ from gatepost.policy.idempotency.idempotency_record import (
     no_room,
     replay,
 )
-from gatepost.policy.limits.admitted_call import count_until
+from gatepost.policy.limits.stage import count_until
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
