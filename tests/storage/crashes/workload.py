@@ -330,7 +330,7 @@ def _approved_on_record(rows: Sequence[AuditRow]) -> set[str]:
 async def _chained(services: Services) -> list[str]:
     ring = services.keyring
     found = await verify(services.records, TENANT, public_keys(ring), ring)
-    return [] if found.bad is None else [f"record {found.bad}: {found.problem}"]
+    return [] if found.bad_number is None else [f"record {found.bad_number}: {found.problem}"]
 
 
 async def _rows(services: Services) -> list[AuditRow]:

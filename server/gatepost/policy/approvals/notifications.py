@@ -171,7 +171,7 @@ class ApprovalAudit:
             "grant" if request is None else "approval",
             outcome=change.kind.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
-            about=caller,
+            person=caller,
             tool=changed.tool,
             approval=changed.id,
             request_id="" if request is None else request.request_id,
