@@ -161,6 +161,7 @@ def server(idp: Idp, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     with running_server(
         idp,
         [issuer_settings(idp)],
+        kind=Server,
         tenancy={"create_on_first_use": True},
         storage=storage,
         tools={"load": [__name__, "tests.support.server"]},
