@@ -187,7 +187,7 @@ def mcp(
         task_runner=services.task_runner,
         register=services.register,
         approval_tools=services.approvals.policies.plan,
-        needs_approval=services.approvals.policies.asks,
+        needs_approval=services.approvals.policies.needs_approval,
         running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []

@@ -56,14 +56,14 @@ class TaskSet(set["asyncio.Task[None]"]):
     def keep(self, task: "asyncio.Task[None]") -> None:
         """Keep a task that was begun elsewhere."""
         self.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
 
     async def wait(self) -> None:
         """Wait until all tasks have ended, also if some of them fail."""
         if self:
             await asyncio.wait(tuple(self))
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         self.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("background_task_failed", extra=reason_of(task))

@@ -104,7 +104,7 @@ async def test_slow_numbers_in_arguments_of_a_condition_do_not_block_the_loop() 
 
     async def work() -> None:
         for value in (arguments, longest):
-            assert condition.holds(ConditionVariables(value, {}, {}))
+            assert condition.is_true(ConditionVariables(value, {}, {}))
 
     hold_s, limit = await shortest_hold(work, HOLD_S)
     assert hold_s < limit

@@ -15,7 +15,7 @@ from gatepost.audit.record import (
     SaltedDetails,
     decode_side,
     person_in,
-    shown,
+    shown_arguments,
 )
 from gatepost.audit.record_builder import RecordBuilder
 from gatepost.config.audit import AuditSettings
@@ -252,7 +252,7 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
     records = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
     arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
-    assert arguments == [shown(a_guard(call), most) for call in calls]
+    assert arguments == [shown_arguments(a_guard(call), most) for call in calls]
 
 
 FILLER = b"y" * 200_000

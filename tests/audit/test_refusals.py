@@ -63,7 +63,7 @@ async def test_repeated_refusals_are_counted_in_one_record(
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
         records = await records_of(log)
         all_counts = await log.records.of("acme").trail.count(0, 86_400_000)
-        assert (await log.verify()).bad is None
+        assert (await log.verify()).bad_number is None
 
     together = [record for record in records if record.times > 1]
     assert [record.times for record in together] == [CALLS - ALONE]

@@ -37,12 +37,12 @@ class RecordedDeployment(ApprovalDeployment):
         self.message_of = self._message_of
 
     def _message_of(self, change: ApprovalChange) -> OutboxMessage | None:
-        self.messages.append(change.what)
+        self.messages.append(change.kind)
         return None
 
     def heard(self) -> list[str]:
         """Return the changes that any replica reported, in order."""
-        return [change.what for change in self.changes]
+        return [change.kind for change in self.changes]
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +241,7 @@ async def test_an_expiry_is_recorded_before_it_takes_effect(deployment: Recorded
         raise StoreUnavailable("away")
 
     async def audit(change: ApprovalChange) -> None:
-        kinds.append(change.what)
+        kinds.append(change.kind)
 
     with pytest.raises(StoreUnavailable):
         await deployment.replica(audit=away).service.expire_due()

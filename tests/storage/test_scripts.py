@@ -195,7 +195,7 @@ async def test_an_erased_person_is_removed_from_their_rejections(records: Record
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 3
     assert await replicas.there.waiting() == []
     named_rejections = {script.review.name: script for script in await replicas.there.rejected()}
-    assert (named_rejections["report"].by.shown, named_rejections["report"].reason) == (
+    assert (named_rejections["report"].by.display_name, named_rejections["report"].reason) == (
         "an administrator",
         "",
     )
@@ -222,7 +222,7 @@ async def test_an_erased_person_is_removed_from_their_approvals(records: Records
 
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 1
     approved = await replicas.here.all_approved()
-    names = {script.name: script.approver and script.approver.shown for script in approved}
+    names = {script.name: script.approver and script.approver.display_name for script in approved}
     assert names == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
     assert await replicas.here.is_approved(FIRST_SCRIPT)
     [remaining] = [

@@ -35,9 +35,9 @@ def encode(value: object) -> str:
     return _encode(value).decode()
 
 
-def text(value: str, most: int = LONGEST) -> str:
-    """Return a text that every database and JSON library accepts, truncated to *most*."""
-    cut = value if len(value) <= most else f"{value[:most]}…"
+def text(value: str, max_characters: int = LONGEST) -> str:
+    """Return a text that every database and JSON library accepts, truncated to *max_characters*."""
+    cut = value if len(value) <= max_characters else f"{value[:max_characters]}…"
     if cut.isascii() and "\0" not in cut:
         return cut
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
@@ -55,10 +55,10 @@ def salted_details(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, byte
     Each value takes one of the *salts*; if there are too few, more are drawn.
     """
     side, commitments = list[bytes](), list[bytes]()
-    for field, plain, written in values:
+    for field, value, written in values:
         salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
         side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
-        commitments += (b",", field, b':"', hexlify(sha256(salt + plain).digest()), b'"')
+        commitments += (b",", field, b':"', hexlify(sha256(salt + value).digest()), b'"')
     side[0] = commitments[0] = b"{"
     return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
@@ -93,24 +93,24 @@ def _signed_part(head: ChainHead) -> bytes:
     return _encode([head.tenant, head.writer, head.number, head.hash.hex(), head.pruned])
 
 
-def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing) -> str:
-    """Return why *found* cannot be the last head of a chain; empty if it can."""
-    if found is None:
-        return "the end of the chain is gone" if known else ""
-    if known and found.number < known.number:
+def suspicion(stored_head: ChainHead | None, last_head: ChainHead | None, keyring: KeyRing) -> str:
+    """Return why *stored_head* cannot be the last head of a chain; empty if it can."""
+    if stored_head is None:
+        return "the end of the chain is gone" if last_head else ""
+    if last_head and stored_head.number < last_head.number:
         return "the end of the chain is older than it was"
-    if not found.proof:
+    if not stored_head.proof:
         return "records come after the end of the chain"
-    if found == known or is_proven(found, keyring):
+    if stored_head == last_head or is_proven(stored_head, keyring):
         return ""
-    key_id = found.proof.partition(".")[0]
+    key_id = stored_head.proof.partition(".")[0]
     if keyring.find(key_id) is None:
         if not keyring.lasting:
             return ""  # a temporary ring: nothing can be proven after a restart
         # Another process may have a key of this second. Ids that callers choose make `find` wait
         # that long, but they do not choose this id.
         keyring.reread()
-        if is_proven(found, keyring):
+        if is_proven(stored_head, keyring):
             return ""
     return "the proof of the end of the chain is not by a key of the ring"
 
@@ -146,16 +146,16 @@ def split_rows(
 
     A body without details has no salt, so several records may have the same one: the last count.
     """
-    sought, own, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
+    sought, own_rows, other_rows = bodies.copy(), list[AuditRow](), list[AuditRow]()
     for row in reversed(rows):
         start = b'{"number":%d%b' % (row.number, writer_member(row.writer))
         body = row.body.encode().removeprefix(start)
         if sought[body] > 0:
             sought[body] -= 1
-            own.append(row)
+            own_rows.append(row)
         else:
-            rest.append(row)
-    return own[::-1], rest[::-1]
+            other_rows.append(row)
+    return own_rows[::-1], other_rows[::-1]
 
 
 Ranges = list[tuple[int, int]]
@@ -164,23 +164,23 @@ Ranges = list[tuple[int, int]]
 
 def ranges_of(numbers: Iterable[int]) -> str:
     """Return ascending numbers as an erasure record names them: 1-3,7."""
-    found: Ranges = []
+    ranges: Ranges = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+            ranges.append((number, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 def numbers_of(ranges: str) -> Ranges:
     """Return the ranges that `ranges_of` wrote."""
-    found = []
+    numbers = []
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         if first:
-            found.append((int(first), int(last or first)))
-    return found
+            numbers.append((int(first), int(last or first)))
+    return numbers
 
 
 def inside(number: int, ranges: Ranges) -> bool:

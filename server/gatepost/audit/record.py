@@ -178,7 +178,7 @@ class AuditRecord(Numbered, frozen=True, kw_only=True):
         return person_in(self.private["caller"]) if "caller" in self.private else None
 
     @property
-    def about(self) -> RecordedPerson | None:
+    def person(self) -> RecordedPerson | None:
         """Return the person whom it concerns, or None."""
         return person_in(self.private["about"]) if "about" in self.private else None
 
@@ -242,8 +242,8 @@ def only_read(entry: EndedCall) -> bool:
 
 def asked_tool(call: Call, outcome: str) -> str:
     """Return the name of a tool that needs more permissions; other names may be anything."""
-    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
-    return call.name if known else ""
+    is_known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
+    return call.name if is_known else ""
 
 
 def may_show(redacted: RedactedCall, outcome: str) -> bool:
@@ -258,17 +258,17 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
     return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
 
 
-def shown(redacted: RedactedCall, most: int) -> str:
-    """Return the call's arguments without secrets, cut to *most* bytes."""
+def shown_arguments(redacted: RedactedCall, max_bytes: int) -> str:
+    """Return the call's arguments without secrets, cut to *max_bytes* bytes."""
     arguments = redacted.call.arguments
-    data, redactor = cut_whole(arguments, most + OVERLAP_BYTES), redacted.now()
-    if not is_clear_before(data, most, redactor):
+    data, redactor = cut_whole(arguments, max_bytes + OVERLAP_BYTES), redacted.now()
+    if not is_clear_before(data, max_bytes, redactor):
         # The quotation mark ends a string that the cut has left open.
         clean = None if are_clear([data + b'"'], redactor) else cleaned(data, redactor)
         data = data if clean is None else clean
-    if len(arguments) <= most:
+    if len(arguments) <= max_bytes:
         return text(data.decode(errors="replace"), len(data))
-    return text(data[:most].decode(errors="replace"), most) + "…"
+    return text(data[:max_bytes].decode(errors="replace"), max_bytes) + "…"
 
 
 def with_origin(redacted: RedactedCall) -> Mapping[str, str]:

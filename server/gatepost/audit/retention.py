@@ -157,8 +157,9 @@ class DetailErasure:
             people = [person_in(side[field][1]) for field in PEOPLE if field in side]
             # A detail that was changed may still name the person.
             return any(
-                one is None or (subject in (one.subject, one.actor) and one.issuer in (issuer, ""))
-                for one in people
+                person is None
+                or (subject in (person.subject, person.actor) and person.issuer in (issuer, ""))
+                for person in people
             )
 
         return await self._erase(tenant, concerns, "subject")
@@ -211,12 +212,12 @@ async def prune(
     must start at a checkpoint.
     """
     trail, removed = records.of(tenant).trail, 0
-    pruned = {one.writer: one.pruned for one in await trail.heads()}
-    while found := await _next_cut(trail, pruned, int(before * 1000)):
+    pruned = {head.writer: head.pruned for head in await trail.heads()}
+    while checkpoint := await _next_cut(trail, pruned, int(before * 1000)):
         # A chain that has not grown since the last removal has nothing to remove.
         through = {
             writer: number
-            for writer, number in last_numbers(found).items()
+            for writer, number in last_numbers(checkpoint).items()
             if number > pruned.get(writer, 0)
         }
         at = int(clock() * 1000)
@@ -224,34 +225,34 @@ async def prune(
             writer: [log_record("retention", tenant, "removed", at, through=str(number))]
             for writer, number in through.items()
         }
-        through[CHECKPOINTS] = found.number
+        through[CHECKPOINTS] = checkpoint.number
         attempt = PruningAttempt(keyring, through=through)
         try:
-            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
+            is_pruned = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
         except Unproven:
             log.error("audit_prune_refused", extra={"tenant": tenant})
             break
-        if not done:
+        if not is_pruned:
             break  # another replica removes them
         attempt.report()
         pruned |= through
-        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
-        removed = found.number
+        log.info("audit_pruned", extra={"tenant": tenant, "through": checkpoint.number})
+        removed = checkpoint.number
     return removed
 
 
 async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
     """Return the checkpoint for the next cut, not too far from the last one."""
-    found, last = None, pruned.get(CHECKPOINTS, 0)
-    for one in await trail.checkpoints():
-        if one.number <= last:
+    cut, last = None, pruned.get(CHECKPOINTS, 0)
+    for checkpoint in await trail.checkpoints():
+        if checkpoint.number <= last:
             continue
-        if found and one.number > last + PRUNED_AT_ONCE:
+        if cut and checkpoint.number > last + PRUNED_AT_ONCE:
             break
-        if not await is_before(trail, one, limit, pruned):
+        if not await is_before(trail, checkpoint, limit, pruned):
             break
-        found = one
-    return found
+        cut = checkpoint
+    return cut
 
 
 async def is_before(
@@ -279,13 +280,15 @@ class PruningAttempt(WriteAttempt, eq=False):
     """The last removed record of each writer, and the checkpoint."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        self, chain: ChainKey, stored_head: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """Return the next segments and the new head; implements `Link`. Raises Unproven."""
-        made, head = list[Segment](), found
+        new_segments, head = list[Segment](), stored_head
         if chain[1] != CHECKPOINTS:
-            made, head = super().link(chain, found, new_records)
+            new_segments, head = super().link(chain, stored_head, new_records)
         if head is None or not is_proven(head, self.keyring):
             raise Unproven(chain[0])
         pruned = max(head.pruned, self.through[chain[1]])
-        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)
+        return new_segments, proven(
+            msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring
+        )

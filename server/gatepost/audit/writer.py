@@ -139,7 +139,7 @@ class AuditWriter:
         # with the first record would keep the call in memory.
         context = Context()
         self._task = asyncio.get_running_loop().create_task(self._write(), context=context)
-        self._task.add_done_callback(self._ended, context=context)
+        self._task.add_done_callback(self._on_task_end, context=context)
 
     async def _write(self) -> None:
         """Write whenever records wait, until the writer is closed; retry failed batches."""
@@ -168,7 +168,7 @@ class AuditWriter:
         finally:
             self._wake = self._begin
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task: release all calls, and keep all records."""
         if self._closing:
             self._settle("the server stops")
@@ -216,9 +216,9 @@ class AuditWriter:
         if self._most_unwritten and not self._closing:
             await asyncio.sleep(RELAXED_S)
         until = perf_counter() + self._batch_s
-        seen = 0
-        while len(self._waiting) != seen and perf_counter() < until:
-            seen = len(self._waiting)
+        seen_entries = 0
+        while len(self._waiting) != seen_entries and perf_counter() < until:
+            seen_entries = len(self._waiting)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         batch = Batch(self._waiting, self._commit)
@@ -227,20 +227,20 @@ class AuditWriter:
 
     async def _attempt(self, batch: Batch) -> WriteAttempt:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
-        if batch.attempts and (done := await batch.written(self._records)) is not None:
-            return done
+        if batch.attempts and (written := await batch.written(self._records)) is not None:
+            return written
         if not batch.new_records:
             now = (self._clock(), perf_counter())
-            made = await self._builder.built(batch.entries, now, self.settings)
+            built = await self._builder.built(batch.entries, now, self.settings)
             # Kept until the batch is durable: two attempts must not be in two chains.
-            batch.new_records = {(tenant, self.number): new for tenant, new in made.items()}
+            batch.new_records = {(tenant, self.number): new for tenant, new in built.items()}
         linker, earlier = self._linker, tuple(batch.attempts)
-        attempt = WriteAttempt(linker.keyring, linker.known, earlier, after=linker.committed)
+        attempt = WriteAttempt(linker.keyring, linker.last_heads, earlier, after=linker.committed)
         batch.attempts.append(attempt)
         try:
             await self._records.audit.write(batch.new_records, attempt.link)
-        except AlreadyWritten as known:
-            return known.attempt
+        except AlreadyWritten as already_written:
+            return already_written.attempt
         return attempt
 
     def _durable(self, batch: Batch, attempt: WriteAttempt, took: float) -> None:
@@ -279,9 +279,9 @@ class AuditWriter:
     async def _delay(self) -> None:
         """Build the waiting records, to be written after the batch; keep as many as fit."""
         entries, now = self._waiting[:], (self._clock(), perf_counter())
-        made = await self._builder.built(entries, now, self.settings)
+        built = await self._builder.built(entries, now, self.settings)
         del self._waiting[: len(entries)]
-        self._delayed.add(made, 0 if self._batch is None else len(self._batch.entries))
+        self._delayed.add(built, 0 if self._batch is None else len(self._batch.entries))
 
     async def aclose(self) -> None:
         """Write the remaining records, within a time limit."""

@@ -76,7 +76,7 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
 
     async def look(service: ApprovalService) -> WaitingPage:
         if past:
-            return WaitingPage(tuple(await service.history(tenant, most=DECIDED_SHOWN)))
+            return WaitingPage(tuple(await service.history(tenant, max_requests=DECIDED_SHOWN)))
         return await service.waiting_page(tenant, position)
 
     page = with_approvals(path, tenant, look)
@@ -143,12 +143,13 @@ def approve(request_id: str, digest: str | None, comment: str, tenant: str, path
         path,
         tenant,
         lambda service: service.approve(
-            tenant, request_id, Operator(administrator()), seen=digest, reason=comment
+            tenant, request_id, Operator(administrator()), seen_digest=digest, reason=comment
         ),
     )
     if request.state == "waiting":
         click.echo(
-            f"Approved {request.given} of {request.needed} times. Another person must approve too."
+            f"Approved {request.approvals_given} of {request.needed} times. "
+            "Another person must approve too."
         )
     else:
         click.echo(f"{request.id} is approved: {visible(request.tool)} can run.")
@@ -220,7 +221,7 @@ def print_request(request: ApprovalRequest) -> None:
         ("since", time_text(request.created_at)),
         ("until", time_text(request.until)),
         ("why", request.reason),
-        ("approvals", f"{request.given} of {request.needed}"),
+        ("approvals", f"{request.approvals_given} of {request.needed}"),
     ]
     for name, value in rows:
         if value:

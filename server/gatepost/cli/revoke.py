@@ -154,7 +154,7 @@ async def on_record(stores: OpenStores, record: RevocationRecord, outcome: str) 
     filled = {name: value for name, value in details.items() if value}
     reason = record.reason if outcome == "revoked" else ""
     await stores.note(
-        record.tenant, "revocation", outcome, about=person, reason=reason, details=filled
+        record.tenant, "revocation", outcome, person=person, reason=reason, details=filled
     )
 
 

@@ -57,7 +57,7 @@ class OpenStores(msgspec.Struct, frozen=True):
         kind: Literal["tenant", "revocation"],
         outcome: str,
         *,
-        about: RecordedPerson | None = None,
+        person: RecordedPerson | None = None,
         reason: str = "",
         details: Mapping[str, str] | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class OpenStores(msgspec.Struct, frozen=True):
                 tenant or EVERY_TENANT,
                 kind,
                 outcome=outcome,
-                about=about,
+                person=person,
                 details=details,
                 private=private,
             )

@@ -97,7 +97,7 @@ class RequestPage:
             page_request.tenant,
             _id(page_request),
             page_request.user,
-            seen=_seen_digest(page_request),
+            seen_digest=_seen_digest(page_request),
             reason=_text(page_request, "comment"),
             **decision,
         )
@@ -247,12 +247,12 @@ def _decided(page_request: PageRequest) -> PageResponse:
 
 
 def _can_edit(request: ApprovalRequest) -> bool:
-    return request.kind == "call" and request.state == "waiting" and not request.given
+    return request.kind == "call" and request.state == "waiting" and not request.approvals_given
 
 
 def _state(request: ApprovalRequest) -> str:
     """Return a text that changes whenever an open page has to show an update."""
-    return f"{request.state}-{request.given}-{request.digest}"
+    return f"{request.state}-{request.approvals_given}-{request.digest}"
 
 
 def _script(request: ApprovalRequest) -> dict[str, object]:

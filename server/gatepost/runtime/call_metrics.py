@@ -127,10 +127,10 @@ class DecisionMetrics:
         is_waiting = (
             isinstance(change.changed, ApprovalRequest) and change.changed.state == "waiting"
         )
-        if change.what == "approved" and is_waiting:
+        if change.kind == "approved" and is_waiting:
             return  # the first of two approvals
-        if change.what in DECISIONS:
-            self._meter.decided(change.what)
+        if change.kind in DECISIONS:
+            self._meter.decided(change.kind)
 
 
 DECISIONS = frozenset(metric_families.DECISIONS)

@@ -197,7 +197,7 @@ class IssuerKeyMetrics:
 def sampler_of(parts: SampledParts) -> MetricsSampler:
     """Return the sampler for `/metrics`; parts that a reload replaces are looked up each time."""
     approvals = parts.reviews.service
-    webhook_messages = parts.reviews.outbox.done
+    webhook_messages = parts.reviews.outbox.counts
     return MetricsSampler(
         parts.meter,
         gauges=[

@@ -26,10 +26,10 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConcurrencyLimit(msgspec.Struct, frozen=True, gc=False):
-    """A limit of *most* running calls."""
+    """A limit of *maximum* running calls."""
 
     name: str
-    most: int
+    maximum: int
 
 
 class Denial(msgspec.Struct, frozen=True, gc=False):
@@ -89,8 +89,8 @@ class Bucket(msgspec.Struct, gc=False):
 class ConcurrencyCounter(msgspec.Struct, weakref=True):
     """A number of running calls, and its maximum."""
 
-    most: float
-    taken: int = 0
+    maximum: float
+    running: int = 0
 
 
 class LocalLimits(msgspec.Struct):
@@ -125,10 +125,10 @@ class LocalLimits(msgspec.Struct):
                 return False
             bucket.full_at = full_at + bucket.each_s
         for counter in self.concurrency:
-            if counter.taken >= counter.most:
+            if counter.running >= counter.maximum:
                 self._put_back(counter)
                 return False
-            counter.taken += 1
+            counter.running += 1
         return True
 
     def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
@@ -140,13 +140,15 @@ class LocalLimits(msgspec.Struct):
         for counter in self.concurrency:
             if counter is lacking:
                 return
-            counter.taken -= 1
+            counter.running -= 1
 
     def shortage(self, now: float) -> Denial:
         """Return which limit refuses a call now, and the seconds until there may be room again."""
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)
-        full = [at for at, counter in enumerate(self.concurrency) if counter.taken >= counter.most]
+        full = [
+            at for at, counter in enumerate(self.concurrency) if counter.running >= counter.maximum
+        ]
         if full and longest <= CONCURRENCY_WAIT_S:
             return Denial(len(waits) + full[0], CONCURRENCY_WAIT_S)
         return Denial(waits.index(longest), longest)

@@ -291,7 +291,7 @@ class MemoryTenantSharedStore:
         now = self._clock()
         limits = LocalLimits(
             self._buckets.these(rates, now),
-            [ConcurrencyCounter(limit.most, self._running[limit.name]) for limit in concurrency],
+            [ConcurrencyCounter(limit.maximum, self._running[limit.name]) for limit in concurrency],
         )
         if not limits.take(now):
             return limits.shortage(now)

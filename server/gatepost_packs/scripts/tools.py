@@ -226,7 +226,7 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
     rejection = await ScriptApprovals.of(ctx).rejection(script)
     if rejection is not None:
         text = REJECTED.format(
-            file=script.file, by=rejection.by.shown, reason=rejection.reason_sentence
+            file=script.file, by=rejection.by.display_name, reason=rejection.reason_sentence
         )
         raise ToolFailure("denied", text)
     await _submit(ctx, settings, script)

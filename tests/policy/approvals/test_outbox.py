@@ -384,5 +384,5 @@ async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
 
     assert sorted(outbox.receiver.ids) == ["m2", "m3", "m4"]
     assert sorted(event["webhook_id"] for event in logs) == ["m0", "m1"]
-    assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
+    assert replica.counts == {"taken": 3, "given_up": 0, "dropped": 2}
     assert {event["event"] for event in logs} == {"webhook_dropped"}

@@ -145,7 +145,7 @@ async def test_no_limit_can_occur_twice_in_one_request() -> None:
     with pytest.raises(ValueError, match="occurs twice"):
         await shared_store.spend_all(twice)
 
-    assert counter.taken == 0
+    assert counter.running == 0
     assert await shared_store.levels([once], ()) == [5]
 
 
@@ -187,7 +187,7 @@ def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, in
             min(burst, level + pause * rate)
             for level, rate, burst in zip(levels, RATES, BURST_SIZES, strict=True)
         ]
-        tenant.taken = tool.taken = running
+        tenant.running = tool.running = running
         taken = limits.take(now)
         if min(levels) >= 1 + 1e-6:
             assert taken == (running < 5)
@@ -196,4 +196,4 @@ def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, in
             assert limits.shortage(now).wait_s > 0
         if taken:
             levels = [level - 1 for level in levels]
-        assert (tenant.taken, tool.taken) == (running + taken, running + taken)
+        assert (tenant.running, tool.running) == (running + taken, running + taken)

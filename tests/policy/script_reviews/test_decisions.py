@@ -47,13 +47,13 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     assert (script.content, script.approved_content) == ("x = 2\n", "x = 1\n")
     assert await replica.service.get(ACME, script.id) == script
 
-    decided = await replica.service.approve(ACME, script.id, ADMIN, seen=script.digest)
+    decided = await replica.service.approve(ACME, script.id, ADMIN, seen_digest=script.digest)
 
     assert decided.state == "approved"
     assert await approvals.is_approved(NEW_SCRIPT)
     assert not await approvals.is_approved(OLD_SCRIPT)
     assert [request.id for request in await replica.service.waiting(ACME)] == [call.id]
-    assert deployment.changes[-1].what == "approved"
+    assert deployment.changes[-1].kind == "approved"
 
 
 @pytest.mark.requirement("P11")
@@ -129,7 +129,7 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
         ids += [call.id, script.id]
 
     pages, before = [], None
-    while page := await deployment.replica().service.history(ACME, before=before, most=1):
+    while page := await deployment.replica().service.history(ACME, before=before, max_requests=1):
         [before] = page
         pages += page
     assert [request.id for request in pages] == ids[::-1]
@@ -158,14 +158,14 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
         with pytest.raises(Undecidable, match=why):
             await service.approve(ACME, script.id, who)
     with pytest.raises(Undecidable, match="look at what waits now"):
-        await service.approve(ACME, script.id, ADMIN, seen="something else")
+        await service.approve(ACME, script.id, ADMIN, seen_digest="something else")
     assert service.objection(rejected, ADMIN) is None
-    approved = await service.approve(ACME, script.id, ADMIN, seen=rejected.digest)
+    approved = await service.approve(ACME, script.id, ADMIN, seen_digest=rejected.digest)
 
     assert [decision.verdict for decision in approved.decisions] == ["rejected", "approved"]
     assert await approvals.is_approved(NEW_SCRIPT)
     assert await service.history(ACME) == []
-    assert [change.what for change in deployment.changes] == ["rejected", "approved"]
+    assert [change.kind for change in deployment.changes] == ["rejected", "approved"]
 
 
 @pytest.mark.requirement("P11")
@@ -208,7 +208,7 @@ async def test_the_approver_who_rejected_a_script_can_be_erased() -> None:
     assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
     [remaining] = await service.history(ACME)
-    assert (remaining.decisions[0].by.shown, remaining.decisions[0].reason) == (
+    assert (remaining.decisions[0].by.display_name, remaining.decisions[0].reason) == (
         "an administrator",
         "",
     )
@@ -286,7 +286,7 @@ async def test_the_operator_may_allow_any_script(waits: bool) -> None:
 
     assert (is_held, was, await approvals.is_approved(NEW_SCRIPT)) == (True, "approved", False)
     assert [
-        (change.what, getattr(change.changed, "state", None)) for change in deployment.changes
+        (change.kind, getattr(change.changed, "state", None)) for change in deployment.changes
     ] == [
         ("approved", "approved"),
         ("revoked", "withdrawn"),
@@ -323,7 +323,7 @@ async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: s
     async def faster(change: ApprovalChange) -> None:
         if not own_request:
             await other_service.reject(ACME, script.id, ADMIN, "")
-        own_request.append(change.what)
+        own_request.append(change.kind)
 
     async def decide(audit: ApprovalListener) -> None:
         service = deployment.replica(audit=audit).service

@@ -91,7 +91,7 @@ class Condition:
         except ValueError as error:
             raise BadCondition(str(error).partition("\n")[0]) from None
 
-    def holds(self, subject: ConditionVariables) -> bool | None:
+    def is_true(self, subject: ConditionVariables) -> bool | None:
         """Return whether the condition is true for the call; None if it cannot be evaluated."""
         arguments = subject.arguments
         if len(arguments) > MAX_BYTES or WRAPS in arguments:

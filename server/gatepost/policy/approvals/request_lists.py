@@ -107,7 +107,7 @@ class RequestLists:
     async def expire_due(self) -> int:
         """Expire due requests of all tenants; return their number."""
         due = await self.records.overdue_approvals(self.requests.clock(), DUE)
-        return sum([await self.requests.get(*place) is not None for place in due])
+        return sum([await self.requests.get(*request_key) is not None for request_key in due])
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""
@@ -122,12 +122,12 @@ class RequestLists:
 
     async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
         """Return a page of what `waiting` returns, and where the next one begins."""
-        requests = await self.waiting(tenant, after=after, most=PAGE + 1)
+        requests = await self.waiting(tenant, after=after, max_requests=PAGE + 1)
         page = tuple(requests[:PAGE])
         return WaitingPage(page, cursor_of(page[-1]) if len(requests) > PAGE else "")
 
     async def waiting(
-        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
+        self, tenant: str, *, after: WaitingSince | None = None, max_requests: int = PAGE
     ) -> list[ApprovalRequest]:
         """
         Return calls and scripts that wait for approval, the oldest first, page by page.
@@ -140,9 +140,9 @@ class RequestLists:
             if not after or place_of(script) > after
         ]
         approvals = self.records.of(tenant).approvals
-        place, missing = after, most
+        position, missing = after, max_requests
         while missing:
-            records = await approvals.waiting(missing, place)
+            records = await approvals.waiting(missing, position)
             current = [await self.requests.current(approval_of(record)) for record in records]
             waiting = [
                 approval.request
@@ -150,36 +150,36 @@ class RequestLists:
                 if approval and approval.request.state == "waiting"
             ]
             if len(records) == missing:
-                place, missing = (records[-1].created_at, records[-1].id), missing - len(waiting)
+                position, missing = (records[-1].created_at, records[-1].id), missing - len(waiting)
             else:
                 missing = 0
             requests += waiting
-        return sorted(requests, key=place_of)[:most]
+        return sorted(requests, key=place_of)[:max_requests]
 
     async def history(
-        self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
+        self, tenant: str, *, before: ApprovalRequest | None = None, max_requests: int = PAGE
     ) -> list[ApprovalRequest]:
         """Return calls and scripts that no longer wait, the last changed first, page by page."""
-        approvals, place = self.records.of(tenant).approvals, None
+        approvals, position = self.records.of(tenant).approvals, None
         if before is not None and before.kind == "script":
-            place = (before.decided_at or before.created_at, before.id)
+            position = (before.decided_at or before.created_at, before.id)
         elif before is not None:
             record = await approvals.get(before.id)
-            place = None if record is None else (record.changed_at, record.id)
-        records = await approvals.past(place, most)
+            position = None if record is None else (record.changed_at, record.id)
+        records = await approvals.past(position, max_requests)
         decided = [approval_of(record) for record in records]
         # A request that has just ended moves to the first page, so read again.
         if any([await self.requests.current(approval) is not approval for approval in decided]):
-            records = await approvals.past(place, most)
+            records = await approvals.past(position, max_requests)
         requests = [
             ((record.changed_at, record.id), approval_of(record).request) for record in records
         ]
         for script in await self._scripts.rejected(tenant):
             decided_at = (script.decided_at or script.created_at, script.id)
-            if place is None or decided_at < place:
+            if position is None or decided_at < position:
                 requests.append((decided_at, script))
         requests.sort(key=lambda entry: entry[0], reverse=True)
-        return [request for _, request in requests[:most]]
+        return [request for _, request in requests[:max_requests]]
 
 
 async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
@@ -215,13 +215,13 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
 
 
 async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
-    place: tuple[float, str] | None = None
-    while page := await approvals.waiting(MAX_READ, place):
+    position: tuple[float, str] | None = None
+    while page := await approvals.waiting(MAX_READ, position):
         for record in page:
             yield record
-        place = page[-1].created_at, page[-1].id
-    place = None
-    while page := await approvals.past(place, MAX_READ):
+        position = page[-1].created_at, page[-1].id
+    position = None
+    while page := await approvals.past(position, MAX_READ):
         for record in page:
             yield record
-        place = page[-1].changed_at, page[-1].id
+        position = page[-1].changed_at, page[-1].id

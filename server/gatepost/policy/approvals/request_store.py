@@ -16,7 +16,7 @@ from gatepost.policy.approvals.approval_request import (
     binding_of,
     party_of,
 )
-from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
     ApprovalPolicy,
@@ -183,7 +183,7 @@ class RequestStore:
         is_void = revoked and request.state == "approved"
         if is_void or caller_is_revoked(request, self.is_revoked):
             return await self._end(approval, "withdrawn")
-        return await self._without(approval, revoked) if revoked else approval
+        return await self._without_approvals(approval, revoked) if revoked else approval
 
     async def progress(self, request: ApprovalRequest) -> Use | None:
         """Return the `use` of an approval whose call has begun; None if it has not."""
@@ -195,7 +195,7 @@ class RequestStore:
         return "running" if run.leased_until > self.clock() else "unknown"
 
     async def change(
-        self, approval: StoredApproval, *, message_kind: What | None = None, **changes: Any
+        self, approval: StoredApproval, *, message_kind: ChangeKind | None = None, **changes: Any
     ) -> StoredApproval | None:
         """Change a request, with a webhook message of that kind; None if it changed meanwhile."""
         changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
@@ -203,15 +203,15 @@ class RequestStore:
         is_stored = await self._of(changed.request.tenant).replace(changed.record, message)
         return changed.stored() if is_stored else None
 
-    async def decide(self, what: What, changed: StoredApproval, by: Approver | None) -> bool:
+    async def decide(self, kind: ChangeKind, changed: StoredApproval, by: Approver | None) -> bool:
         """Record, store and announce a decision; False if the request was changed meanwhile."""
         request = changed.request
-        await self._notifier.record(what, request, by)
-        message = self._notifier.message(what, request)
+        await self._notifier.record(kind, request, by)
+        message = self._notifier.message(kind, request)
         if not await self._of(request.tenant).replace(changed.record, message):
             await self._notifier.record("void", request, by)
             return False
-        await self._notifier.announce(what, request, by, is_recorded=True)
+        await self._notifier.announce(kind, request, by, is_recorded=True)
         return True
 
     async def close(self, approval: StoredApproval) -> None:
@@ -259,7 +259,7 @@ class RequestStore:
         is_stored = await self.decide("unknown" if progress else "used", changed, None)
         return changed.stored() if is_stored else None
 
-    async def _without(
+    async def _without_approvals(
         self, approval: StoredApproval, revoked: tuple[ApprovalDecision, ...]
     ) -> StoredApproval | None:
         """Remove approvals from a waiting request; return None if it was changed meanwhile."""
@@ -289,7 +289,7 @@ class RequestStore:
             # The next call with these arguments is told once that the request has expired.
             until = now + approval.details.timeout_s
             changes |= {"binding": approval.record.binding, "until": until}
-        ended = await self.change(approval, message_kind=state, **changes)
-        if ended is not None:
-            await self._notifier.announce(state, ended.request)
-        return ended
+        changed = await self.change(approval, message_kind=state, **changes)
+        if changed is not None:
+            await self._notifier.announce(state, changed.request)
+        return changed

@@ -123,7 +123,7 @@ class ToolPolicies:
             return None
         return self._of_tenant_tool(ToolFacts.of(tool))
 
-    def asks(self, tool: Tool) -> bool:
+    def needs_approval(self, tool: Tool) -> bool:
         """Return whether calls of a tool may have to wait for an approval."""
         return self.of(tool) is not None
 
@@ -134,7 +134,7 @@ class ToolPolicies:
             return None
         return self._of_tenant_tool(request.facts)
 
-    async def ready(self, request: ApprovalRequest) -> None:
+    async def load_tools(self, request: ApprovalRequest) -> None:
         """Load the tools of the request's tenant; raises StoreUnavailable."""
         caller = _caller_of(request)
         if request.facts is not None and self._tenant_tools is not None and caller is not None:

@@ -101,7 +101,7 @@ class AdmissionQueue:
 
     def _running_of(self, tenant: str) -> int:
         counter = self._concurrency.get(tenant)
-        return (0 if counter is None else counter.taken) - self._queues[tenant].size
+        return (0 if counter is None else counter.running) - self._queues[tenant].size
 
     def _give_up(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
         if not waiter.done():

@@ -196,13 +196,15 @@ class LocalCounters:
         counter = self.concurrency.get(row.local)
         if counter is None:
             counter = self.concurrency[row.local] = ConcurrencyCounter(row.bound.concurrency)
-        counter.most = row.bound.concurrency
+        counter.maximum = row.bound.concurrency
         return counter
 
     @property
     def running(self) -> Mapping[Hashable, int]:
         """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
-        return {name: counter.taken for name, counter in self.concurrency.items() if counter.taken}
+        return {
+            name: counter.running for name, counter in self.concurrency.items() if counter.running
+        }
 
     def _keep(self, cache: dict[K, V], key: K, entry: V) -> None:
         if len(cache) >= self.max_entries:

@@ -126,7 +126,7 @@ class LimitStage(Stage):
             return await proceed(call, offer, arguments)
         finally:
             ADMITTED_CALL.set(outer)
-            if admitted.holds or admitted.executions:
+            if admitted.pauses or admitted.executions:
                 admitted.end()
             else:  # the same for nearly all calls, without the cost of another function
                 admitted.over = True
@@ -199,7 +199,7 @@ class LimitStage(Stage):
                 quotas[at].bucket.empty(self.monotonic(), denial.wait_s)
             return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
         for counter in call_limits.concurrency:
-            counter.taken += 1
+            counter.running += 1
         return None
 
     async def _queued(
@@ -287,20 +287,20 @@ class AdmittedCall(msgspec.Struct):
     """The call whose tool made this one."""
     executions: tuple["asyncio.Future[Any]", ...] = ()
     """The executions that `count_until` was called with; each is done when it has ended."""
-    holds: int = 0
+    pauses: int = 0
     over: bool = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count the call during a block; the last of several blocks counts it again."""
-        self.holds += 1
-        if self.holds == 1 and not self.over:
+        self.pauses += 1
+        if self.pauses == 1 and not self.over:
             leave(self.call_limits)
         try:
             yield
         finally:
-            self.holds -= 1
-            if self.holds == 0 and not self.over:
+            self.pauses -= 1
+            if self.pauses == 0 and not self.over:
                 enter(self.call_limits)
 
     def end(self) -> None:
@@ -310,7 +310,7 @@ class AdmittedCall(msgspec.Struct):
                 execution.add_done_callback(lambda _: self.end(), context=Context())
                 return
         self.over = True
-        if not self.holds:
+        if not self.pauses:
             leave(self.call_limits)
 
 
@@ -327,7 +327,7 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
     """
     admitted = ADMITTED_CALL.get()
     while admitted is not None:
-        running = [future for future in admitted.executions if not future.done()]
+        running = [earlier for earlier in admitted.executions if not earlier.done()]
         admitted.executions = (*running, execution)
         admitted = admitted.outer
 
@@ -335,7 +335,7 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
 def enter(call_limits: CallLimits) -> None:
     """Count a call in all concurrency limits, even beyond them."""
     for counter in call_limits.concurrency:
-        counter.taken += 1
+        counter.running += 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.hold(call_limits.shared_concurrency)
     if call_limits.queue is not None:
@@ -345,7 +345,7 @@ def enter(call_limits: CallLimits) -> None:
 def leave(call_limits: CallLimits) -> None:
     """End a call in all concurrency limits."""
     for counter in call_limits.concurrency:
-        counter.taken -= 1
+        counter.running -= 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.leave(call_limits.shared_concurrency)
     queue = call_limits.queue

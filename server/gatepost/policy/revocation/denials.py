@@ -73,7 +73,7 @@ class DenialCounter:
         person = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
         await self._audit_events.note(
-            caller.tenant_id, "revocation", outcome="held", about=person, details=details
+            caller.tenant_id, "revocation", outcome="held", person=person, details=details
         )
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(record.tenant, record.id)

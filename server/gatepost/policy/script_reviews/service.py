@@ -87,18 +87,18 @@ class ScriptReviews:
         by: Approver,
         decision: ApprovalDecision,
         *,
-        seen: str | None = None,
+        seen_digest: str | None = None,
         until: float,
     ) -> ApprovalRequest:
         """
         Approve a waiting or rejected script, or reject it *until* then; Undecidable says why not.
 
-        *seen* is the `digest` of the request as *by* saw it.
+        *seen_digest* is the `digest` of the request as *by* saw it.
         """
         await self.withdraw(tenant)
         verdict = decision.verdict
         decided = await self._decided(tenant, request_id, by, decision, until)
-        if seen is not None and seen != decided.digest:
+        if seen_digest is not None and seen_digest != decided.digest:
             raise Undecidable(NOTHING_WAITS)
         await self._notifier.record(verdict, decided, by)
         if not await self._store(decided):

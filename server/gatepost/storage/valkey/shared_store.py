@@ -131,7 +131,7 @@ class ValkeyTenantSharedStore:
             (self._key(b"bucket", spending.bucket), spending.rate, spending.burst)
             for spending in spendings
         ]
-        limits = [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+        limits = [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
         return await self._shared_store.concurrency.take(buckets, limits)
 
     def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
@@ -143,7 +143,7 @@ class ValkeyTenantSharedStore:
     def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
         """End a call in each limit; other processes learn of it soon."""
         self._shared_store.concurrency.leave(
-            [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+            [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
         )
 
     async def levels(
