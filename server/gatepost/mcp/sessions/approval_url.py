@@ -32,11 +32,11 @@ class ApprovalUrl:
     @property
     def declined(self) -> bool:
         """Return whether the user of the client declined the page."""
-        may_ask = self._client_answer
-        if not may_ask.done() or may_ask.cancelled() or may_ask.exception() is not None:
+        answer = self._client_answer
+        if not answer.done() or answer.cancelled() or answer.exception() is not None:
             return False
         try:
-            return bool(check_answer(self._page, may_ask.result())["action"] != "accept")
+            return bool(check_answer(self._page, answer.result())["action"] != "accept")
         except Misanswered:
             return False
 
