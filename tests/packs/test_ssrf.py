@@ -311,7 +311,7 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_a_url_cannot_reach_an_internal_address(
+def test_a_url_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     world: Internet,
     inside: Inside,
@@ -332,7 +332,7 @@ def test_a_url_cannot_reach_an_internal_address(
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
-def test_a_redirect_cannot_reach_an_internal_address(
+def test_a_redirect_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     world: Internet,
     inside: Inside,
@@ -354,7 +354,7 @@ def test_a_redirect_cannot_reach_an_internal_address(
 @pytest.mark.requirement("P9")
 @each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_dns_rebinding_cannot_reach_an_internal_address(
+def test_dns_rebinding_does_not_lead_to_an_internal_address(
     agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
 ) -> None:
     """Gatepost connects to the address that it checked, and checks the next one again."""

@@ -68,7 +68,7 @@ async def test_a_configured_tool_of_that_name_wins() -> None:
     assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
 
 
-async def test_an_app_call_does_not_reach_a_hidden_tool() -> None:
+async def test_an_app_cannot_call_a_hidden_tool() -> None:
     """Scopes or the agent's capabilities hide it."""
     clock = ToolUpstream("clock")
     hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))

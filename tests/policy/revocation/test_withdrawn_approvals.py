@@ -339,7 +339,7 @@ async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment:
     assert text_of(await call) == WITHDRAWN
 
 
-async def test_an_outage_only_delays_a_withdrawal(
+async def test_an_outage_delays_but_does_not_stop_withdrawing_approvals(
     deployment: Revocable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of revoked callers are withdrawn once the database is back."""
