@@ -294,7 +294,7 @@ def suite() -> Iterator[Program]:
 def test_no_scenario_fails_behind_the_gate(
     suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
-    """What the server passes by itself, it passes behind the gate, apart from `LOST_SCENARIOS`."""
+    """Each scenario that passes without the gate passes with it, except `LOST_SCENARIOS`."""
     selection, count = SELECTIONS[name]
 
     scenarios_found = {}
