@@ -25,7 +25,7 @@ from gatepost.storage.sql.records import database_of
 from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.internet import Internet, small_internet
 from tests.support.issuers import Idp
-from tests.support.stores import POOLED, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
+from tests.support.stores import POOLER, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 40)):
@@ -46,14 +46,14 @@ SLOW_FILES = pytest.StashKey[set[Path]]()
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
 SLOW_WORDS = re.compile(
-    r"mark\.slow|hypothesis|\bPOOLED\b|\b(?:database|sql)_url\b|(?<!self, )\brecords: Records[,)]"
+    r"mark\.slow|hypothesis|\bPOOLER\b|\b(?:database|sql)_url\b|(?<!self, )\brecords: Records[,)]"
 )
 """What stands in a file that makes some test one of `--slow`; fixtures of this file among it."""
 TESTS = Path(__file__).parent
-LONGEST = (TESTS / "longest_files.txt").read_text(encoding="utf-8")
+LONGEST_FILES = (TESTS / "longest_files.txt").read_text(encoding="utf-8")
 """The files that take longest: one that began last would leave the other processes idle."""
-NEUTRAL = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
-"""Files with such a word that make no test slow: this one, and the one that defines `POOLED`."""
+NEUTRAL_FILES = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
+"""Files with such a word that make no test slow: this one, and the one that defines `POOLER`."""
 FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
 
 
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(
         if config.option.slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
     result = yield
-    files = [config.rootpath / "tests" / name for name in LONGEST.split()]
+    files = [config.rootpath / "tests" / name for name in LONGEST_FILES.split()]
     places = {path: place for place, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     return result
@@ -121,7 +121,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def may_have_slow_tests(file: Path) -> bool:
     """Whether it, a conftest above it, or what they import of the tests makes a test slow."""
     folders = file.relative_to(TESTS).parents[:-1]
-    read, unread = set(NEUTRAL), {file, *(TESTS / folder / "conftest.py" for folder in folders)}
+    read = set(NEUTRAL_FILES)
+    unread = {file, *(TESTS / folder / "conftest.py" for folder in folders)}
     while unread := unread - read:
         found = [_read(one) for one in unread]
         if any(slow for slow, _ in found):
@@ -364,13 +365,13 @@ def valkey(valkey_server: Valkey) -> str:
     return valkey_server.url()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLER])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database, once for each backend."""
     return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", POOLED])
+@pytest.fixture(params=["sqlite", "postgresql", POOLER])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database that several processes share, once for each backend."""
     return a_sql_url(request, tmp_path)

@@ -33,7 +33,7 @@ from tests.support.issuers import (
 from tests.support.measuring import HOLD_S, shortest_hold
 from tests.support.server import CALLS, SAMPLE_TOOLS, Server, running_server
 
-SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
+SMALL_MODULI = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
 
 
 def with_modulus(modulus: int, **members: Any) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def odd_key_sets() -> dict[str, list[Any]]:
         "ed448": f.jwk(ed448_key()),
         "ed448-too": f.jwk(ed448_key()),
         "p384": f.jwk(ec_key("main", "P-384")),
-        "rsa-512": with_modulus(SMALL[512]),
-        "rsa-768": with_modulus(SMALL[768]),
+        "rsa-512": with_modulus(SMALL_MODULI[512]),
+        "rsa-768": with_modulus(SMALL_MODULI[768]),
         "rsa-1024": f.jwk(rsa_key("weak", 1024)),
         "rsa-16384": with_modulus((1 << 16383) | 1),
         "exponent-3": f.jwk(rsa_key("three", 2048, 3)),
@@ -104,7 +104,7 @@ def odd_key_sets() -> dict[str, list[Any]]:
 
 
 # Issuers that behave until a test makes them misbehave; each is used by one test on one parser.
-FAULTY = (
+FAULTY_ISSUERS = (
     "slow", "drip", "fails-500", "fails-404", "fails-429", "huge", "html", "array", "null",
     "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "many",
     "leaver", "flood", "outage", "shares-a", "shares-b", "recovers", "offline",
@@ -126,7 +126,7 @@ def configure(idp: Idp) -> list[dict[str, Any]]:
             "tenants": {"rival-org": "rival"},
         },
     ]
-    sets = odd_key_sets() | {name: [f.jwk(rsa_key())] for name in FAULTY}
+    sets = odd_key_sets() | {name: [f.jwk(rsa_key())] for name in FAULTY_ISSUERS}
     for name, keys in sets.items():
         tables.append({"issuer": idp.issuer(name, keys), "tenant": {"value": name}})
         if name == "shares-b":
@@ -263,7 +263,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
         yield server
 
 
-DEEP = b"nested deeper than"
+TOO_DEEP_ERROR = b"nested deeper than"
 
 
 async def taken(ctx: CallContext, arguments: Any) -> Outcome:
@@ -287,7 +287,9 @@ async def delays_no_other_call(client: EndpointClient, tool: str, arguments: byt
 
     held, limit = await shortest_hold(ask, HOLD_S)
     # Nothing else is wrong with the request, so that the arguments were come to.
-    assert all(one.status == 413 or DEEP in one.body or "result" in one.json for one in answers)
+    assert all(
+        one.status == 413 or TOO_DEEP_ERROR in one.body or "result" in one.json for one in answers
+    )
     assert held < limit, (f"{held * 1000:.1f} ms", f"of {limit * 1000:.1f}", arguments[:200])
 
 

@@ -65,7 +65,7 @@ def test_a_slow_issuer_does_not_delay_callers_of_other_issuers(
         assert waiting.result(timeout=9).status == 503
 
 
-FAULTS = {
+FAULTY_RESPONSES = {
     "fails-500": answer(500),
     "fails-404": answer(404),
     "fails-429": answer(429, retry_after="1"),
@@ -73,12 +73,12 @@ FAULTS = {
 
 
 @pytest.mark.requirement("N02")
-@pytest.mark.parametrize("issuer", FAULTS)
+@pytest.mark.parametrize("issuer", FAULTY_RESPONSES)
 def test_an_issuer_without_a_first_answer_leads_to_503_instead_of_401(
     server: AttackedServer, issuer: str
 ) -> None:
     """A 401 would make clients throw a good token away."""
-    server.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
+    server.idp.replace(f"/{issuer}/jwks", FAULTY_RESPONSES[issuer])
 
     unavailable(server, server.tokens(issuer).token())
 

@@ -12,7 +12,7 @@ from gatepost.mcp.sessions.resumable import FINISHED_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MAX_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
+from tests.support.client_requests import ACCEPTED_FORM, next_request, opened, said_in_session
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message
 from tests.support.endpoint_clients import EndpointPair
 from tests.support.measuring import ManualClock
@@ -37,7 +37,7 @@ async def test_answers_are_stored_only_for_pending_client_requests() -> None:
     """A caller could store megabytes by answering old client requests again and again."""
     replicas = await opened()
     live, once = await waiting_call(replicas)
-    assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
+    assert await replicas.answer(replicas.two, once, result=ACCEPTED_FORM) == 202
     assert await said_in_session(live) == (False, "accept Ann")
     live, never = await waiting_call(replicas)
     await replicas.cancel(replicas.two, 7)
@@ -48,7 +48,7 @@ async def test_answers_are_stored_only_for_pending_client_requests() -> None:
 
     await run_until(is_cleared)
     for identity in (once, never):
-        assert await replicas.answer(replicas.two, identity, result=ACCEPTED) == 202
+        assert await replicas.answer(replicas.two, identity, result=ACCEPTED_FORM) == 202
     assert notes(replicas, "answer") == []
 
 
@@ -58,7 +58,8 @@ async def test_a_client_request_is_answered_once() -> None:
     live, identity = await waiting_call(replicas)
     refused = {"action": "decline"}
     answers = [
-        replicas.answer(replicas.two, identity, result=answer) for answer in (ACCEPTED, refused)
+        replicas.answer(replicas.two, identity, result=answer)
+        for answer in (ACCEPTED_FORM, refused)
     ]
 
     assert await asyncio.gather(*answers) == [202, 202]

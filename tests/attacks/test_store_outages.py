@@ -11,7 +11,7 @@ from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.support import client_requests
 from tests.support.endpoint import (
-    DECLARED,
+    DECLARED_META,
     JSON,
     META,
     VERSION,
@@ -142,7 +142,7 @@ async def test_a_request_during_a_store_outage_is_answered_with_its_id(
     server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
     """A client waits for an answer with the id of its request (J-01)."""
-    full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
+    full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED_META}}
     named = params.get("name") or params.get("taskId")
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
     headers += [("mcp-name", named)] if named else []

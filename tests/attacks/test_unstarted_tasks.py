@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
 from tests.support.endpoint import (
-    DECLARED,
+    DECLARED_META,
     JSON,
     META,
     VERSION,
@@ -74,7 +74,7 @@ class ServerWithTasks:
 
     async def call(self, number: int, key: str = "") -> Response:
         """A call that may become a task, with an idempotency key; broken off by ``hang_up``."""
-        meta = {META + "protocolVersion": VERSION, **DECLARED}
+        meta = {META + "protocolVersion": VERSION, **DECLARED_META}
         params = {"name": "work", "arguments": {"number": number}, "_meta": meta}
         headers = [JSON, ("mcp-protocol-version", VERSION)]
         headers += [("mcp-method", "tools/call"), ("mcp-name", "work")]

@@ -307,7 +307,7 @@ def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str
 AUDITED_TOOLS = "tests.audit.conftest"
 pack = Pack("audited")
 
-BEGUN = asyncio.Event()
+CALL_BEGUN = asyncio.Event()
 """A call waits in `linger`; made for the loop of the server that runs."""
 
 

@@ -29,14 +29,14 @@ from tests.audit.conftest import ISSUER, pack, person
 from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
-BEGAN, ENDED = 99.5, 99.75
+BEGAN_AT_S, ENDED_AT_S = 99.5, 99.75
 ENDED_AT_US, DURATION_US = 1_799_999_999_750, 250_000
 ALICE = person("alice")
 CALLER_JSON = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
 CLIENT_IPV4 = "203.0.113.9"
 UNUSUAL_TEXT = 'Ünï"cö\\de\n\u2028'
 PLAIN_ARGUMENTS, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
-ENCODE = msgspec.json.encode
+encode_json = msgspec.json.encode
 
 
 class OneSecret(NoSecrets):
@@ -64,7 +64,7 @@ def a_guard(call: Call, tool: str = "write", *, named: str = "", **fields: Any) 
 def entry_of(
     call: Call, guard: RedactedCall | None, ending: Failure | RaisedReason | None = None
 ) -> AuditEntry:
-    return call, BEGAN, ENDED, [] if guard is None else [guard], ending
+    return call, BEGAN_AT_S, ENDED_AT_S, [] if guard is None else [guard], ending
 
 
 def drafted(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
@@ -160,7 +160,7 @@ RECORDS: dict[str, Any] = {
     "shared token of a machine": a_record(
         {"subject_kind": "client", "shared_audience": True, "tenant": UNUSUAL_TEXT},
         {
-            "caller": ENCODE(
+            "caller": encode_json(
                 {"issuer": ISSUER, "subject": UNUSUAL_TEXT.replace("\u2028", "!")}
             ).decode()
         }
@@ -193,8 +193,8 @@ def test_a_record_equals_the_encoding_of_its_body(name: str) -> None:
     body = RecordBody(at=ENDED_AT_US, **expected, commitments=commitments)
 
     assert {field: value for field, (_, value) in side.items()} == private
-    assert record.body == b"," + ENCODE(body)[1:]
-    assert record.side == ENCODE(side)
+    assert record.body == b"," + encode_json(body)[1:]
+    assert record.side == encode_json(side)
     sort = (body.kind, body.tool, body.outcome)
     assert (record.at, record.sort) == (ENDED_AT_US, (*sort, body.limit, 1) if body.limit else sort)
 
@@ -255,15 +255,15 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
     assert arguments == [shown(a_guard(call), most) for call in calls]
 
 
-FILLER = b"y" * 200_000
+FILLER_TEXT = b"y" * 200_000
 LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
-    "nothing": (b'{"a": "' + FILLER + b'"}', b'{"a": "yyy'),
+    "nothing": (b'{"a": "' + FILLER_TEXT + b'"}', b'{"a": "yyy'),
     "secret before a long text": (
-        b'{"a": "correct-horse-battery", "b": "' + FILLER + b'"}',
+        b'{"a": "correct-horse-battery", "b": "' + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "yyy',
     ),
     "secret that goes on in a long text": (
-        b'{"a": "correct-horse", "b": "-battery' + FILLER + b'"}',
+        b'{"a": "correct-horse", "b": "-battery' + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "[REDACTED:KEY]yyy',
     ),
     "secret behind a long text, split": (
@@ -271,7 +271,7 @@ LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
         b'{"a": "yyy',
     ),
     "token in a long text": (
-        b'{"a": "' + SECRET[10:-2] + b" " + FILLER + b'"}',
+        b'{"a": "' + SECRET[10:-2] + b" " + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:GITHUB_TOKEN] yyy',
     ),
 }

@@ -118,7 +118,7 @@ def of_writer(number: int, *tables: str) -> list[str]:
     return [f"DELETE FROM audit_{table} WHERE writer = {number}" for table in tables]  # noqa: S608  # the attacker's
 
 
-HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
+UPDATE_OF_HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
 WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
     "a writer": (of_writer(2, "segments", "heads"), (2, 1)),
     "the first writer": (of_writer(1, "segments", "heads"), (1, 1)),
@@ -127,13 +127,13 @@ WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
     "its last record": (
         [
             "DELETE FROM audit_segments WHERE writer = 2 AND first = 3",
-            HEAD.format("number = 2"),
+            UPDATE_OF_HEAD.format("number = 2"),
         ],
         (2, 3),
     ),
-    "its end's number": ([HEAD.format("number = 2")], (2, 3)),
-    "its end's cut": ([HEAD.format("pruned = 2")], (2, 1)),
-    "its end's proof": ([HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
+    "its end's number": ([UPDATE_OF_HEAD.format("number = 2")], (2, 3)),
+    "its end's cut": ([UPDATE_OF_HEAD.format("pruned = 2")], (2, 1)),
+    "its end's proof": ([UPDATE_OF_HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
     "its number": (
         [
             "UPDATE audit_segments SET writer = 3 WHERE writer = 2",

@@ -11,7 +11,16 @@ import pytest
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
+from tests.authz.conftest import (
+    FORGE,
+    ISSUER,
+    NOW,
+    RESOURCE,
+    RIVAL_ISSUER,
+    TARGET,
+    AuthzKeys,
+    issuer,
+)
 from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
@@ -116,7 +125,7 @@ REFUSED_TOKENS: list[tuple[str, str, Callable[[], str]]] = [
     ("a stranger's key", "bad_signature", lambda: identity(sign=signer(rsa_key("other"), "RS256"))),
     ("an unknown key", "unknown_key", lambda: identity(header={"kid": "other"})),
     ("a development key", "development_token", lambda: identity(header={"kid": "dev-x"})),
-    ("another issuer", "wrong_issuer", lambda: identity(iss=RIVAL)),
+    ("another issuer", "wrong_issuer", lambda: identity(iss=RIVAL_ISSUER)),
     ("no issuer", "wrong_issuer", lambda: identity(iss=ABSENT)),
     ("no subject", "missing_claim", lambda: identity(sub=ABSENT)),
     ("no expiry", "missing_claim", lambda: identity(exp=ABSENT)),

@@ -25,7 +25,7 @@ from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.proxies import CertificateAuthority
 
 NAME = "id.company.test"
-LOOPBACK = networks_of(["127.0.0.0/8"])
+LOOPBACK_NETWORKS = networks_of(["127.0.0.0/8"])
 
 
 class ScriptedResolver:
@@ -75,12 +75,12 @@ async def test_connections_go_to_the_address_that_was_checked(
     names = ScriptedResolver(["127.0.0.1"], ["169.254.169.254"])
     fetch = fetcher(company, names)
 
-    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert document.data == {"host": f"{NAME}:{port}"}
     assert names.asked == [NAME]
     with pytest.raises(FetchError, match="address"):
-        await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+        await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
     await fetch.aclose()
 
 
@@ -131,7 +131,7 @@ async def test_a_network_allowed_for_one_issuer_is_refused_for_another(
     """A connection of one issuer is never reused for another issuer."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     url = f"https://{NAME}:{port}/"
-    await fetch.get_json(url, allow_private=LOOPBACK)
+    await fetch.get_json(url, allow_private=LOOPBACK_NETWORKS)
 
     with pytest.raises(FetchError, match="address"):
         await fetch.get_json(url, allow_private=networks_of(["10.0.0.0/8"]))
@@ -152,7 +152,7 @@ async def test_a_certificate_needs_its_ca_bundle_and_the_host_name_of_the_url(
         (other, "other.company.test", "certificate_name"),
     ]:
         with pytest.raises(FetchError) as failure:
-            await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK)
+            await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK_NETWORKS)
         assert failure.value.reason == reason
         await fetch.aclose()
 
@@ -164,7 +164,7 @@ async def test_an_expired_certificate_is_named(company: CertificateAuthority) ->
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     try:
         with pytest.raises(FetchError) as failure:
-            await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK)
+            await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK_NETWORKS)
     finally:
         await fetch.aclose()
         server.stop()
@@ -187,7 +187,7 @@ async def test_the_second_address_is_tried_when_the_first_does_not_answer(
     """Many hosts have an IPv6 name although the machine has no IPv6."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
 
-    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert document.data == {"host": f"{NAME}:{port}"}
     await fetch.aclose()
@@ -265,7 +265,7 @@ async def test_an_internal_issuer_is_reached_without_the_proxy(
     """A proxy for the internet often cannot reach the internal network."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]), proxy=proxy[1])
 
-    await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert proxy[0].asked == []
     await fetch.aclose()
@@ -276,7 +276,7 @@ async def test_the_guarded_transport_works_in_any_httpx2_client(
 ) -> None:
     """Packs use it; every request is checked, and errors are those of httpx2."""
     fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
-    inside = fetch.transport(allow_private=LOOPBACK)
+    inside = fetch.transport(allow_private=LOOPBACK_NETWORKS)
     async with httpx2.AsyncClient(transport=inside, trust_env=False) as client:
         assert (await client.post(f"https://{NAME}:{port}/", content=b"x")).json()
 

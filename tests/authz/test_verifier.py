@@ -17,7 +17,7 @@ from tests.authz.conftest import (
     ISSUER,
     NOW,
     RESOURCE,
-    RIVAL,
+    RIVAL_ISSUER,
     TARGET,
     FrozenForge,
     PublishedKeys,
@@ -109,10 +109,10 @@ async def test_keys_of_one_issuer_do_not_verify_tokens_of_another() -> None:
     """Both issuers are trusted and use the same key id and algorithm."""
     gate = VerifierGate(
         issuer(),
-        issuer(RIVAL, tenants={"x": "rival"}),
-        keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER_KEY)]},
+        issuer(RIVAL_ISSUER, tenants={"x": "rival"}),
+        keys={ISSUER: [jwk(rsa_key())], RIVAL_ISSUER: [jwk(OTHER_KEY)]},
     )
-    rival = FrozenForge(RIVAL, RESOURCE)
+    rival = FrozenForge(RIVAL_ISSUER, RESOURCE)
     sign = signer(OTHER_KEY, "RS256")
 
     assert (await gate.accepted(rival.token(org_id="x", sign=sign))).tenant_id == "rival"
@@ -222,7 +222,7 @@ async def test_a_reload_ends_every_verdict() -> None:
     assert await gate.accepted(token) is first
     gate.verifier.registry = VerifierGate(issuer(tenants={"acme": "renamed"})).verifier.registry
     assert (await gate.accepted(token)).tenant_id == "renamed"
-    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
     assert (await gate.refused(token)).reason == "unknown_issuer"
 
 
@@ -243,7 +243,7 @@ async def test_only_accepted_tokens_are_cached_until_expiry_or_reload() -> None:
     gate.clock.now = float(NOW)
     token = FORGE.token()
     await gate.accepted(token)
-    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
     assert gate.verifier.cached(token.encode(), TARGET) is None
 
 

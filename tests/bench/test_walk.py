@@ -6,7 +6,7 @@ import sys
 
 from tests.architecture.source import ROOT
 
-FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
+WALK_LINE = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
 MAX_FILES_AND_FUNCTIONS = {"warm": (32, 104), "approval": (60, 312), "approved": (64, 377)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 WARM_RUNS = 3
@@ -35,7 +35,9 @@ def walked() -> dict[str, tuple[int, int]]:
     """Files and functions of each walk, in one run."""
     command = [sys.executable, "-m", "bench", "--walk"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    walks = {name: (int(files), int(number)) for name, files, number in FIGURES.findall(ran.stdout)}
+    walks = {
+        name: (int(files), int(number)) for name, files, number in WALK_LINE.findall(ran.stdout)
+    }
     assert walks.keys() == MAX_FILES_AND_FUNCTIONS.keys(), ran.stderr
     return walks
 

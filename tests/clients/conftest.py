@@ -121,7 +121,7 @@ Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers what a task asks for: a method and its parameters to its result."""
 
 
-DONE = {"completed", "failed", "cancelled"}
+FINAL_STATUSES = {"completed", "failed", "cancelled"}
 
 
 class Started(types.Result):
@@ -186,7 +186,7 @@ class Tasks(ClientExtension):
         while True:
             task = await context.session.send_request(GetTask(params=about), TaskMessage)
             self.statuses.append(task.status)
-            if task.status in DONE:
+            if task.status in FINAL_STATUSES:
                 break
             asked = {k: v for k, v in (task.input_requests or {}).items() if k not in answered}
             if asked:

@@ -51,7 +51,7 @@ INTROSPECTION = (
     f'introspection = {{ client_id = "{RESOURCE_SERVER}", client_secret = "env:TEST_SECRET" }}'
 )
 BASELINE = ["files:read"]
-ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
+ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.FAST_LIMITS}
 SCOPES = [*BASELINE, "files:write"]
 
 

@@ -26,7 +26,7 @@ from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 from tests.support.measuring import eventually
 from tests.support.programs import WITHIN_MS
 
-RAN: list[dict[str, object]] = []
+CALLS_RUN: list[dict[str, object]] = []
 """What the tools did, in order."""
 
 pack = Pack("billing")
@@ -58,7 +58,7 @@ async def send_invoice(
     mail_token: Secret = "",
 ) -> str:
     """Send an invoice to a customer by e-mail, from the company's own address."""
-    RAN.append({"tool": "send_invoice", "to": to, "lines": len(lines), "text": text})
+    CALLS_RUN.append({"tool": "send_invoice", "to": to, "lines": len(lines), "text": text})
     return f"sent to {to}"
 
 
@@ -70,7 +70,7 @@ async def refund(
     reason: Annotated[str, Field(description="Why.")] = "",
 ) -> str:
     """Pay money back to a customer."""
-    RAN.append({"tool": "refund", "customer": customer, "amount": amount})
+    CALLS_RUN.append({"tool": "refund", "customer": customer, "amount": amount})
     return f"{amount:.2f} EUR paid back to {customer}"
 
 
@@ -79,7 +79,7 @@ async def close_books(
     ctx: CallContext, month: Annotated[str, Field(description="As in 2026-10.")]
 ) -> str:
     """Close a month's books for good."""
-    RAN.append({"tool": "close_books", "month": month})
+    CALLS_RUN.append({"tool": "close_books", "month": month})
     return "closed"
 
 

@@ -107,11 +107,11 @@ async def broken(page_request: PageRequest) -> PageResponse:
     raise RuntimeError("unforeseen")
 
 
-EVERYBODY: frozenset[str] = frozenset()
+NO_ROLES: frozenset[str] = frozenset()
 PAGES = (
     PageRoute(path="/test/echo", get=echo, post=echo),
     PageRoute(path="/test/echo/{one}", get=echo),
-    PageRoute(path="/test/open", get=echo, roles=EVERYBODY),
+    PageRoute(path="/test/open", get=echo, roles=NO_ROLES),
     PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
     PageRoute(path="/test/onward", post=onward),
     PageRoute(path="/test/download", get=download),

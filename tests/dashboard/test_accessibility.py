@@ -52,7 +52,7 @@ CLEAN_UP = 'def main(folder):\n    return call("delete_folder", path = folder)\n
 
 Scene = tuple[str, Page]
 """A name and the page as it stands."""
-SCREENS = [
+SCREEN_MODES = [
     ("on a phone by night", PHONE["viewport"], "dark"),
     ("at a desk by day", WIDE_SCREEN["viewport"], "light"),
 ]
@@ -66,7 +66,7 @@ def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
     with open_billing_server(tmp_path) as billing, chromium() as browser:
         for name, page in scenes(billing, browser, has_touch=True, reduced_motion="reduce"):
             page.evaluate(source)
-            for where, size, light in SCREENS:
+            for where, size, light in SCREEN_MODES:
                 page.set_viewport_size(size)
                 page.emulate_media(color_scheme=light)
                 if violations := faults(page):

@@ -17,7 +17,7 @@ from mcp.types import Implementation
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.billing_server import (
-    RAN,
+    CALLS_RUN,
     BillingServer,
     WebUser,
     open_billing_server,
@@ -129,7 +129,7 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The page is not loaded again between the arrival and the result."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
     expect(page).to_have_title("Waiting · Gatepost")
@@ -166,13 +166,13 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     assert "accounts@mueller.example" in heard.text
     assert "The person who approved this call wrote: Travel only, as agreed." in heard.text
     expect(page.get_by_text("Travel only, as agreed.")).to_be_visible()
-    assert [(ran["to"], ran["lines"]) for ran in RAN] == [("accounts@mueller.example", 1)]
+    assert [(ran["to"], ran["lines"]) for ran in CALLS_RUN] == [("accounts@mueller.example", 1)]
 
 
 @pytest.mark.requirement("A8")
 def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: ConnectedAgent) -> None:
     """The reason is in the result, and the tool does not run."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
     arrived(page, "Pay back")
@@ -184,7 +184,7 @@ def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: Connecte
     heard = outcome.result(ANSWER_S)
     assert heard.is_error
     assert "Ask the <b>customer</b> first." in heard.text
-    assert RAN == []
+    assert CALLS_RUN == []
 
 
 def test_an_undecided_request_expires_on_the_open_page(
@@ -221,7 +221,7 @@ def test_a_call_that_needs_two_approvals_runs_after_the_second(
     billing: BillingServer, browser: Browser, dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The first approver cannot approve again; the second one's page updates by itself."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
     arrived(page, "Pay back")
@@ -238,7 +238,7 @@ def test_a_call_that_needs_two_approvals_runs_after_the_second(
         expect(theirs.get_by_text("Carol Chen approved")).to_be_visible()
 
     assert not outcome.result(ANSWER_S).is_error
-    assert [ran["amount"] for ran in RAN] == [900]
+    assert [ran["amount"] for ran in CALLS_RUN] == [900]
 
 
 def test_an_approver_cannot_approve_their_own_call(

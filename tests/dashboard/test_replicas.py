@@ -27,7 +27,7 @@ from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server
-from tests.support.stores import POOLED, Postgres, Valkey
+from tests.support.stores import POOLER, Postgres, Valkey
 
 WITHIN_S = 30
 LIMITS = LimitsSettings(
@@ -94,7 +94,7 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[TwoReplicas]:
             yield pair
 
 
-@pytest.fixture(scope="module", params=["postgresql", POOLED])
+@pytest.fixture(scope="module", params=["postgresql", POOLER])
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

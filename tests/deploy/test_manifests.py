@@ -23,7 +23,9 @@ DEPLOY_FOLDER = ROOT / "deploy"
 CHART = DEPLOY_FOLDER / "helm/gatepost"
 MANIFESTS = DEPLOY_FOLDER / "kubernetes/gatepost.yaml"
 ACTION = re.compile(r"\{\{ \.(Values|Release)((?:\.\w+)+)( \| toJson)? \}\}")
-HEAD = "# The chart deploy/helm/gatepost with its default values; replace names and addresses.\n"
+FILE_HEADER = (
+    "# The chart deploy/helm/gatepost with its default values; replace names and addresses.\n"
+)
 
 
 def rendered() -> str:
@@ -47,7 +49,7 @@ def rendered() -> str:
         text = ACTION.sub(value_of, file.read_text(encoding="utf-8"))
         assert "{{" not in text, file
         parts.append(text)
-    return HEAD + "---\n".join(parts)
+    return FILE_HEADER + "---\n".join(parts)
 
 
 def documents() -> dict[str, dict[str, Any]]:

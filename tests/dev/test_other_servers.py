@@ -34,7 +34,7 @@ from gatepost_authz.verifier import JwtVerifier, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
 from tests.support import programs
-from tests.support.commands import HURRIED, serve
+from tests.support.commands import FAST_LIMITS, serve
 from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port
@@ -212,7 +212,9 @@ async def test_the_printed_table_accepts_tokens_of_oauth2_mock_server(tmp_path: 
             folder.mkdir()
             form = {"grant_type": "client_credentials", "scope": "x"}
             signed = httpx2.post(f"{issuer}/token", data=form).json()["access_token"]
-            with serve("\n".join([*lines, *members(table), ""]), folder, env=HURRIED) as gatepost:
+            with serve(
+                "\n".join([*lines, *members(table), ""]), folder, env=FAST_LIMITS
+            ) as gatepost:
                 answer = call(gatepost.url, signed)
                 assert answer.status_code == 200, (name, answer.text, gatepost.output)
                 assert "acme" in answer.text

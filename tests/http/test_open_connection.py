@@ -13,7 +13,7 @@ import pytest
 from tests.http.test_tls import PersistentConnection
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
-from tests.support.commands import REFUSED, ServerProcess, ended, server_process
+from tests.support.commands import REFUSED_EVENT, ServerProcess, ended, server_process
 from tests.support.connections import PAGE, WITHIN_S
 from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
@@ -378,7 +378,7 @@ def test_an_unusable_certificate_leaves_the_previous_one_in_use(server: Secure, 
     original = key.read_bytes()
     BROKEN_CERTIFICATES[case](key, server)
     try:
-        server.process.hang_up(REFUSED)
+        server.process.hang_up(REFUSED_EVENT)
         assert certificate_of(server) == before
         assert "config.E014" in server.process.process.output
         metadata = f"{server.process.client.path}{WELL_KNOWN}"

@@ -12,7 +12,7 @@ from tests.support.measuring import capture_logs
 
 __all__ = ["port", "wire"]  # fixtures
 
-HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
+REQUEST_HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,7 +43,7 @@ async def drip(wire: WireConnection, data: bytes, count: int) -> bytes:
 @pytest.mark.requirement("W22")
 async def test_a_request_head_that_arrives_too_slowly_is_cut_off(wire: WireConnection) -> None:
     """A client cannot hold a connection with a byte now and then."""
-    await wire.send(HEAD)
+    await wire.send(REQUEST_HEAD)
 
     assert (await drip(wire, b"a", 100)).startswith(b"HTTP/1.1 408 ")
 
@@ -72,7 +72,7 @@ async def test_an_unread_body_ends_the_connection(wire: WireConnection) -> None:
 
 async def test_the_deadline_of_the_head_does_not_apply_to_the_body(wire: WireConnection) -> None:
     """A slow body has its own deadline."""
-    await wire.send(HEAD + b"content-length: 10\r\n\r\n")
+    await wire.send(REQUEST_HEAD + b"content-length: 10\r\n\r\n")
     for _ in range(10):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(wire.reader.read(1), 0.05)
@@ -85,7 +85,7 @@ async def test_an_endless_request_head_is_cut_off(
     wire: WireConnection, request: pytest.FixtureRequest
 ) -> None:
     """The server answers 431, or 400 by the other parser, logs it and reads no more."""
-    await wire.send(HEAD)
+    await wire.send(REQUEST_HEAD)
     answer = b""
     with capture_logs() as lines:
         for _ in range(HEAD_LINES_BYTES // 1000):
@@ -102,8 +102,8 @@ async def test_an_endless_request_head_is_cut_off(
 
 async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection) -> None:
     """Pipelining (RFC 9112 section 9.3.2) works with the deadlines."""
-    request = HEAD + b"content-length: 1\r\n\r\nx"
-    last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
+    request = REQUEST_HEAD + b"content-length: 1\r\n\r\nx"
+    last = REQUEST_HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
     await wire.send(request + request + last)
     answers = await wire.rest()
 

@@ -28,7 +28,7 @@ from tests.support.endpoint import CLIENT, VERSION, EndpointClient, message
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ICON = Icon("https://mcp.example.com/icon.png", mime_type="image/png", sizes=("48x48",))
-CHANGED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CHANGED_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUARTERS = ("q1", "q2", "q3", "q4")
 
 pack = Pack("library")
@@ -42,7 +42,7 @@ pack = Pack("library")
     size=7,
     audience=("user",),
     priority=0.5,
-    last_modified=CHANGED,
+    last_modified=CHANGED_AT,
     ttl_s=60,
 )
 async def rules(ctx: CallContext) -> str:

@@ -9,8 +9,8 @@ from gatepost import CallContext, Pack
 from gatepost.tools.client import NO_CLIENT, ProtocolError
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
+    CONFIRMATION,
     ROUNDS,
-    YES,
     Ok,
     accept,
     ask_again,
@@ -143,7 +143,7 @@ async def test_x_02_an_extension_unknown_to_the_server_changes_nothing(
 async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
     """There are two result types."""
     first = await ask_again(client, "purge")
-    done = await go_on(client, "purge", first, YES)
+    done = await go_on(client, "purge", first, CONFIRMATION)
 
     types = [response.json["result"]["resultType"] for response in (first, done)]
     assert types == ["input_required", "complete"]

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.secrets.keyring import KeyRing, create, rotate
-from tests.support.client_requests import ROUNDS, YES, ask_again, go_on, said
+from tests.support.client_requests import CONFIRMATION, ROUNDS, ask_again, go_on, said
 from tests.support.endpoint import EndpointClient
 
 listed = Pack("listed")
@@ -39,9 +39,9 @@ async def test_m_13_a_round_trip_continues_after_a_rotation(ring: Path) -> None:
     after = replica(ring)
     asked_after = await ask_again(after, "purge")
 
-    assert said(await go_on(after, "purge", asked_before, YES)) == "accept ok=True"
+    assert said(await go_on(after, "purge", asked_before, CONFIRMATION)) == "accept ok=True"
     before.keyring.reread()
-    assert said(await go_on(before, "purge", asked_after, YES)) == "accept ok=True"
+    assert said(await go_on(before, "purge", asked_after, CONFIRMATION)) == "accept ok=True"
 
 
 @pytest.mark.requirement("M-06", "C-09")
@@ -58,4 +58,4 @@ async def test_m_06_a_state_or_cursor_of_a_removed_key_is_refused(ring: Path) ->
 
     assert second.json["result"]["tools"]
     assert (await gone.ask("tools/list", {"cursor": cursor})).error == (400, -32602)
-    assert (await go_on(gone, "purge", request, YES)).error == (400, -32602)
+    assert (await go_on(gone, "purge", request, CONFIRMATION)).error == (400, -32602)

@@ -64,7 +64,7 @@ def listed(suite: Program, *selection: str) -> list[str]:
     return re.findall(r"^  - ([a-z0-9-]+)", server_half, re.MULTILINE)
 
 
-SELECTIONS = {
+SCENARIO_SELECTIONS = {
     # What is selected: how, and how many scenarios the pinned release has.
     "2025-03-26": (("--suite", "all", "--spec-version", "2025-03-26"), 1),
     "2025-06-18": (("--suite", "all", "--spec-version", "2025-06-18"), 27),
@@ -94,7 +94,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(ROOT / "tests/mcp/serve"), str(port), str(folder / "state")]
     server = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
-        url = server.wait_for(commands.READY)["url"]
+        url = server.wait_for(commands.READY_LINE)["url"]
         token = commands.token(folder, "--tenant", "acme")
         with with_token(url, token) as proxied:
             yield proxied
@@ -104,12 +104,12 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.kill()
 
 
-@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("name", SCENARIO_SELECTIONS)
 def test_the_official_suite_finds_no_fault(
     suite: Program, endpoint: str, tmp_path: Path, name: str
 ) -> None:
     """Every check of every scenario succeeds: none fails, warns, is skipped or crashes."""
-    selection, count = SELECTIONS[name]
+    selection, count = SCENARIO_SELECTIONS[name]
 
     found_faults = run_suite(suite, endpoint, tmp_path, *selection)
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import STATE_LASTS_S
 from tests.support.client_requests import (
+    CONFIRMATION,
     FILES,
-    INVALID,
+    INVALID_PARAMS,
     ROUNDS,
     RUNS,
-    YES,
     Ok,
     accept,
     ask_again,
@@ -38,7 +38,7 @@ async def test_m_05_m_13_any_replica_continues_a_round_trip(client: EndpointClie
     other = EndpointClient(ROUNDS.tools.values(), keyring=client.keyring)
     first = await ask_again(client, "purge")
 
-    assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"
+    assert said(await go_on(other, "purge", first, CONFIRMATION)) == "accept ok=True"
 
 
 STATE_CHANGES = [
@@ -62,9 +62,11 @@ async def test_m_06_a_changed_state_is_refused(
     state = (await ask_again(client, "purge")).json["result"]["requestState"]
     RUNS.clear()
 
-    response = await ask_again(client, "purge", inputResponses=YES, requestState=change(state))
+    response = await ask_again(
+        client, "purge", inputResponses=CONFIRMATION, requestState=change(state)
+    )
 
-    assert (response.error, RUNS) == (INVALID, [])
+    assert (response.error, RUNS) == (INVALID_PARAMS, [])
 
 
 OTHER_CALLERS = [
@@ -85,11 +87,11 @@ async def test_m_07_a_state_is_its_callers_own(
 ) -> None:
     """The state of another caller looks exactly like a forged one."""
     first = await ask_again(client, "purge")
-    forged = await ask_again(client, "purge", inputResponses=YES, requestState="forged")
+    forged = await ask_again(client, "purge", inputResponses=CONFIRMATION, requestState="forged")
     client.caller = a_caller(**change)
     RUNS.clear()
 
-    response = await go_on(client, "purge", first, YES)
+    response = await go_on(client, "purge", first, CONFIRMATION)
 
     assert (response.json["error"], RUNS) == (forged.json["error"], [])
 
@@ -113,9 +115,9 @@ async def test_m_07_a_state_is_for_one_call(
     if arguments.get("size") == 1.5 and tool == "purge" and arguments["table"] == "t":
         arguments = {"table": "t", "size": 2**70}
 
-    response = await go_on(client, tool, first, YES, arguments)
+    response = await go_on(client, tool, first, CONFIRMATION, arguments)
 
-    assert (response.error, RUNS) == (INVALID, [])
+    assert (response.error, RUNS) == (INVALID_PARAMS, [])
 
 
 @pytest.mark.requirement("M-07")
@@ -136,9 +138,9 @@ async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
         return await client.ask("resources/read", params, meta=declared, mcp_name=uri)
 
     state = (await read("note://mine")).json["result"]["requestState"]
-    again = {"requestState": state, "inputResponses": YES}
+    again = {"requestState": state, "inputResponses": CONFIRMATION}
 
-    assert (await read("note://yours", **again)).error == INVALID
+    assert (await read("note://yours", **again)).error == INVALID_PARAMS
     assert (await read("note://mine", **again)).status == 200
 
 
@@ -147,7 +149,7 @@ async def test_m_05_the_spelling_of_arguments_may_differ(client: EndpointClient)
     """A client that writes its members in another order asks the same."""
     first = await ask_again(client, "purge", {"table": "t", "size": 2})
 
-    assert said(await go_on(client, "purge", first, YES, {"size": 2, "table": "t"}))
+    assert said(await go_on(client, "purge", first, CONFIRMATION, {"size": 2, "table": "t"}))
 
 
 @pytest.mark.requirement("M-07")
@@ -155,10 +157,10 @@ async def test_m_07_a_state_expires(client: EndpointClient) -> None:
     """An old approval by the person counts no more."""
     first = await ask_again(client, "purge")
     client.clock.now += STATE_LASTS_S - 1
-    assert said(await go_on(client, "purge", first, YES))
+    assert said(await go_on(client, "purge", first, CONFIRMATION))
     client.clock.now += 1
 
-    assert (await go_on(client, "purge", first, YES)).error == INVALID
+    assert (await go_on(client, "purge", first, CONFIRMATION)).error == INVALID_PARAMS
 
 
 @pytest.mark.requirement("M-07", "E-13")
@@ -168,7 +170,7 @@ async def test_m_07_an_answer_counts_only_for_its_own_input_request(client: Endp
     FILES["count"] = 300
     RUNS.clear()
 
-    second = await go_on(client, "purge", first, YES)
+    second = await go_on(client, "purge", first, CONFIRMATION)
 
     assert input_requests_of(second)["confirm"]["params"]["message"] == "Delete 300 rows of t?"
     assert RUNS == ["started"]
@@ -199,7 +201,7 @@ async def test_answers_too_large_for_another_round_are_refused(client: EndpointC
     large = {**accept(ok=True), "padding": "x" * 200_000}
     first = await ask_again(client, "ask_twice")
 
-    assert (await go_on(client, "ask_twice", first, {"question-1": large})).error == INVALID
+    assert (await go_on(client, "ask_twice", first, {"question-1": large})).error == INVALID_PARAMS
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -219,6 +221,6 @@ async def test_m_07_only_the_same_principal_can_use_a_state(
     client.caller = a_caller(
         tenant_id=tenant, subject=subject, subject_kind=kind, issuer=issuer, client_id=client_id
     )
-    response = await go_on(client, "purge", first, YES)
+    response = await go_on(client, "purge", first, CONFIRMATION)
 
     assert ("result" in response.json) is (client.caller == a_caller())

@@ -11,13 +11,13 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MAX_RESPONSES, MAX_ROUNDS
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
+    CONFIRMATION,
     FILES,
-    INVALID,
+    INVALID_PARAMS,
     ROOTS,
     ROUNDS,
     RUNS,
-    SAMPLED,
-    YES,
+    SAMPLING_RESULT,
     Ok,
     accept,
     ask_again,
@@ -104,7 +104,7 @@ async def test_m_02_an_input_request_is_the_result_and_the_next_call_answers_it(
     }
     assert isinstance(first.json["result"]["requestState"], str)
     assert RUNS == ["started"]
-    assert said(await go_on(client, "purge", first, YES)) == "accept ok=True"
+    assert said(await go_on(client, "purge", first, CONFIRMATION)) == "accept ok=True"
     assert RUNS == ["started", "started", "deleted"]
 
 
@@ -173,10 +173,12 @@ async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointCli
     unknown = {"something": accept(x=1), "else": 5}
     first = await ask_again(client, "purge", inputResponses=unknown)
     second = await go_on(client, "purge", first, unknown)
-    alone = await ask_again(client, "purge", inputResponses={**unknown, **YES})
+    alone = await ask_again(client, "purge", inputResponses={**unknown, **CONFIRMATION})
 
     assert list(input_requests_of(first)) == list(input_requests_of(second)) == ["confirm"]
-    assert said(await go_on(client, "purge", second, {**unknown, **YES})) == "accept ok=True"
+    assert (
+        said(await go_on(client, "purge", second, {**unknown, **CONFIRMATION})) == "accept ok=True"
+    )
     assert said(alone) == "accept ok=True"
 
 
@@ -203,8 +205,8 @@ async def test_m_11_malformed_answers_are_an_error(client: EndpointClient, respo
     first = await ask_again(client, "purge")
     alone = await ask_again(client, "purge", inputResponses=responses)
 
-    assert (await go_on(client, "purge", first, responses)).error == INVALID
-    assert alone.error == INVALID
+    assert (await go_on(client, "purge", first, responses)).error == INVALID_PARAMS
+    assert alone.error == INVALID_PARAMS
     assert "deleted" not in RUNS
 
 
@@ -215,7 +217,7 @@ async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Endpo
     second = await go_on(client, "purge", first, {"confirm": accept(ok="perhaps")})
 
     assert list(input_requests_of(second)) == ["confirm"]
-    assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
+    assert said(await go_on(client, "purge", second, CONFIRMATION)) == "accept ok=True"
 
 
 async def test_input_requests_of_several_tasks_are_sent_at_once(client: EndpointClient) -> None:
@@ -245,7 +247,7 @@ async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointC
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
     methods = {key: request["method"] for key, request in input_requests_of(first).items()}
-    answers = {"user_name": accept(name="Ada"), "greeting": SAMPLED, "client_roots": ROOTS}
+    answers = {"user_name": accept(name="Ada"), "greeting": SAMPLING_RESULT, "client_roots": ROOTS}
 
     assert methods == {
         "user_name": "elicitation/create",

@@ -7,7 +7,14 @@ import pytest
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.support.client_requests import ROOTS, SAMPLED, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    ROOTS,
+    SAMPLING_RESULT,
+    ask_again,
+    go_on,
+    input_requests_of,
+    said,
+)
 from tests.support.endpoint import EndpointClient
 from tests.support.measuring import each
 
@@ -137,9 +144,9 @@ def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
 async def test_sa_05_a_valid_sampling_result_reaches_the_tool(client: EndpointClient) -> None:
     """It has one block or several; unknown members do not matter."""
     first = await ask_again(client, "think", {"tools": True})
-    several = {**SAMPLED, "content": [TEXT, TOOL_USE], "usage": 3}
+    several = {**SAMPLING_RESULT, "content": [TEXT, TOOL_USE], "usage": 3}
 
-    answer = await go_on(client, "think", first, {"k": SAMPLED}, {"tools": True})
+    answer = await go_on(client, "think", first, {"k": SAMPLING_RESULT}, {"tools": True})
     more = await go_on(client, "think", first, {"k": several}, {"tools": True})
 
     assert said(answer) == "Paris|m-1|endTurn|1"
@@ -169,7 +176,7 @@ async def test_sa_05_an_invalid_sampling_result_is_refused(
     client: EndpointClient, change: Any
 ) -> None:
     """The tool sees no wrong shape, no use of a tool that it did not offer, and no flood."""
-    response = await ask_again(client, "think", inputResponses={"k": {**SAMPLED, **change}})
+    response = await ask_again(client, "think", inputResponses={"k": {**SAMPLING_RESULT, **change}})
 
     assert response.error == (400, -32602)
 

@@ -197,7 +197,7 @@ async def test_js_04_pattern_matching_is_bounded() -> None:
     assert await is_error(client_of(schema), a="a" * 40 + "!")
 
 
-OUTPUTS: list[tuple[Any, bool]] = [
+STRUCTURED_OUTPUTS: list[tuple[Any, bool]] = [
     ({"rows": 2}, True),
     (msgspec.Raw(b'{"rows":2}'), True),
     ({"rows": "2"}, False),
@@ -209,7 +209,7 @@ ROWS = {"type": "object", "properties": {"rows": {"type": "integer"}}, "required
 
 
 @pytest.mark.requirement("TL-08", "JS-05")
-@pytest.mark.parametrize(("value", "fits"), OUTPUTS)
+@pytest.mark.parametrize(("value", "fits"), STRUCTURED_OUTPUTS)
 async def test_tl_08_js_05_a_structured_answer_must_match_the_output_schema(
     value: Any, fits: bool
 ) -> None:

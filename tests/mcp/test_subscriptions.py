@@ -9,7 +9,13 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
-from tests.support.endpoint import DECLARED, EndpointClient, EndpointTaskClient, a_caller, message
+from tests.support.endpoint import (
+    DECLARED_META,
+    EndpointClient,
+    EndpointTaskClient,
+    a_caller,
+    message,
+)
 from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, listening
 
 pytestmark = pytest.mark.anyio
@@ -304,8 +310,8 @@ async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     filters = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")
     async with (
-        listening(client, filters, meta=DECLARED) as ours,
-        listening(client, filters, meta=DECLARED, caller=bob) as theirs,
+        listening(client, filters, meta=DECLARED_META) as ours,
+        listening(client, filters, meta=DECLARED_META, caller=bob) as theirs,
     ):
         assert await ours.acknowledged() == {"taskIds": [task]}
         assert await theirs.acknowledged() == {"taskIds": []}

@@ -15,7 +15,7 @@ from gatepost_authz.fetch import Fetcher
 from tests.support.internet import Internet
 
 ANSWER_S = 20
-HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
@@ -94,7 +94,9 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
             turns += 1
             await asyncio.sleep(0)
 
-    async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as outbound_client:
+    async with says(
+        world, (RESPONSE_HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")
+    ) as outbound_client:
         counting = asyncio.create_task(count())
         reply = await reply_of(outbound_client)
         counting.cancel()
@@ -106,7 +108,9 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
 async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
     monkeypatch.setattr("gatepost.outbound.http_response.MAX_PARTS", 2_000)
-    async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as outbound_client:
+    async with says(
+        world, (RESPONSE_HEAD, b"1\r\na\r\n" * 1_000), times=100_000
+    ) as outbound_client:
         reply = await reply_of(outbound_client)
     assert reply.truncated
     assert len(reply.body) <= 2_001

@@ -15,7 +15,7 @@ from tests.support.commands import run
 from tests.support.processes import python_environment
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OPTIONAL_DEPENDENCIES: dict[str, list[str]] = PROJECT["optional-dependencies"]
 STORES = {"postgres", "redis"}
 CONTROL_EXTRAS = {"cel", "otel"}
 """What conditions of approvals, and an OpenTelemetry collector, ask for."""
@@ -33,12 +33,12 @@ MISSING_MODULE = "raise ModuleNotFoundError(f'No module named {__name__!r}', nam
 
 def test_every_extra_belongs_to_a_pack_or_a_store() -> None:
     """No extra is unused, and no used extra is missing."""
-    assert set(EXTRAS) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
+    assert set(OPTIONAL_DEPENDENCIES) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
 
 
 def modules_of(extra: str) -> list[str]:
     """What the libraries of an extra are imported as."""
-    names = {Requirement(line).name.lower() for line in EXTRAS[extra]}
+    names = {Requirement(line).name.lower() for line in OPTIONAL_DEPENDENCIES[extra]}
     return [
         module
         for module, owners in metadata.packages_distributions().items()

@@ -225,7 +225,7 @@ The first tool is given every URL, each other one a third of them, and with --sl
 
 They have one client, which judges what it is about to connect to.
 """
-REBINDS = 3
+RESOLUTIONS_PER_NAME = 3
 """How often a test resolves a name whose address changes."""
 
 
@@ -360,7 +360,7 @@ def test_dns_rebinding_does_not_lead_to_an_internal_address(
     """Gatepost connects to the address that it checked, and checks the next one again."""
     world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
-    for _ in range(REBINDS):
+    for _ in range(RESOLUTIONS_PER_NAME):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
         assert reply.kind != "internal", reply
 

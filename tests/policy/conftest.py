@@ -179,7 +179,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 TASKS = {"extensions": {META + "tasks": {}}}
 
 
-ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
+APPROVAL_SETTINGS = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
 
 
 LATER_S = 2
@@ -195,7 +195,7 @@ class RevocationReplicas(BalancedReplicas):
         self, idp: Idp, folder: Path, storage: Mapping[str, str], shared_store: Valkey
     ) -> None:
         # This preset's tokens may say that they are a program's without naming a client.
-        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
+        super().__init__(idp, folder, storage, preset="auth0", approvals=APPROVAL_SETTINGS)
         self.shared_store = shared_store
         self.issuer = idp.issuer("main")
 

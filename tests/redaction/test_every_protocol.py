@@ -9,13 +9,13 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
-from tests.redaction.conftest import SAID
+from tests.redaction.conftest import KEPT_TEXT
 from tests.redaction.test_encodings import FORMS, leaks
 from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
 from tests.support.measuring import each, eventually, overheard, steps
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
-MARK = "[REDACTED:API_KEY]"
+REDACTION_MARK = "[REDACTED:API_KEY]"
 Said = Callable[[EchoServer, str], str]
 
 
@@ -26,12 +26,12 @@ def server() -> Iterator[EchoServer]:
 
 
 def read(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+    KEPT_TEXT[0] = text
     return server.mcp("resources/read", uri="parrot://said")
 
 
 def listed(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+    KEPT_TEXT[0] = text
     return server.mcp("resources/list")
 
 
@@ -93,7 +93,7 @@ def test_no_output_shows_a_secret(server: EchoServer, channel: str, form: str) -
     answer = texts(OUTPUT_CHANNELS[channel](server, row.encode(SECRET_VALUE)))
 
     assert not leaks(SECRET_VALUE, row, answer), answer
-    assert MARK in answer
+    assert REDACTION_MARK in answer
 
 
 @pytest.mark.requirement("P13")
@@ -127,7 +127,7 @@ def test_the_log_holds_no_secret(
 
     logged = log.getvalue()
     assert not leaks(SECRET_VALUE, row, logged + answer), logged
-    assert logged.count(MARK) >= 4
+    assert logged.count(REDACTION_MARK) >= 4
     assert SECRETS["acme"]["PIN"] not in logged
 
 
@@ -139,7 +139,7 @@ def test_log_lines_outside_of_calls_are_redacted_for_all_tenants(server: EchoSer
     with overheard("json") as log:
         logging.getLogger("library").error("%s and %s", SECRET_VALUE, SECRETS["zeta"]["OTHER"])
 
-    assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+    assert f"{REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")
@@ -166,7 +166,7 @@ def test_log_lines_about_a_tenant_are_redacted_for_that_tenant(
         for number in range(20):
             del redaction._redactors[-1 - number]
 
-    assert before.count(MARK) == 2
+    assert before.count(REDACTION_MARK) == 2
     assert SECRET_VALUE not in log.getvalue()
     assert many <= few * 1.2
 
@@ -187,13 +187,13 @@ def test_a_nested_call_does_not_end_the_redaction_of_its_callers_secrets(
 @pytest.mark.requirement("P13")
 def test_log_lines_of_background_work_are_redacted_for_all_tenants(server: EchoServer) -> None:
     """A connection that one tenant's call opened serves others later."""
-    SAID[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
+    KEPT_TEXT[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
     server.call("say", text="so that it is known")
     server.call("leave", tenant="zeta")
     with overheard("json") as log:
         server.call("release", tenant="bare")
 
-    assert f"about {MARK} and [REDACTED:OTHER]" in log.getvalue()
+    assert f"about {REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")
@@ -258,7 +258,7 @@ def test_a_literal_secret_argument_is_redacted_in_its_own_call(
 @pytest.mark.requirement("P13")
 def test_a_secret_that_is_named_is_used_and_not_shown(server: EchoServer) -> None:
     """A model can use a secret that it never sees."""
-    assert MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
+    assert REDACTION_MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
 
 
 TOKENS = {
@@ -285,4 +285,8 @@ def test_only_the_secret_of_an_answer_is_replaced(server: EchoServer) -> None:
     """Only the secret is replaced by its marker."""
     answer = json.loads(server.rest("say_rows", text=SECRET_VALUE))
 
-    assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}
+    assert answer == {
+        "rows": [1, REDACTION_MARK],
+        REDACTION_MARK: 2.5,
+        "inner": {"x": [REDACTION_MARK, None]},
+    }

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.redaction.conftest import SAID
-from tests.support.client import MODERN, RestClient, modern
+from tests.redaction.conftest import KEPT_TEXT
+from tests.support.client import MODERN_REVISION, RestClient, modern
 from tests.support.issuers import Idp
 from tests.support.measuring import each, eventually, overheard
 from tests.support.server import Server, issuer_settings, running_server
@@ -84,7 +84,7 @@ class EchoServer(Server):
 
     def _about(self, name: str) -> str:
         fields, _ = modern("tasks/get", {"taskId": name})
-        meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": TASKS}
+        meta = {META + "protocolVersion": MODERN_REVISION, META + "clientCapabilities": TASKS}
         params = {"taskId": name, "_meta": meta}
         message_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
         body = json.dumps(message_body).encode()
@@ -285,12 +285,12 @@ def test_a_secret_split_over_names_and_numbers_is_redacted(
 
 
 def read(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+    KEPT_TEXT[0] = text
     return server.mcp("resources/read", uri="parrot://said")
 
 
 def listed(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+    KEPT_TEXT[0] = text
     return server.mcp("resources/list")
 
 

@@ -14,7 +14,7 @@ import pytest
 from gatepost.audit.record import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import tool_call
-from tests.support.commands import READY, Gatepost, token
+from tests.support.commands import READY_LINE, Gatepost, token
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
 
@@ -97,7 +97,7 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
     ]
     process = Gatepost(command, env=python_environment(), cwd=folder)
     try:
-        process.url = process.wait_for(READY)["url"]
+        process.url = process.wait_for(READY_LINE)["url"]
         yield process
     finally:
         process.kill()

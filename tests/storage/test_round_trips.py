@@ -27,7 +27,7 @@ from tests.support.stores import Postgres, Valkey
 TENANTS = [f"t{number:02}" for number in range(50)]
 BUCKETS = [Spending(name, 100.0, 100.0) for name in ("caller", "tenant", "tool")]
 LIMITS = [ConcurrencyLimit("tenant", 200), ConcurrencyLimit("tool", 100)]
-CALLS, POLLS = 20, 10
+CALL_COUNT, POLL_COUNT = 20, 10
 Asked = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
 
@@ -139,7 +139,7 @@ def test_a_call_is_one_round_trip_to_each_store(
 ) -> None:
     """Concurrent calls share it."""
     token = server.token()
-    clients = [ResourceClient(server.config.resource) for _ in range(CALLS)]
+    clients = [ResourceClient(server.config.resource) for _ in range(CALL_COUNT)]
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
 
     def counted() -> tuple[int, int]:
@@ -149,19 +149,19 @@ def test_a_call_is_one_round_trip_to_each_store(
 
     start = counted()
     with counted_statements(server) as statements:
-        assert [clients[0].call(token).status for _ in range(CALLS)] == [200] * CALLS
+        assert [clients[0].call(token).status for _ in range(CALL_COUNT)] == [200] * CALL_COUNT
         alone = counted()
-        with ThreadPoolExecutor(CALLS) as threads:
+        with ThreadPoolExecutor(CALL_COUNT) as threads:
             answers = [*threads.map(lambda client: client.call(token).status, clients)]
         together = counted()
 
-    assert answers == [200] * CALLS
-    assert alone[0] - start[0] == CALLS
+    assert answers == [200] * CALL_COUNT
+    assert alone[0] - start[0] == CALL_COUNT
     # A call that no other call follows releases its places with a request that it does not wait
     # for.
-    assert CALLS <= alone[1] - start[1] <= 2 * CALLS
-    assert together[0] - alone[0] < CALLS
-    assert together[1] - alone[1] < CALLS
+    assert CALL_COUNT <= alone[1] - start[1] <= 2 * CALL_COUNT
+    assert together[0] - alone[0] < CALL_COUNT
+    assert together[1] - alone[1] < CALL_COUNT
     # What else is asked meanwhile is asked by the clock: the recent callers are stored, too.
     assert not [statement for statement, _ in statements if "audit" in statement]
     changed = [
@@ -180,14 +180,14 @@ def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpP
         eventually(lambda: any("lately" in arguments for _, arguments in statements), within=30)
         statements.clear()
         count_before, start = len(to_valkey.requests), time.monotonic()
-        eventually(lambda: len(polls(statements)) >= POLLS, within=30)
+        eventually(lambda: len(polls(statements)) >= POLL_COUNT, within=30)
         took_s = time.monotonic() - start
 
     subjects = {"mcp_changes", "revocations", "secrets"}
-    assert [subjects & {*poll} for poll in polls(statements)] == [subjects] * POLLS
-    assert took_s > POLLS * 0.25  # each 0.3 to 0.5 s
+    assert [subjects & {*poll} for poll in polls(statements)] == [subjects] * POLL_COUNT
+    assert took_s > POLL_COUNT * 0.25  # each 0.3 to 0.5 s
     # Leases, readiness, and what expires.
-    assert len(statements) - POLLS <= 3 + 2 * took_s
+    assert len(statements) - POLL_COUNT <= 3 + 2 * took_s
     assert len(to_valkey.requests) - count_before <= 1 + took_s
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tests.support.endpoint import MIRRORED, in_header
+from tests.support.endpoint import MIRRORED_PARAMETERS, in_header
 
 if TYPE_CHECKING:
     from tests.support.server import Server
@@ -71,10 +71,10 @@ def request(
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-MODERN = "2026-07-28"
+MODERN_REVISION = "2026-07-28"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str]]
-VARYING = frozenset({"date", "x-request-id"})
+VARYING_FIELDS = frozenset({"date", "x-request-id"})
 """Header fields that differ from answer to answer, even for the same client."""
 
 
@@ -194,15 +194,15 @@ def modern(
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Header fields and body of a request of 2026-07-28; *progress* asks for reports."""
     meta: dict[str, Any] = {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
         "io.modelcontextprotocol/clientCapabilities": {},
     } | ({} if progress is None else {"progressToken": progress})
     fields = [
         ("Accept", "application/json, text/event-stream"),
-        ("MCP-Protocol-Version", MODERN),
+        ("MCP-Protocol-Version", MODERN_REVISION),
         ("Mcp-Method", method),
     ]
-    named = (params or {}).get(MIRRORED.get(method, ""))
+    named = (params or {}).get(MIRRORED_PARAMETERS.get(method, ""))
     if isinstance(named, str):
         fields.append(("Mcp-Name", in_header(named)))
     own = (params or {}).get("_meta", {})
@@ -241,7 +241,7 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
             text = text.replace(name, f"<{neutral}>")
         return text
 
-    fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING]
+    fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING_FIELDS]
     return answer.status, fields, same(answer.body.decode()).encode()
 
 

@@ -14,12 +14,12 @@ from gatepost.tools.client import ProtocolError
 from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
-EVERYTHING: dict[str, Any] = {
+ALL_CAPABILITIES: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}},
     "roots": {},
 }
-SAMPLED = {
+SAMPLING_RESULT = {
     "role": "assistant",
     "content": {"type": "text", "text": "Paris"},
     "model": "m-1",
@@ -38,7 +38,7 @@ async def ask_again(
     tool: str,
     arguments: Mapping[str, Any] | None = None,
     *,
-    capabilities: Any = EVERYTHING,
+    capabilities: Any = ALL_CAPABILITIES,
     meta: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Response:
@@ -103,8 +103,8 @@ RUNS: list[str] = []
 """What `purge` did."""
 FILES = {"count": 3}
 """How many rows it would delete."""
-YES = {"confirm": accept(ok=True)}
-INVALID = (400, -32602)
+CONFIRMATION = {"confirm": accept(ok=True)}
+INVALID_PARAMS = (400, -32602)
 
 
 class Ok(BaseModel):
@@ -206,7 +206,7 @@ async def said_in_session(live: OpenExchange) -> tuple[bool, str]:
     return result["isError"], result["content"][0]["text"]
 
 
-ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
+ACCEPTED_FORM = {"action": "accept", "content": {"name": "Ann"}}
 
 
 session_pack = Pack("conformance_sessions")

@@ -33,10 +33,10 @@ from tests.support.measuring import eventually
 from tests.support.processes import Process, fork_server, free_port, python_environment
 from tests.support.server import Settings, configuration
 
-HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
+FAST_LIMITS = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
 """What lets `gatepost dev` answer one caller as fast as tests ask."""
 WITHOUT_SERVERS = "without-servers"
-READY = r"Gatepost is ready at (?P<url>http\S+)"
+READY_LINE = r"Gatepost is ready at (?P<url>http\S+)"
 
 
 class Gatepost(Process):
@@ -96,7 +96,7 @@ def running(
     process = Gatepost(command, env=python_environment(quiet), cwd=cwd)
     process.folder = cwd or Path.cwd()
     try:
-        process.url = process.wait_for(READY)["url"]
+        process.url = process.wait_for(READY_LINE)["url"]
         yield process
         code = process.stop()
         assert code == 0, f"exit code {code}:\n{process.output}"
@@ -115,7 +115,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
         "--state",
         str(state / "state"),
         *arguments,
-        env={**HURRIED, **(env or {})},
+        env={**FAST_LIMITS, **(env or {})},
         cwd=state,
     ) as gatepost:
         yield gatepost
@@ -145,7 +145,7 @@ def tenant_folder(root: Path, tenant: str) -> Path:
     return root / tenant
 
 
-RELOADED, REFUSED = "configuration_reloaded", "reload_refused"
+RELOADED_EVENT, REFUSED_EVENT = "configuration_reloaded", "reload_refused"
 PID_TOOL = '''
 import os
 from gatepost import CallContext, Pack
@@ -195,7 +195,7 @@ class ServerProcess:
         (self.folder / f"{name}.py").write_text(PID_TOOL.replace("{name}", name), encoding="utf-8")
         return f"./{name}.py"
 
-    def hang_up(self, says: str = RELOADED, *, times: int = 1) -> None:
+    def hang_up(self, says: str = RELOADED_EVENT, *, times: int = 1) -> None:
         """Send SIGHUP and wait until so many processes have said so."""
         before = self.process.output.count(says)
         self.process.process.send_signal(signal.SIGHUP)

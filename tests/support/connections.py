@@ -48,7 +48,7 @@ async def ask(
     return await exchange(app, more, headers, verb=method, path=path)
 
 
-HASTY = Deadlines(
+SHORT_DEADLINES = Deadlines(
     head_s=0.3,
     keep_alive_s=1,
     drain_s=1,
@@ -62,7 +62,7 @@ async def serving(
     app: ASGIApp,
     protocol: type[asyncio.Protocol],
     *,
-    deadlines: Deadlines = HASTY,
+    deadlines: Deadlines = SHORT_DEADLINES,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
     """The port of a running server."""
@@ -195,7 +195,7 @@ async def wire(port: int) -> AsyncIterator[WireConnection]:
 STDIO_TOOLS = Path(__file__).with_name("tools.py")
 
 
-PRINTING = """
+PRINTING_PACK = """
 from gatepost import Pack
 
 print("the file of tools says hello")
@@ -313,7 +313,7 @@ def stdio_process(
     """Run a process during the block."""
     path = folder / "gatepost.toml"
     printing = folder / "printing.py"
-    printing.write_text(PRINTING, encoding="utf-8")
+    printing.write_text(PRINTING_PACK, encoding="utf-8")
     shown = ", ".join(json.dumps(str(file)) for file in (STDIO_TOOLS, printing))
     path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))
     command = [sys.executable, "-m", "gatepost", "stdio", "--config", str(path)]

@@ -303,12 +303,12 @@ def pgbouncer_program() -> str | None:
     return shutil.which("pgbouncer", path=os.pathsep.join(places))
 
 
-POOLED = pytest.param("pgbouncer", marks=pytest.mark.slow)
+POOLER = pytest.param("pgbouncer", marks=pytest.mark.slow)
 """PostgreSQL behind PgBouncer, where each transaction may have another session."""
 
 
 def a_sql_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLED`."""
+    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLER`."""
     if request.param == "sqlite":
         return sqlite_url(folder)
     url: str = request.getfixturevalue("emptied_postgres")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import WELL_KNOWN, failure, old_call, result
-from tests.support.commands import REFUSED, ServerProcess, server_process
+from tests.support.commands import REFUSED_EVENT, ServerProcess, server_process
 from tests.support.internet import ScriptedServer
 from tests.support.internet import result as upstream_result
 from tests.support.issuers import AsgiServer, Idp
@@ -144,7 +144,7 @@ def test_a_reload_of_an_invalid_configuration_changes_nothing(
     """The old configuration stays in force, and the log names the mistake."""
     token = server.token()
     server.write({"challenge": {"error_without_credentials": False}} | changes)
-    server.hang_up(REFUSED)
+    server.hang_up(REFUSED_EVENT)
 
     assert server.status(token) == 200
     assert 'error="invalid_token"' in (server.client.call(None).field("www-authenticate") or "")
@@ -154,7 +154,7 @@ def test_a_reload_of_an_invalid_configuration_changes_nothing(
 def test_a_reload_of_invalid_toml_changes_nothing(server: ServerProcess) -> None:
     """Such is a file that an editor has only half written."""
     (server.folder / "gatepost.toml").write_text('resource = "http')
-    server.hang_up(REFUSED)
+    server.hang_up(REFUSED_EVENT)
 
     assert server.status(server.token()) == 200
 

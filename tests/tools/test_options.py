@@ -9,7 +9,7 @@ from gatepost import Pack
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.config.settings import ToolsSettings
 
-HEAD = """from gatepost import CallContext, Pack
+PACK_SOURCE = """from gatepost import CallContext, Pack
 pack = Pack("invoices")
 """
 TOOL = '''
@@ -23,7 +23,7 @@ async def save(ctx: CallContext{more}) -> str:
 def loaded(folder: Path, text: str) -> Toolbox:
     """The toolbox with one author's file."""
     file = folder / "author.py"
-    file.write_text(HEAD + text)
+    file.write_text(PACK_SOURCE + text)
     return load(ToolsSettings(load=(str(file),)))
 
 

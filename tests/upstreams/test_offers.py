@@ -26,7 +26,7 @@ from gatepost.upstreams.server_offers import (
 )
 from gatepost.upstreams.upstream_offers import merged
 from gatepost.upstreams.upstream_server import UpstreamServer
-from tests.upstreams.conftest import EVERYTHING, NamedCalls, tool
+from tests.upstreams.conftest import ALL_CAPABILITIES, NamedCalls, tool
 
 
 def registered(name: str = "crm", **settings: Any) -> UpstreamServer:
@@ -46,7 +46,7 @@ def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
     description = ServerDescription(
         era="modern",
         revision="2026-07-28",
-        capabilities=lists.get("capabilities", EVERYTHING),
+        capabilities=lists.get("capabilities", ALL_CAPABILITIES),
     )
     listed = Listed(description=description, found=tuple(definitions))
     return assembled(server, listed, Pins(), None, now=1.0)[0]

@@ -8,7 +8,7 @@ import pytest
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.sessions import client
 from tests.support.client_requests import (
-    ACCEPTED,
+    ACCEPTED_FORM,
     SESSION_CAPABILITIES,
     next_request,
     opened,
@@ -35,7 +35,7 @@ async def test_cx_05_a_client_request_times_out_and_is_cancelled() -> None:
     assert taken_back["method"] == "notifications/cancelled"
     assert taken_back["params"]["requestId"] == request["id"]
     assert await said_in_session(live) == (True, "No answer came within 0.05 seconds.")
-    assert await replicas.answer(replicas.two, request["id"], result=ACCEPTED) == 202
+    assert await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM) == 202
 
 
 @pytest.mark.requirement("CX-05")
@@ -47,7 +47,7 @@ async def test_cx_05_the_tools_timeout_pauses_while_the_client_answers(
     request = await next_request(live)
     done, _ = await asyncio.wait({live.task}, timeout=0.5)
     assert not done
-    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert await said_in_session(live) == (False, "accept Ann")
 
@@ -70,7 +70,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
 
     notes = vars(replicas.one.shared_store.of("acme"))["_notes"]
     assert [name for name in notes if "/answer/" in name] == []
-    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
     assert await said_in_session(live) == (False, "accept Ann")
     assert await replicas.answer(replicas.two, request["id"], result=wrong) == 202
 
@@ -88,7 +88,7 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
         return
 
     monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
-    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert await said_in_session(live) == (False, "accept Ann")
 
@@ -106,7 +106,7 @@ async def test_sa_04_a_client_request_is_found_again_after_a_lost_connection(
 
     again = replicas.resume(replicas.two, block["id"])
     request = await next_request(again)
-    await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert await said_in_session(again) == (False, "accept Ann")
 
@@ -116,7 +116,7 @@ async def test_several_client_requests_go_out_at_once(replicas: EndpointPair) ->
     live = replicas.call(replicas.one, "ask_two")
     first, second = await next_request(live), await next_request(live)
     await replicas.answer(replicas.two, second["id"], result={"action": "decline"})
-    await replicas.answer(replicas.one, first["id"], result=ACCEPTED)
+    await replicas.answer(replicas.one, first["id"], result=ACCEPTED_FORM)
 
     assert await said_in_session(live) == (False, "accept decline")
 
@@ -143,12 +143,12 @@ async def test_s_21_a_caller_has_a_bounded_number_of_client_requests() -> None:
     )
     await refused.over()
     for request in requests:
-        await replicas.answer(replicas.two, request["id"], result=ACCEPTED)
+        await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert refused.headers["content-type"] == "application/json"
     assert (await said_in_session(live))[0] is False
     again = replicas.call(replicas.one, "ask_name")
-    await replicas.answer(replicas.one, (await next_request(again))["id"], result=ACCEPTED)
+    await replicas.answer(replicas.one, (await next_request(again))["id"], result=ACCEPTED_FORM)
     assert (await said_in_session(again))[0] is False
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.client_requests import (
-    ACCEPTED,
+    ACCEPTED_FORM,
     SESSION_CAPABILITIES,
     next_request,
     opened,
@@ -38,7 +38,7 @@ async def test_e_02_a_form_is_sent_on_the_calls_stream_and_answered_at_any_proce
     assert request["params"]["requestedSchema"]["properties"]["name"] == {"type": "string"}
     assert request["params"].get("mode", "form") == "form"
     assert ("mode" in request["params"]) <= (version == "2025-11-25")
-    assert await replicas.answer(getattr(replicas, at), request["id"], result=ACCEPTED) == 202
+    assert await replicas.answer(getattr(replicas, at), request["id"], result=ACCEPTED_FORM) == 202
     assert await said_in_session(live) == (False, "accept Ann")
 
 
@@ -168,7 +168,7 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: Endpoi
     replicas = await opened(elicitation={})
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
-    await replicas.answer(replicas.one, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.one, request["id"], result=ACCEPTED_FORM)
 
     assert (await said_in_session(live))[0] is False
 

@@ -10,7 +10,7 @@ import pytest
 from gatepost import CallContext, Pack
 from tests.support import client_requests
 from tests.support.client_requests import TaskConfirmation, TaskName, accept
-from tests.support.endpoint import DECLARED, META, EndpointTaskClient
+from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient
 
 pack = Pack("asking")
 
@@ -214,7 +214,7 @@ async def test_k_10_a_task_fails_if_its_client_lacks_the_needed_capability(
     client: EndpointTaskClient,
 ) -> None:
     """The capabilities are those that the call declared; the error names the missing one."""
-    capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
+    capabilities = {"extensions": DECLARED_META[META + "clientCapabilities"]["extensions"]}
     client.meta = {META + "clientCapabilities": capabilities}
     task = await client.start("confirm_delete", {"filename": "a"})
     ended = await client.until(task["taskId"])

@@ -16,7 +16,7 @@ from gatepost.mcp.tasks.task_record import failed
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.support import client_requests
-from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
+from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient, a_caller
 from tests.support.endpoint_clients import listening
 
 pack = Pack("owned")
@@ -138,7 +138,7 @@ async def test_k_14_a_malformed_task_id_is_unknown(
     """The error is that of an unknown task."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
     params = {"taskId": task_id, "inputResponses": {}}
-    response = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=header)
+    response = await client.ask(f"tasks/{method}", params, meta=DECLARED_META, mcp_name=header)
 
     assert response.error == (400, -32602)
     assert response.json["error"]["message"] == "Unknown task"
@@ -148,7 +148,7 @@ async def test_k_14_a_malformed_task_id_is_unknown(
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
 async def test_k_14_an_id_is_required(client: EndpointTaskClient, params: Any) -> None:
     """A request without an id, or with one that is no string, is an error."""
-    assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
+    assert (await client.ask("tasks/get", params, meta=DECLARED_META)).error == (400, -32602)
 
 
 async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
@@ -188,7 +188,7 @@ async def test_k_18_a_listen_stream_sends_the_full_state_of_the_callers_tasks(
     foreign = await client.start("write_slowly")
     client.caller = changed()
     filters = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
-    async with listening(client, filters, meta=DECLARED) as stream:
+    async with listening(client, filters, meta=DECLARED_META) as stream:
         assert await stream.acknowledged() == {"taskIds": [mine["taskId"]]}
         await client.about("cancel", mine["taskId"])
         notification = await stream.next()

@@ -63,14 +63,14 @@ def document(*parts: str, head: str = "") -> str:
 pytestmark = pytest.mark.requirement("P7")
 
 BERLIN = ZoneInfo("Europe/Berlin")
-START, END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=BERLIN)
+RANGE_START, RANGE_END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=BERLIN)
 
 
 def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6) -> Any:
     """The worker's answer about calendars with one document each, in Berlin."""
     request = {
-        "start": START.isoformat(),
-        "end": END.isoformat(),
+        "start": RANGE_START.isoformat(),
+        "end": RANGE_END.isoformat(),
         "words": words or [],
         "limit": 1000,
         "seconds": seconds,
@@ -355,11 +355,11 @@ def by_another_way(rule: str) -> list[str]:
     begins = datetime.strptime(start[-15:], "%Y%m%dT%H%M%S")
     day = timedelta(1)
     wall = rrulestr(recurs.replace("T120000Z", "T140000"), dtstart=begins).between(
-        START.replace(tzinfo=None) - day, END.replace(tzinfo=None) + day
+        RANGE_START.replace(tzinfo=None) - day, RANGE_END.replace(tzinfo=None) + day
     )
     # The first time counts although the rule may not meet it (RFC 5545 section 3.8.5.3).
     times = {moment.replace(tzinfo=BERLIN) for moment in [*wall, begins]}
-    return [moment.isoformat() for moment in sorted(times) if START <= moment < END]
+    return [moment.isoformat() for moment in sorted(times) if RANGE_START <= moment < RANGE_END]
 
 
 @settings(max_examples=3, deadline=None)

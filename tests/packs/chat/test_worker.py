@@ -19,7 +19,7 @@ from tests.support.internet import PUBLIC, Internet
 
 pytestmark = pytest.mark.requirement("P6")
 
-HOOK = "jsons://hook.web.test/a"
+HOOK_URL = "jsons://hook.web.test/a"
 FORBIDDEN_ACTIONS = '''
 import _socket
 import os
@@ -106,7 +106,7 @@ async def test_a_message_uses_the_checked_connection_of_every_request(
     """One look-up, a tunnel to the checked address, and a trusted certificate."""
     internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
-    answer, failures = await sent(client, HOOK)
+    answer, failures = await sent(client, HOOK_URL)
 
     assert (answer, failures) == ({"service": "JSON", "parts": 1, "of": 1, "status": None}, [])
     assert [(seen.scheme, seen.host, seen.path) for seen in internet.site.seen] == [
@@ -121,7 +121,7 @@ async def test_an_untrusted_certificate_ends_the_request(
     internet: Internet, client: OutboundClient
 ) -> None:
     """No byte of the message is sent."""
-    answer, _ = await sent(client, HOOK, trusted=False)
+    answer, _ = await sent(client, HOOK_URL, trusted=False)
 
     assert (answer["parts"], internet.site.seen) == (0, [])
 
@@ -129,8 +129,8 @@ async def test_an_untrusted_certificate_ends_the_request(
 @pytest.mark.parametrize(
     ("url", "addresses", "failure"),
     [
-        (HOOK, [PUBLIC, "10.0.0.7"], "denied"),
-        (HOOK, ["169.254.169.254"], "denied"),
+        (HOOK_URL, [PUBLIC, "10.0.0.7"], "denied"),
+        (HOOK_URL, ["169.254.169.254"], "denied"),
         ("json://hook.web.test/a", [PUBLIC], "denied"),
         ("jsons://hook.web.test:8443/a", [PUBLIC], None),
         ("mailtos://hook.web.test:26/?from=a@web.test", [PUBLIC], "denied"),

@@ -102,7 +102,7 @@ class GitRemote:
         return plain_git(self.path, "show", f"{ref}:{path}")
 
 
-ALLOWED = {"git-upload-pack", "git-receive-pack"}
+ALLOWED_PROGRAMS = {"git-upload-pack", "git-receive-pack"}
 
 
 class SshHost:
@@ -171,7 +171,7 @@ class SshHost:
         command = process.command or ""
         self.commands.append(command)
         program, name = shlex.split(command)
-        assert program in ALLOWED
+        assert program in ALLOWED_PROGRAMS
         child = await asyncio.create_subprocess_exec(
             program,
             str(self.root / name.lstrip("/")),
@@ -267,8 +267,8 @@ def refused(agent: PackCaller, *args: str, **more: Any) -> str:
     return reply.failure
 
 
-WEB, SHELL, INSIDE = "git.company.test", "ssh.company.test", "inside.company.test"
-NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
+WEB_HOST, SSH_HOST, INTERNAL_HOST = "git.company.test", "ssh.company.test", "inside.company.test"
+NAMES = {WEB_HOST: "127.0.0.1", SSH_HOST: "127.0.0.1", INTERNAL_HOST: "10.0.0.7"}
 
 
 async def looked_up(host: str, port: int) -> Sequence[str]:
@@ -309,17 +309,17 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
         services.outbound.resolver = looked_up
 
     with ExitStack() as stack:
-        web = stack.enter_context(WebHost(upstream, WEB, company))
+        web = stack.enter_context(WebHost(upstream, WEB_HOST, company))
         shell, impostor, unlisted = (
-            stack.enter_context(SshHost(upstream, SHELL).running()) for _ in range(3)
+            stack.enter_context(SshHost(upstream, SSH_HOST).running()) for _ in range(3)
         )
-        false = f"[{SHELL}]:{impostor.port} {shell.line.partition(' ')[2]}"
+        false = f"[{SSH_HOST}]:{impostor.port} {shell.line.partition(' ')[2]}"
         settings = {
             "network": {
                 "ca_bundle": str(company.bundle),
                 "allow_hosts": [
                     web.place,
-                    *(f"{SHELL}:{one.port}" for one in (shell, impostor, unlisted)),
+                    *(f"{SSH_HOST}:{one.port}" for one in (shell, impostor, unlisted)),
                 ],
             },
             "packs": {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import INSIDE, TOKEN, GitServers, fine, git, refused
+from tests.packs.git.conftest import INTERNAL_HOST, TOKEN, GitServers, fine, git, refused
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
@@ -125,7 +125,11 @@ def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackC
     """Neither a name, a number, a URL nor a remote leads to one."""
     seen = len(git_servers.web.asked)
     fine(agent, "init")
-    for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
+    for url in (
+        f"https://{INTERNAL_HOST}/x.git",
+        f"git@{INTERNAL_HOST}:x.git",
+        "https://127.0.0.1/x.git",
+    ):
         fine(agent, "remote", "add", "inside", url)
         for args in (["clone", url, "x"], ["fetch", url], ["fetch", "inside"], ["fetch"]):
             assert "not on the internet" in refused(agent, *args)

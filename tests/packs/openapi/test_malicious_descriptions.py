@@ -15,12 +15,12 @@ from tests.support.measuring import each, steps
 
 pytestmark = pytest.mark.requirement("X7")
 
-HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
+DESCRIPTION_HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
 
 
 def document(**members: Any) -> ApiDescription:
     """A description with these members, read as any other."""
-    return read(json.dumps({**HEAD, **members}).encode())
+    return read(json.dumps({**DESCRIPTION_HEAD, **members}).encode())
 
 
 def read(data: bytes) -> ApiDescription:

@@ -16,7 +16,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
-from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE, URL, change
+from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE_FAILURE, URL, change
 from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
@@ -87,7 +87,7 @@ async def turned(replica: OutboxSender) -> None:
 
 DELIVERIES: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
     "taken at once": ([204], [0], None),
-    "taken later": ([500, UNAVAILABLE, 301, 200], [0, 1, 6, 31], None),
+    "taken later": ([500, UNAVAILABLE_FAILURE, 301, 200], [0, 1, 6, 31], None),
     "never taken": ([500] * 9, [0, 1, 6, 31, 156], "500"),
     "gone for good": ([410, 200], [0], "410"),
 }

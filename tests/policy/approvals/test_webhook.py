@@ -25,7 +25,7 @@ from gatepost.policy.approvals.webhook import (
 from gatepost.tools.context import OutboundReply, Sending
 
 URL = "https://hooks.example.com/x"
-UNAVAILABLE = ToolFailure("upstream_unavailable", "Away.")
+UNAVAILABLE_FAILURE = ToolFailure("upstream_unavailable", "Away.")
 PAGE = page_of("https://mcp.example.com/mcp")
 
 
@@ -153,7 +153,7 @@ DELIVERY_ENDINGS: dict[str, tuple[int | ToolFailure, str | None]] = {
     "moved": (301, "301"),
     "gone": (410, "410"),
     "broken": (500, "500"),
-    "away": (UNAVAILABLE, "Away."),
+    "away": (UNAVAILABLE_FAILURE, "Away."),
 }
 
 

@@ -28,8 +28,10 @@ from tests.support.runners import ACME, ALICE, ApprovalDeployment, context, fail
 
 SECRET = f"whsec_{base64.b64encode(bytes(32)).decode()}"
 CONFIG_WITHOUT_WEBHOOK = Config(resource="https://mcp.example.com/mcp", issuers=[])
-HOOK = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
-CONFIG_WITH_WEBHOOK = replace(CONFIG_WITHOUT_WEBHOOK, approvals=ApprovalsSettings(webhook=HOOK))
+WEBHOOK_SETTINGS = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
+CONFIG_WITH_WEBHOOK = replace(
+    CONFIG_WITHOUT_WEBHOOK, approvals=ApprovalsSettings(webhook=WEBHOOK_SETTINGS)
+)
 LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
 
 

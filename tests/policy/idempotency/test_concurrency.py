@@ -10,7 +10,7 @@ from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.stage import Next
 from tests.support.runners import (
-    ASKED,
+    FORM_REQUESTS,
     IdempotencyDeployment,
     IdempotencyReplica,
     run_ready,
@@ -87,7 +87,7 @@ async def test_waiting_calls_do_not_share_an_input_request_of_the_first() -> Non
     """The first call is asked something; the second, with another client, runs."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    deployment.raises = InputNeeded(ASKED)
+    deployment.raises = InputNeeded(FORM_REQUESTS)
     first = begin(replica)
     await deployment.entered.wait()
     others = [begin(replica), begin(other)]

@@ -81,7 +81,7 @@ class KeyClient(EndpointClient):
 
 
 CALL = {"name": "act", "arguments": {}}
-MARKS = [
+KEYS_BY_REQUEST = [
     ({}, {}, None),
     ({"idempotency-key": "k1"}, {}, IdempotencyKey("idempotency", "k1")),
     ({}, {META_KEY: "k1"}, IdempotencyKey("idempotency", "k1")),
@@ -89,7 +89,7 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "meta", "expected"), MARKS)
+@pytest.mark.parametrize(("headers", "meta", "expected"), KEYS_BY_REQUEST)
 async def test_both_eras_read_the_same_keys(
     headers: dict[str, str], meta: dict[str, str], expected: IdempotencyKey | None
 ) -> None:

@@ -23,7 +23,7 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
-from tests.support.runners import ASKED, run_ready
+from tests.support.runners import FORM_REQUESTS, run_ready
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -107,7 +107,7 @@ class World:
         if how == "away":
             raise ToolFailure("upstream_unavailable", f"#{number}")
         if how == "asks":
-            raise InputNeeded(ASKED)
+            raise InputNeeded(FORM_REQUESTS)
         if how == "fails":
             raise ToolFailure("not_found", f"#{number}")
         return f"#{number}"

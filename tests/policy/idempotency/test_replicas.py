@@ -67,11 +67,11 @@ class ReplicaPair(ReplicaProcesses):
         return text
 
     def effects(self) -> list[str]:
-        path = self.folder / process_tools.EFFECTS
+        path = self.folder / process_tools.EFFECTS_FILE
         return path.read_text().split() if path.exists() else []
 
     def go(self) -> None:
-        (self.folder / process_tools.GO).touch()
+        (self.folder / process_tools.GO_FILE).touch()
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_two_processes_run_a_call_once_and_outlive_a_crash(pair: ReplicaPair) ->
     eventually(pair.effects, within=10)
     pair.go()
     assert {call.result(ANSWER_S) for call in calls} == {"shared 1"}
-    (pair.folder / process_tools.GO).unlink()
+    (pair.folder / process_tools.GO_FILE).unlink()
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
     eventually(lambda: len(pair.effects()) == 3, within=10)

@@ -25,7 +25,7 @@ BOB = TenantContext(
     issued_at=int(NOW) - 10,
     client_id="agent",
 )
-ROBOT = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
+ROBOT_CALLER = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
 AGENT = msgspec.structs.replace(BOB, subject="alice", actor="bob")
 UNDATED_CALLER = msgspec.structs.replace(BOB, issued_at=None)
 
@@ -52,8 +52,8 @@ MATCHING_CASES: list[tuple[dict[str, str], TenantContext, bool]] = [
     ({"subject": "alice"}, AGENT, True),
     ({"client": "agent"}, BOB, True),
     ({"client": "bob"}, BOB, False),
-    ({"client": "robot"}, ROBOT, True),
-    ({"client": "robot", "tenant": "globex"}, ROBOT, False),
+    ({"client": "robot"}, ROBOT_CALLER, True),
+    ({"client": "robot", "tenant": "globex"}, ROBOT_CALLER, False),
     ({"issuer": "https://id.example"}, BOB, True),
     ({"issuer": "https://other.example"}, BOB, False),
 ]

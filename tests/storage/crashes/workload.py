@@ -49,7 +49,7 @@ from tests.support.endpoint import META, VERSION, a_caller, message
 
 EFFECTS = Path("effects")
 TENANT = "acme"
-BOSS = a_caller(subject="boss", roles=frozenset({"approver"}))
+APPROVER = a_caller(subject="boss", roles=frozenset({"approver"}))
 LOOK_EVERY_S = 0.02
 """More often, and most of what is killed would be a look."""
 MAX_TRIES = 400
@@ -189,7 +189,7 @@ class CrashWorker:
                 for request in await service.waiting(TENANT):
                     # Another approver may have decided first, in this process or another.
                     with suppress(Undecidable):
-                        await service.approve(TENANT, request.id, BOSS)
+                        await service.approve(TENANT, request.id, APPROVER)
                         self.tell("approved", id=request.id)
             await asyncio.sleep(LOOK_EVERY_S)
 

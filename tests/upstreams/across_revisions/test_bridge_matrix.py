@@ -20,14 +20,14 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.support.client import MODERN, message
+from tests.support.client import MODERN_REVISION, message
 from tests.support.measuring import eventually
 from tests.support.replicas import ReplicaClient, ReplicaStream
 from tests.support.server import Server
 from tests.upstreams.across_revisions.test_real_clients import PIXEL, WITHIN_S, Bridge, Era, bridge
 
 __all__ = ["bridge"]  # a fixture
-REVISIONS = [MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]
+REVISIONS = [MODERN_REVISION, "2025-11-25", "2025-06-18", "2025-03-26"]
 SESSION_REVISIONS = REVISIONS[:-1]
 """Those that know elicitation."""
 ACCEPT_ANSWER = {"action": "accept", "content": {"yes": True}}
@@ -63,12 +63,12 @@ class RevisionCaller:
         self.capabilities: dict[str, Any] = (
             {"elicitation": {}} if revision in SESSION_REVISIONS else {}
         )
-        if revision == MODERN:
+        if revision == MODERN_REVISION:
             self.capabilities = {"elicitation": {"form": {}}}
 
     @property
     def is_modern(self) -> bool:
-        return self.revision == MODERN
+        return self.revision == MODERN_REVISION
 
     async def open(self) -> None:
         """Open a session, where there are sessions."""
@@ -100,7 +100,7 @@ class RevisionCaller:
             meta = {"progressToken": f"p{identity}"}
             return message(method, {**params, "_meta": meta}, identity), self._headers
         meta = {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
             "io.modelcontextprotocol/clientCapabilities": self.capabilities,
             "progressToken": f"p{identity}",
         }
@@ -211,7 +211,10 @@ async def _messages(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 
 @asynccontextmanager
 async def calling(
-    gate: Server, revision: str = MODERN, scope: str = "mcp:modern mcp:session", **claims: Any
+    gate: Server,
+    revision: str = MODERN_REVISION,
+    scope: str = "mcp:modern mcp:session",
+    **claims: Any,
 ) -> AsyncIterator[RevisionCaller]:
     """A caller of a running gate."""
     headers = {

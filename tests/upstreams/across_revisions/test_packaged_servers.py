@@ -11,7 +11,7 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost.upstreams.offered_names import offered_name
-from tests.support.client import MODERN
+from tests.support.client import MODERN_REVISION
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
 from tests.support.programs import FOLDER, NODE, install
@@ -19,7 +19,7 @@ from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.across_revisions.test_bridge_matrix import RevisionCaller, calling
 
 SECRET = "gh-secret-0123456789"
-ERAS = [MODERN, "2025-11-25"]
+ERAS = [MODERN_REVISION, "2025-11-25"]
 SCOPES = "mcp:everything mcp:files mcp:memory mcp:clock"
 APP = "ui://get-time/mcp-app.html"
 RENAMED_TOOLS = {

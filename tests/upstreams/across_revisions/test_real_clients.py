@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost.upstreams import plan
-from tests.support.client import MODERN
+from tests.support.client import MODERN_REVISION
 from tests.support.issuers import AsgiServer, Idp, respond
 from tests.support.measuring import eventually
 from tests.support.programs import BrowserUser, inspector, walk_typescript
@@ -102,7 +102,7 @@ class Books(MCPServer):
             return name
 
         self.add_tool(added, name=name)
-        if ctx.protocol_version == MODERN:
+        if ctx.protocol_version == MODERN_REVISION:
             await ctx.notify_tools_changed()
         else:
             for session in self.sessions.values():
@@ -120,7 +120,7 @@ class BeforeDiscovery:
         """Refuse requests of the modern era, and pass the others on."""
         if (
             scope["type"] == "http"
-            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN.encode()
+            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN_REVISION.encode()
         ):
             error = {"code": -32601, "message": "Method not found"}
             body = {"jsonrpc": "2.0", "id": None, "error": error}

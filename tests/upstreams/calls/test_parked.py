@@ -16,7 +16,7 @@ from gatepost.tools.api import CallContext
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import (
-    EVERYTHING,
+    ALL_CAPABILITIES,
     accept,
     ask_again,
     go_on,
@@ -314,5 +314,5 @@ async def test_a_disallowed_capability_is_neither_declared_nor_passed_on() -> No
 
     assert said(await ask_again(gate.client, TOOL)) == "-32601"
     declared = upstream.exchanges[0].options.capabilities
-    assert declared == {"elicitation": EVERYTHING["elicitation"]}
+    assert declared == {"elicitation": ALL_CAPABILITIES["elicitation"]}
     assert META not in str(upstream.exchanges[0].params)

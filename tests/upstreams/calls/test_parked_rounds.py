@@ -10,7 +10,7 @@ import pytest
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.client_requests import EVERYTHING, accept, ask_again, go_on, said
+from tests.support.client_requests import ALL_CAPABILITIES, accept, ask_again, go_on, said
 from tests.support.endpoint import META, Response
 from tests.upstreams.calls.test_calls import (
     Exchanged,
@@ -79,7 +79,7 @@ def second_round(first: Response) -> bytes:
     """The body of the round that answers the first one."""
     request_meta = {
         META + "protocolVersion": "2026-07-28",
-        META + "clientCapabilities": EVERYTHING,
+        META + "clientCapabilities": ALL_CAPABILITIES,
         "progressToken": "p",
     }
     params = {
@@ -163,7 +163,7 @@ async def test_a_call_of_a_client_with_tasks_waits_in_a_task() -> None:
             msgspec.structs.replace(offered(calls), task_support="optional", detaches=True)
         ],
     )
-    declared = {**EVERYTHING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    declared = {**ALL_CAPABILITIES, "extensions": {"io.modelcontextprotocol/tasks": {}}}
     task_made = (await ask_again(gate.client, TOOL, capabilities=declared)).json["result"]
     assert task_made["resultType"] == "task"
     meta = {META + "clientCapabilities": declared}

@@ -18,7 +18,7 @@ from tests.upstreams.calls.test_calls import (
 )
 
 TOOL = "mcp_crm__act"
-YES = accept(ok=True)
+CONFIRMATION = accept(ok=True)
 
 
 async def test_a_modern_caller_answers_a_modern_upstream() -> None:
@@ -40,7 +40,9 @@ async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() ->
     here, remote = (UpstreamGate(upstream, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
-    second = await go_on(remote.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
+    second = await go_on(
+        remote.client, TOOL, first, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
     assert said(second) == "{'ok': True}"
 
@@ -54,7 +56,9 @@ async def test_an_answer_that_does_not_fit_the_form_is_asked_again() -> None:
     again = await go_on(
         gate.client, TOOL, first, dict.fromkeys(input_requests_of(first), accept(ok="?"))
     )
-    last = await go_on(gate.client, TOOL, again, dict.fromkeys(input_requests_of(first), YES))
+    last = await go_on(
+        gate.client, TOOL, again, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
     assert input_requests_of(again) == input_requests_of(first)
     assert said(last) == "{'ok': True}"
@@ -68,7 +72,7 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
         offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
     )
     first = await ask_again(gate.client, TOOL)
-    answers = dict.fromkeys(input_requests_of(first), YES)
+    answers = dict.fromkeys(input_requests_of(first), CONFIRMATION)
 
     refused = [
         await go_on(gate.client, "mcp_crm__delete", first, answers),
@@ -95,7 +99,9 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
     after = UpstreamGate(upstream, keyring=keyring, server=server, definition=changed_definition)
     first = await ask_again(before.client, TOOL)
 
-    second = await go_on(after.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
+    second = await go_on(
+        after.client, TOOL, first, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
     assert second.json["result"]["isError"]
     assert "Call again" in said(second)

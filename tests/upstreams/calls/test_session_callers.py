@@ -19,7 +19,7 @@ from tests.upstreams.calls.test_calls import (
 )
 
 TOOL = "mcp_crm__act"
-YES = {"action": "accept", "content": {"ok": True}}
+CONFIRMATION = {"action": "accept", "content": {"ok": True}}
 
 
 async def opened(upstream: ScriptedUpstreamCalls, version: str = "2025-11-25") -> EndpointPair:
@@ -45,7 +45,7 @@ async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -
 
     elicited = await next_request(live)
     assert elicited["params"]["message"] == "crm: Sure?"
-    assert await pair.answer(pair.two, elicited["id"], result=YES) == 202
+    assert await pair.answer(pair.two, elicited["id"], result=CONFIRMATION) == 202
 
     assert await said_in_session(live) == (False, "{'ok': True}")
     assert upstream.ran() == (2 if modern else 1)
@@ -91,7 +91,7 @@ async def test_a_session_caller_answers_two_client_requests_in_a_row() -> None:
     for message in ("crm: First?", "crm: Second?"):
         elicited = await next_request(live)
         assert elicited["params"]["message"] == message
-        await pair.answer(pair.one, elicited["id"], result=YES)
+        await pair.answer(pair.one, elicited["id"], result=CONFIRMATION)
 
     assert await said_in_session(live) == (False, "accept accept")
 

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.architecture.source import ROOT
-from tests.mcp.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
+from tests.mcp.test_official_suite import PROGRAM, SCENARIO_SELECTIONS, Check, run_suite
 from tests.support import commands
 from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
@@ -202,7 +202,7 @@ def own_fixture(folder: Path) -> Iterator[Fixture]:
     command = [str(ROOT / "tests/mcp/serve"), str(free_port()), str(folder / "state")]
     process = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
-        url = process.wait_for(commands.READY)["url"]
+        url = process.wait_for(commands.READY_LINE)["url"]
         yield Fixture("own", url, commands.token(folder, "--tenant", "acme"))
     finally:
         process.kill()
@@ -290,12 +290,12 @@ def suite() -> Iterator[Program]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("name", SCENARIO_SELECTIONS)
 def test_no_scenario_fails_behind_the_gate(
     suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
     """Each scenario that passes without the gate passes with it, except `LOST_SCENARIOS`."""
-    selection, count = SELECTIONS[name]
+    selection, count = SCENARIO_SELECTIONS[name]
 
     scenarios_found = {}
     for channel_name, url in (("direct", endpoints.direct), ("gate", endpoints.gate)):
