@@ -90,8 +90,8 @@ def pytest_collection_modifyitems(
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
-    config.stash[SLOW_FILES] = {item.path for item in items if runs(item, with_slow=True)}
-    wanted = [item for item in items if runs(item, with_slow=config.option.slow)]
+    config.stash[SLOW_FILES] = {item.path for item in items if is_selected(item, with_slow=True)}
+    wanted = [item for item in items if is_selected(item, with_slow=config.option.slow)]
     config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
     items[:] = wanted
     for item in wanted:
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(
     return result
 
 
-def runs(item: pytest.Item, *, with_slow: bool) -> bool:
+def is_selected(item: pytest.Item, *, with_slow: bool) -> bool:
     """Whether a test is among those that are asked for."""
     if item.get_closest_marker("slow"):
         return with_slow
@@ -156,7 +156,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def logging_of_its_own() -> Iterator[None]:
+def isolated_logging() -> Iterator[None]:
     """A command of this process sets up logging; the tests of other files hear as before."""
     root = logging.getLogger()
     handlers = root.handlers
@@ -168,7 +168,7 @@ def logging_of_its_own() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _ShortSleeps:
+class _ShortSleepAsyncio:
     """`asyncio`, whose `sleep` takes a twentieth of the time."""
 
     def __getattr__(self, name: str) -> Any:
@@ -178,7 +178,7 @@ class _ShortSleeps:
         await asyncio.sleep(seconds / 20)
 
 
-class _Stops:
+class _StopSignals:
     """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
 
     def __init__(self) -> None:
@@ -206,17 +206,17 @@ class _Stops:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prompt_stops() -> Iterator[None]:
+def immediate_server_stop() -> Iterator[None]:
     """
     A server in this process stops at once.
 
     uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
     costs more than many tests do: hundreds of servers run all the time.
     """
-    stops = _Stops()
+    stops = _StopSignals()
     flag = property(lambda server: server.__dict__["should_exit"], stops.tell)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("uvicorn.server.asyncio", _ShortSleeps())
+        patch.setattr("uvicorn.server.asyncio", _ShortSleepAsyncio())
         patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
         patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
         yield
@@ -258,20 +258,20 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="session")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+def shared_internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
     with small_internet(tmp_path_factory.mktemp("internet")) as internet:
         yield internet
 
 
 @pytest.fixture
-def world(internet: Internet) -> Internet:
+def internet(shared_internet: Internet) -> Internet:
     """The small internet, with nothing remembered."""
-    return internet.reset()
+    return shared_internet.reset()
 
 
 @pytest.fixture
-async def outbound_client(world: Internet) -> AsyncIterator[OutboundClient]:
-    async with aclosing(world.client()) as client:
+async def outbound_client(internet: Internet) -> AsyncIterator[OutboundClient]:
+    async with aclosing(internet.client()) as client:
         yield client
 
 

@@ -11,7 +11,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.attacks.conftest import ODD_ENTRIES, AttackedServer
 from tests.support import issuers as f
-from tests.support.issuers import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
+from tests.support.issuers import (
+    ABSENT,
+    base64url_encoded,
+    compact_jws,
+    ec_key,
+    ed448_key,
+    ed_key,
+    rsa_key,
+    signer,
+)
 from tests.support.measuring import each
 
 # Which HTTP parser hands it on makes no difference to what a token says.
@@ -72,9 +81,9 @@ def noncanonical(signature: str) -> str:
 
 
 def flipped(signature: str) -> str:
-    raw = bytearray(f.unb64(signature))
+    raw = bytearray(f.base64url_decoded(signature))
     raw[10] ^= 1
-    return b64(bytes(raw))
+    return base64url_encoded(bytes(raw))
 
 
 def case(identifier: str, name: str, make: Make, *, offline: bool = False) -> Any:
@@ -177,7 +186,7 @@ def test_unusable_keys_in_a_key_set_do_not_affect_the_good_keys(
 @pytest.mark.requirement("A05", "A16")
 def test_a_token_signed_with_a_published_symmetric_key_is_refused(server: AttackedServer) -> None:
     """A symmetric key in a public key set never verifies a token."""
-    token = compact(
+    token = compact_jws(
         server.tokens("oct").header(alg="HS256", kid="octet"),
         server.tokens("oct").claims(),
         signer(b"k" * 32, "HS256"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import AttackedServer
 from tests.support import issuers as f
-from tests.support.issuers import ABSENT, b64, compact, rsa_key, signer
+from tests.support.issuers import ABSENT, base64url_encoded, compact_jws, rsa_key, signer
 from tests.support.measuring import each
 
 # Which HTTP parser hands it on makes no difference to what a token says.
@@ -55,7 +55,7 @@ def flattened(head: str, body: str, signature: str) -> str:
 
 def encrypted(server: AttackedServer) -> str:
     header = {"alg": "PBES2-HS256+A128KW", "enc": "A128CBC-HS256", "p2s": "YWJj", "p2c": 2**31}
-    return ".".join([f.encode(header), *(b64(b"x" * 16) for _ in range(4))])
+    return ".".join([f.jws_segment(header), *(base64url_encoded(b"x" * 16) for _ in range(4))])
 
 
 def detached(server: AttackedServer) -> str:
@@ -69,7 +69,7 @@ def unencoded(size: int) -> Make:
     def make(server: AttackedServer) -> str:
         claims = json.dumps(server.tokens().claims(pad="x" * size)).encode()
         header = server.tokens().header(b64=False, crit=["b64"])
-        return compact(header, claims, SIGNER)
+        return compact_jws(header, claims, SIGNER)
 
     return make
 
@@ -85,7 +85,7 @@ def padded(part: int) -> Make:
 
 def standard_alphabet(server: AttackedServer) -> str:
     head, body, signature = server.tokens().token().split(".")
-    plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
+    plain = base64.b64encode(f.base64url_decoded(signature)).rstrip(b"=").decode()
     return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
 
 

@@ -10,7 +10,7 @@ import pytest
 from gatepost_authz import keyset
 from tests.attacks.conftest import AttackedServer
 from tests.support import issuers as f
-from tests.support.client import RawAnswer, modern, request
+from tests.support.client import RawAnswer, modern_request, request
 from tests.support.issuers import Receive, Scope, Send, answer, rsa_key, signer
 from tests.support.measuring import each, eventually
 
@@ -192,7 +192,7 @@ def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
 @pytest.mark.requirement("N15")
 def test_a_caller_that_disconnects_does_not_cancel_the_key_fetch(server: AttackedServer) -> None:
     """All waiting callers share one fetch."""
-    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     head = [
         ("Host", server.client.authority),
         ("Authorization", f"Bearer {server.tokens('leaver').token()}"),
@@ -226,7 +226,7 @@ def test_a_verdict_is_cached_for_the_whole_token(server: AttackedServer) -> None
 
     server.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
     server.refused(server.tokens().token(jti="shared", sign=OTHER_SIGNER))
-    forged = f.encode(server.tokens().claims(jti="shared", sub="mallory"))
+    forged = f.jws_segment(server.tokens().claims(jti="shared", sub="mallory"))
     server.refused(f"{head}.{forged}.{signature}")
 
     assert server.accepted(victim).subject == "alice"

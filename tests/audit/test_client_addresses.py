@@ -19,10 +19,10 @@ from tests.support.client import (
     Fields,
     RestClient,
     message,
-    modern,
-    old_call,
+    modern_request,
     read_answer,
     request,
+    session_call,
 )
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
@@ -68,13 +68,13 @@ def forwarded_fields(*values: str) -> Fields:
 def within_a_session(server: Server, token: str, fields: Fields) -> object:
     session = [("Mcp-Session-Id", server.client.open(token))]
     return server.client.send(
-        "POST", fields=[*session, *fields], body=old_call(*WRITE_CALL), token=token
+        "POST", fields=[*session, *fields], body=session_call(*WRITE_CALL), token=token
     )
 
 
 def with_progress(server: Server, token: str, fields: Fields) -> object:
     params = {"name": "write", "arguments": {"text": "x"}}
-    own, body = modern("tools/call", params, progress=1)
+    own, body = modern_request("tools/call", params, progress=1)
     return server.client.send("POST", fields=[*own, *fields], body=body, token=token)
 
 
@@ -199,7 +199,7 @@ def test_an_invalid_address_from_a_proxy_is_not_recorded(behind: AuditedServer, 
 
 
 def mcp(server: Server, token: str, peer: str) -> bytes:
-    own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
+    own, body = modern_request("tools/call", {"name": "write", "arguments": {"text": "x"}})
     return posted(server, token, server.client.path, body, [*own, *forwarded_fields(peer)])
 
 
@@ -243,7 +243,7 @@ async def test_a_call_over_stdio_is_recorded_without_an_address() -> None:
     answered: asyncio.Queue[bytes] = asyncio.Queue()
     stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
-    for line in (message("initialize", params), old_call("echo", {"text": "x"})):
+    for line in (message("initialize", params), session_call("echo", {"text": "x"})):
         await stdio.take(line)
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()

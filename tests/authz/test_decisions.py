@@ -11,7 +11,7 @@ from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
 from tests.support.issuers import jwk, rsa_key
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 
 class Versions(msgspec.Struct):
@@ -195,7 +195,7 @@ def test_finding_a_cached_verdict_takes_few_steps() -> None:
         for token in tokens:
             assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
 
-    assert 0 < steps(rotation) < 20 * len(tokens)
+    assert 0 < count_lines(rotation) < 20 * len(tokens)
 
 
 class Refusing:

@@ -19,7 +19,7 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
-from tests.support.issuers import ABSENT, compact, ec_key, jwk, rsa_key, signer
+from tests.support.issuers import ABSENT, compact_jws, ec_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
 RECORDED_PROVIDERS = {
@@ -91,7 +91,7 @@ class RecordedProvider:
         common = {name: value for name, value in changes.items() if name in self.answer.answer}
         self.answer.answer |= common
         sign = signer(self.keys.private, recorded["header"]["alg"])
-        return compact(recorded["header"], current(recorded["claims"]) | changes, sign)
+        return compact_jws(recorded["header"], current(recorded["claims"]) | changes, sign)
 
 
 def current(claims: dict[str, Any]) -> dict[str, Any]:

@@ -19,16 +19,16 @@ from gatepost_authz.verifier import looks_like_jwt
 from tests.authz.conftest import FORGE
 from tests.support.issuers import (
     ABSENT,
-    b64,
-    compact,
+    base64url_decoded,
+    base64url_encoded,
+    compact_jws,
     ec_key,
     ed448_key,
     ed_key,
-    encode,
     jwk,
+    jws_segment,
     rsa_key,
     signer,
-    unb64,
 )
 from tests.support.measuring import each
 
@@ -91,7 +91,7 @@ REFUSED_HEADERS = [
     ("H13", text_header(f'"x":"{"x" * 4096}",')),
     ("H14", headed(enc="A128GCM")),
     ("H14", headed(zip="DEF")),
-    ("H14", ".".join([encode({"alg": "PBES2-HS256+A128KW", "p2c": 2**31}), *["AAAA"] * 4])),
+    ("H14", ".".join([jws_segment({"alg": "PBES2-HS256+A128KW", "p2c": 2**31}), *["AAAA"] * 4])),
     ("H15", reshaped(lambda h, p, s: f"{h}..{s}")),
     ("H15", reshaped(lambda h, p, s: f"{h}.{p}")),
     ("H15", reshaped(lambda h, p, s: f"{h}.{p}.{s}.{s}")),
@@ -270,12 +270,12 @@ def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_token_with_one_changed_byte_is_refused(position: int, flip: int) -> None:
     """The byte is in the header, the payload or the signature."""
-    parts = [bytearray(unb64(part)) for part in TOKEN.split(".")]
+    parts = [bytearray(base64url_decoded(part)) for part in TOKEN.split(".")]
     whole = [(part, index) for part in parts for index in range(len(part))]
     part, index = whole[position % len(whole)]
     part[index] ^= flip
     try:
-        changed = split(".".join(b64(bytes(part)) for part in parts))
+        changed = split(".".join(base64url_encoded(bytes(part)) for part in parts))
     except InvalidToken:
         return
     assert verify(changed, key(rsa_key())) is None
@@ -285,7 +285,8 @@ TOKEN = FORGE.token()
 
 
 @given(
-    st.text(max_size=80) | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{b64(data)}.x")
+    st.text(max_size=80)
+    | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{base64url_encoded(data)}.x")
 )
 def test_splitting_arbitrary_text_raises_only_invalid_token(token: str) -> None:
     """Splitting returns parts or raises InvalidToken; the shape check never raises."""
@@ -307,7 +308,7 @@ def test_the_header_cache_is_bounded_and_has_no_refused_headers() -> None:
             split(headed(alg="none"))
 
     assert header_of.cache_info().currsize <= 256
-    assert split(compact(FORGE.header(), FORGE.claims(), SIGNER)).header.kid == "main"
+    assert split(compact_jws(FORGE.header(), FORGE.claims(), SIGNER)).header.kid == "main"
 
 
 @pytest.mark.parametrize(

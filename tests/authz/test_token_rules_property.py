@@ -15,7 +15,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
-from tests.support.issuers import compact, rsa_key, signer
+from tests.support.issuers import compact_jws, rsa_key, signer
 
 OWN_AUDIENCE = "api://gate"
 OTHER_ISSUER = "https://other.example"
@@ -218,7 +218,7 @@ def test_no_token_rules_accept_a_token_with_a_wrong_basic_claim(
 
 def signed(claims: dict[str, Any], header: dict[str, Any], key: str = "main") -> str:
     whole = {"alg": "RS256", "kid": "main", **{k: v for k, v in header.items() if v is not None}}
-    return compact(whole, claims, signer(rsa_key(key), "RS256"))
+    return compact_jws(whole, claims, signer(rsa_key(key), "RS256"))
 
 
 @given(presets, rules, values, removals, st.booleans())

@@ -131,13 +131,13 @@ def test_a_given_token_is_used_without_a_sign_in(dev: Gatepost) -> None:
     """The token comes from an option or the environment; a refused token causes no sign-in."""
     token = commands.token(dev.folder, "--tenant", "globex")
     for_url = "--url", dev.url
-    result = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
-    visited = commands.ended(
+    result = commands.completed("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
+    visited = commands.completed(
         "call", "travel", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
     )
-    failed = commands.ended("call", "travel", "days=3", *for_url, "--token", token)
-    unknown = commands.ended("call", "travl", *for_url, "--token", token)
-    refused = commands.ended("call", "whoami", *for_url, "--token", "x.y.z")
+    failed = commands.completed("call", "travel", "days=3", *for_url, "--token", token)
+    unknown = commands.completed("call", "travl", *for_url, "--token", token)
+    refused = commands.completed("call", "whoami", *for_url, "--token", "x.y.z")
 
     assert json.loads(result[1])["structuredContent"]["tenant"] == "globex"
     # What the server sends moves no cursor.
@@ -153,9 +153,9 @@ def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) ->
     """In another folder the command says what to do."""
     (tmp_path / ".gatepost").symlink_to(dev.folder / "state")
     token = commands.token(dev.folder, "--tenant", "acme")
-    here = commands.ended("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
+    here = commands.completed("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
     (tmp_path / ".gatepost").unlink()
-    nowhere = commands.ended("list", cwd=tmp_path)
+    nowhere = commands.completed("list", cwd=tmp_path)
 
     assert "echo(text)" in here[1]
     assert nowhere[0] == 2
@@ -232,8 +232,10 @@ def test_servers_of_both_mcp_revisions_can_be_called(
 ) -> None:
     """They are servers of the SDK and of FastMCP; the session of the older one is ended."""
     for era, url in servers.items():
-        listed = commands.ended("list", "--url", url, cwd=tmp_path)
-        counted = commands.ended("call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path)
+        listed = commands.completed("list", "--url", url, cwd=tmp_path)
+        counted = commands.completed(
+            "call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path
+        )
         assert "count(upto)  Count" in listed[1]
         assert json.loads(counted[1])["structuredContent"] == {"result": 3}
         assert ("[1.0/3.0] one" in counted[2]) is (era == "session")
@@ -244,7 +246,9 @@ def test_an_image_in_a_result_is_named_instead_of_printed(
     servers: dict[str, str], tmp_path: Path
 ) -> None:
     """Its data are in the JSON output."""
-    result = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
+    result = commands.completed(
+        "call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path
+    )
 
     assert result[1] == "[image image/png; --json prints its data]"
 
@@ -319,7 +323,7 @@ def test_a_server_with_invalid_metadata_gets_no_sign_in(tmp_path: Path) -> None:
     try:
         for resource, issuer, options, says in cases:
             app.resource, app.issuer = resource, issuer
-            code, out, complaints = commands.ended(
+            code, out, complaints = commands.completed(
                 "list", "--url", own, "--no-browser", "--no-keep", *options, cwd=tmp_path
             )
             assert (code, out) == (1, ""), says

@@ -11,7 +11,7 @@ import pytest
 from gatepost.config.pack_registration import registrations
 from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
-from tests.support.commands import ended
+from tests.support.commands import completed
 from tests.support.connections import answered_text, stdio_process
 from tests.support.processes import Process, python_environment
 
@@ -90,7 +90,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def checked(folder: Path, *lines: str, command: tuple[str, ...] = ("check",)) -> tuple[int, str]:
     """Exit code and all output of a command with the configuration and *lines*."""
     (folder / "gatepost.toml").write_text("\n".join([CONFIG, *lines]))
-    code, out, err = ended(*command, cwd=folder)
+    code, out, err = completed(*command, cwd=folder)
     return code, out + err
 
 

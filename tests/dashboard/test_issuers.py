@@ -18,7 +18,7 @@ from tests.dashboard.conftest import (
     DashboardServer,
     issuer_of,
     open_dashboard_server,
-    parameters,
+    query_of,
 )
 from tests.support.measuring import capture_logs
 from tests.support.programs import BrowserUser
@@ -91,10 +91,10 @@ def test_a_code_of_one_issuer_is_never_redeemed_at_another(tmp_path: Path) -> No
         opened.user_browser() as other,
     ):
         first, second = (issuer.issuer for issuer in opened.config.issuers)
-        code = parameters(
+        code = query_of(
             BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         )["code"]
-        query = parameters(other.start(which=0).headers["location"])
+        query = query_of(other.start(which=0).headers["location"])
 
         for sender in (first, second, ""):
             way = {"code": code, "state": query["state"], "iss": sender}

@@ -83,9 +83,9 @@ def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
 
 
 @contextmanager
-def pair_on(root: Path, database: str, shared: str) -> Iterator[TwoReplicas]:
+def pair_on(root: Path, database: str, shared_store: str) -> Iterator[TwoReplicas]:
     def change(config: Config) -> Config:
-        storage = StorageSettings(database=database, shared=shared)
+        storage = StorageSettings(database=database, shared=shared_store)
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ import yaml
 
 from gatepost.secrets.keyring import KeyRing, create
 from tests.architecture.source import ROOT
-from tests.support.commands import ended
+from tests.support.commands import completed
 
 DEPLOY_FOLDER = ROOT / "deploy"
 CHART = DEPLOY_FOLDER / "helm/gatepost"
@@ -109,7 +109,7 @@ def test_gatepost_check_finds_no_error_in_the_configurations(tmp_path: Path, nam
         "ISSUER_SECRET": "0123456789abcdef",
     }
 
-    code, _, complaints = ended("check", env=environment, cwd=tmp_path)
+    code, _, complaints = completed("check", env=environment, cwd=tmp_path)
 
     assert code == 0, complaints
     assert "config.E" not in complaints

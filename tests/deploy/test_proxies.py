@@ -25,7 +25,7 @@ from tests.deploy.test_rolling_restarts import (
     deployment,
     two_replicas,
 )
-from tests.support.client import ResourceClient, failure, modern, request, result
+from tests.support.client import ResourceClient, failure, modern_request, request, result
 
 __all__ = ["authority", "deployment", "two_replicas"]  # fixtures
 
@@ -100,7 +100,7 @@ def test_a_stream_arrives_event_by_event(proxied: Proxied) -> None:
     """The first event arrives while the tool is still waiting."""
     go = proxied.deployment.folder / f"go-{proxied.name}"
     params = {"name": "reports", "arguments": {"name": proxied.name}}
-    fields, body = modern("tools/call", params, progress=1)
+    fields, body = modern_request("tools/call", params, progress=1)
     with connected(proxied.client) as connection:
         connection.sendall(posted(proxied.client, proxied.token, fields, body))
         received = until(connection, b"notifications/progress")
@@ -125,7 +125,7 @@ def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, n
     """The record has the address that the proxy saw."""
     text = "x" * (10 + len(proxied.name))
     params = {"name": "wrote", "arguments": {"text": text}}
-    fields, body = modern("tools/call", params)
+    fields, body = modern_request("tools/call", params)
     forged = [
         (name, FORGED_ADDRESS),
         ("Forwarded", f"for={FORGED_ADDRESS}"),

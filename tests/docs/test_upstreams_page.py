@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.commands import Gatepost, pasted
+from tests.support.commands import Gatepost, shell_output
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
 
@@ -55,7 +55,7 @@ def paste(lines: str, gate: Gatepost) -> str:
     """What a shell prints for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", gate.origin)
     lines = lines.replace("gatepost token", "gatepost token --state state")
-    return pasted(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
+    return shell_output(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
 
 
 def started(line: str, url: str) -> tuple[str, ...]:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gatepost.http.file_descriptors import DescriptorLimits
-from tests.support.client import RawAnswer, modern, read_answer, request, result
+from tests.support.client import RawAnswer, modern_request, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
-from tests.support.connections import RecordedEdge, ask, recorded
+from tests.support.connections import RecordedEdge, ask, recorded_edge
 from tests.support.internet import fetch
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 
-__all__ = ["recorded"]  # a fixture
+__all__ = ["recorded_edge"]  # a fixture
 
 WITHIN_S = 30
 LIMIT = 100
@@ -43,7 +43,7 @@ class LimitedServer:
 
     def message(self, *, whole: bool = True) -> bytes:
         """A call of `whoami`; with half of its body, it goes on until the rest comes."""
-        named, body = modern("tools/call", {"name": "whoami", "arguments": {}})
+        named, body = modern_request("tools/call", {"name": "whoami", "arguments": {}})
         own = [("Host", self.post.client.authority), ("Authorization", f"Bearer {self.token}")]
         own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         message = request("POST", self.post.client.path, [*own, *named], body)
@@ -169,11 +169,11 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
 
 
 async def test_a_shortage_of_descriptors_leads_to_503_with_retry_after(
-    recorded: RecordedEdge,
+    recorded_edge: RecordedEdge,
 ) -> None:
     """The shortage passes, so the answer is not 500 with a traceback."""
-    recorded.inner.raises = OSError(errno.EMFILE, "Too many open files")
-    refused = await ask(recorded.edge)
+    recorded_edge.inner.raises = OSError(errno.EMFILE, "Too many open files")
+    refused = await ask(recorded_edge.edge)
 
     assert (refused.status, refused.headers.get("retry-after")) == (503, "5")
     assert refused.json["error"]["data"]["error"] == "unavailable"

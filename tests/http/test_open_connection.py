@@ -13,7 +13,7 @@ import pytest
 from tests.http.test_tls import PersistentConnection
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
-from tests.support.commands import REFUSED_EVENT, ServerProcess, ended, server_process
+from tests.support.commands import REFUSED_EVENT, ServerProcess, completed, server_process
 from tests.support.connections import PAGE, WITHIN_S
 from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
@@ -68,7 +68,7 @@ class Secure:
 
     def order(self, *words: str) -> str:
         """Have an operator run a command of `gatepost`; what it says."""
-        code, output, complaints = ended(*words, cwd=self.process.folder)
+        code, output, complaints = completed(*words, cwd=self.process.folder)
         assert code == 0, complaints
         return output
 

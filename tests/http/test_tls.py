@@ -21,7 +21,7 @@ from gatepost.http.edge import respond
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.runtime import http_server as listen
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
-from tests.support.client import RawAnswer, modern, request, result
+from tests.support.client import RawAnswer, modern_request, request, result
 from tests.support.commands import ServerProcess
 from tests.support.connections import PAGE, WITHIN_S
 from tests.support.measuring import eventually
@@ -141,7 +141,7 @@ class PersistentConnection:
     def message(self, note: str = "") -> bytes:
         """A call of `again`; its head is the same each time, but for the length."""
         arguments = {"note": note} if note else {}
-        named, body = modern("tools/call", {"name": "again", "arguments": arguments})
+        named, body = modern_request("tools/call", {"name": "again", "arguments": arguments})
         own = [("Host", self._site.client.authority), ("Origin", PAGE)]
         own += [(name.replace("_", "-"), value) for name, value in self._fields.items()]
         own += [("Authorization", f"Bearer {self._token}"), ("Content-Type", "application/json")]

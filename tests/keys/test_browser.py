@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
 from tests.support.programs import WITHIN_MS, chromium, in_a_browser
-from tests.support.sign_in import challenge_of
+from tests.support.sign_in import code_challenge
 
 pytestmark = in_a_browser
 
@@ -101,7 +101,7 @@ def request(issuer: str, callback: str, name: str = "Billing Agent", **more: str
         "redirect_uri": callback,
         "scope": "files:read files:write",
         "state": "s",
-        "code_challenge": challenge_of("v" * 64),
+        "code_challenge": code_challenge("v" * 64),
         "code_challenge_method": "S256",
     }
     return str(httpx2.URL(f"{issuer}/authorize", params=query | more))

@@ -8,9 +8,9 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.support.issuers import unb64
+from tests.support.issuers import base64url_decoded
 from tests.support.measuring import each
-from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
+from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, redirect_query
 
 NAMES = list(IMITATIONS)
 APP, MACHINE, API = "the-app", "the-machine", "the-api"
@@ -133,7 +133,7 @@ async def test_auth0_refuses_an_unknown_audience() -> None:
     """The token endpoint answers 403, and a sign-in redirects with the error."""
     walk = imitating("auth0")
     token = await machine(walk, audience="https://other.example")
-    back = query_of(await walk.authorize(audience="https://other.example", resource=None))
+    back = redirect_query(await walk.authorize(audience="https://other.example", resource=None))
 
     assert token.status_code == 403
     assert token.json() == {
@@ -258,7 +258,7 @@ async def test_tokens_of_every_imitation_are_marked_as_development_tokens(name: 
 
 def parts_of(token: str) -> list[bytes]:
     """The header and the claims of a signed token."""
-    return [unb64(part) for part in token.split(".")[:2]]
+    return [base64url_decoded(part) for part in token.split(".")[:2]]
 
 
 async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
@@ -284,4 +284,4 @@ async def test_some_imitations_send_no_iss_in_the_authorization_response(name: s
     scope = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
     consent = await walk.sign_in(scope=scope)
 
-    assert "iss" not in query_of(await walk.submit(consent, decision="allow"))
+    assert "iss" not in redirect_query(await walk.submit(consent, decision="allow"))

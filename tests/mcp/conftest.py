@@ -178,7 +178,7 @@ def base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-async def declared(client: EndpointClient, revision: str) -> dict[str, Any]:
+async def declared_capabilities(client: EndpointClient, revision: str) -> dict[str, Any]:
     """Return the capabilities that the server declares."""
     if revision == VERSION:
         response = await client.ask("server/discover")
@@ -291,10 +291,13 @@ class Request:
         self._moved = asyncio.Event()
 
 
-def with_decisions(decisions: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
+def with_decision_stage(decision_stage: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
     """What *make* makes of the tools and the stage."""
     return make(
-        paying_pack.tools.values(), stages=[decisions], approval_tools=decisions.asks, **more
+        paying_pack.tools.values(),
+        stages=[decision_stage],
+        approval_tools=decision_stage.asks,
+        **more,
     )
 
 
@@ -327,7 +330,7 @@ class DecisionStage:
 
 
 @pytest.fixture
-def decisions(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
+def decision_stage(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
     """Begin without a payment, and tell clients early that they wait."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
     monkeypatch.setattr(mcp_client, "AGAIN_S", 0.01)
@@ -338,6 +341,6 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that its client has to make again waits for a moment only."""
     monkeypatch.setattr(mcp_client, "HOLD_S", 0.002)

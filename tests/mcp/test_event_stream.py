@@ -13,7 +13,7 @@ from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.connections import WITHIN_S, serving
 from tests.support.endpoint import JSON, META, EndpointClient
 from tests.support.measuring import eventually
@@ -46,7 +46,7 @@ async def chatter(ctx: CallContext) -> str:
 
 def request(method: str, params: Mapping[str, Any]) -> bytes:
     """A request, byte for byte."""
-    fields, body = modern(method, params)
+    fields, body = modern_request(method, params)
     lines = [f"{name}: {value}" for name, value in fields]
     lines += ["Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join(["POST /mcp HTTP/1.1", *lines]).encode() + b"\r\n\r\n" + body
@@ -150,7 +150,9 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
 async def test_a_connection_that_times_out_ends_the_stream() -> None:
     """A stream also ends its own waits with a timeout, and would wait again."""
     client = EndpointClient()
-    fields, body = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    fields, body = modern_request(
+        "subscriptions/listen", {"notifications": {"toolsListChanged": True}}
+    )
 
     with pytest.raises(TimeoutError, match="the connection timed out"):
         async with asyncio.timeout(WITHIN_S):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import PNG, base64, declared, pack
+from tests.mcp.conftest import PNG, base64, declared_capabilities, pack
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, result_of
 from tests.support.measuring import each
@@ -32,8 +32,8 @@ async def test_r_01_resources_are_declared_when_there_are_some(revision: str) ->
     tools_alone = EndpointClient([pack.tools["stamp"]])
     with_template = EndpointClient([pack.templates["report://{quarter}"]])
 
-    assert "resources" not in await declared(tools_alone, revision)
-    assert "resources" in await declared(with_template, revision)
+    assert "resources" not in await declared_capabilities(tools_alone, revision)
+    assert "resources" in await declared_capabilities(with_template, revision)
     for method in ("resources/list", "resources/templates/list", "resources/read"):
         response = await ask(tools_alone, revision, method, uri="library://rules")
         assert response.error == (404 if revision == VERSION else 200, -32601)

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MAX_SUBSCHEMAS
-from tests.mcp.conftest import declared
+from tests.mcp.conftest import declared_capabilities
 from tests.mcp.conftest import pack as library
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, result_of
@@ -38,8 +38,8 @@ async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> No
     """Without tools their methods are unknown."""
     prompts_alone = EndpointClient([library.prompts["broken"]])
 
-    assert "tools" in await declared(EndpointClient(), revision)
-    assert "tools" not in await declared(prompts_alone, revision)
+    assert "tools" in await declared_capabilities(EndpointClient(), revision)
+    assert "tools" not in await declared_capabilities(prompts_alone, revision)
     for method in ("tools/list", "tools/call"):
         response = await ask(prompts_alone, revision, method, name="echo")
         assert response.error == (404 if revision == VERSION else 200, -32601)

@@ -16,7 +16,7 @@ from tests.support.endpoint import (
     a_caller,
     message,
 )
-from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, listening
+from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, open_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_p_08_each_list_change_goes_to_its_subscribers(
     client: EndpointClient, what: Any
 ) -> None:
     """A stream for one list gets no changes of other lists."""
-    async with listening(client, {f"{what}ListChanged": True}) as stream:
+    async with open_subscription(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
         for each in ("tools", "prompts", "resources", what):
             await client.pubsub.of("acme").listed(each)
@@ -142,7 +142,7 @@ async def test_p_08_sessions_get_list_changes_too(version: str) -> None:
 async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
     """An unreadable resource is left out exactly like a missing one."""
     uris = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
-    async with listening(client, {"resourceSubscriptions": uris}) as stream:
+    async with open_subscription(client, {"resourceSubscriptions": uris}) as stream:
         honoured = await stream.acknowledged()
         assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
         for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
@@ -158,7 +158,7 @@ async def test_r_09_a_caller_that_may_read_a_resource_may_watch_it(client: Endpo
     """Watching takes the same decision as reading."""
     reader = a_caller(scopes=frozenset({"notes:secret"}))
     filters = {"resourceSubscriptions": ["notes://secret"]}
-    async with listening(client, filters, caller=reader) as stream:
+    async with open_subscription(client, filters, caller=reader) as stream:
         assert await stream.acknowledged() == filters
 
 
@@ -310,8 +310,8 @@ async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     filters = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")
     async with (
-        listening(client, filters, meta=DECLARED_META) as ours,
-        listening(client, filters, meta=DECLARED_META, caller=bob) as theirs,
+        open_subscription(client, filters, meta=DECLARED_META) as ours,
+        open_subscription(client, filters, meta=DECLARED_META, caller=bob) as theirs,
     ):
         assert await ours.acknowledged() == {"taskIds": [task]}
         assert await theirs.acknowledged() == {"taskIds": []}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.client import ToolResult
-from tests.support.internet import PUBLIC, Internet, leads, says
+from tests.support.internet import PUBLIC, Internet, page_answer, redirect_answer
 from tests.support.measuring import each
 
 LITERALS = """
@@ -265,14 +265,16 @@ def inside() -> Iterator[Inside]:
 
 
 @pytest.fixture(scope="module")
-def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+def server(
+    shared_internet: Internet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """A server with every pack whose tools take URLs, in development mode, without robots."""
     with open_server(
         tmp_path_factory.mktemp("office"),
         sorted({taker.pack for taker in URL_TOOLS}),
-        network=internet.network(),
+        network=shared_internet.network(),
         packs={"web": {"robots": False, "timeout_s": 5}, "gitlab": {"literals": True}},
-        prepare=internet.resolves_for,
+        prepare=shared_internet.resolves_for,
     ) as server:
         yield server
 
@@ -283,12 +285,12 @@ def agent(server: PackServer) -> PackCaller:
 
 
 @pytest.fixture
-def world(world: Internet, inside: Inside) -> Iterator[Internet]:
+def internet(internet: Internet, inside: Inside) -> Iterator[Internet]:
     """No request got inside: not past the proxy, and not through it."""
-    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
-    yield world
+    internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    yield internet
     assert inside.connections() == 0
-    assert {target.split()[1].rpartition(":")[0] for target in world.proxy.asked} <= {PUBLIC}
+    assert {target.split()[1].rpartition(":")[0] for target in internet.proxy.asked} <= {PUBLIC}
 
 
 def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
@@ -313,7 +315,7 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_url_does_not_lead_to_an_internal_address(
     agent: PackCaller,
-    world: Internet,
+    internet: Internet,
     inside: Inside,
     share: int,
     taker: UrlTool,
@@ -325,7 +327,7 @@ def test_a_url_does_not_lead_to_an_internal_address(
 
         assert reply.failure is not None, url
         assert reply.kind in {"denied", "validation", "upstream_unavailable"}, (url, reply)
-        assert (world.site.seen, inside.connections()) == ([], 0), url
+        assert (internet.site.seen, inside.connections()) == ([], 0), url
 
 
 @pytest.mark.requirement("P9", "X5", "X7")
@@ -334,7 +336,7 @@ def test_a_url_does_not_lead_to_an_internal_address(
 @each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
 def test_a_redirect_does_not_lead_to_an_internal_address(
     agent: PackCaller,
-    world: Internet,
+    internet: Internet,
     inside: Inside,
     share: int,
     taker: UrlTool,
@@ -343,7 +345,9 @@ def test_a_redirect_does_not_lead_to_an_internal_address(
     """The redirect may point to any spelling of an internal address."""
     for url in shared(some, taker, share):
         target = url.replace("{port}", str(inside.port))
-        world.site.pages["/to"] = leads("".join(c for c in target if c not in "\r\n\0\t"))
+        internet.site.pages["/to"] = redirect_answer(
+            "".join(c for c in target if c not in "\r\n\0\t")
+        )
 
         reply = ask(agent, taker, "http://www.web.test/to")
 
@@ -355,11 +359,11 @@ def test_a_redirect_does_not_lead_to_an_internal_address(
 @each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_dns_rebinding_does_not_lead_to_an_internal_address(
-    agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
+    agent: PackCaller, internet: Internet, inside: Inside, taker: UrlTool, url: str
 ) -> None:
     """Gatepost connects to the address that it checked, and checks the next one again."""
-    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
-    world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
+    internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    internet.site.pages["/"] = internet.site.pages["/to"] = page_answer("<p>x")
     for _ in range(RESOLUTIONS_PER_NAME):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
         assert reply.kind != "internal", reply
@@ -369,12 +373,12 @@ def test_dns_rebinding_does_not_lead_to_an_internal_address(
 @each("status", [303, 308])
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_chain_of_redirects_ends(
-    agent: PackCaller, world: Internet, taker: UrlTool, status: int
+    agent: PackCaller, internet: Internet, taker: UrlTool, status: int
 ) -> None:
     """It may be a circle or endless."""
-    world.site.seen.clear()
-    world.site.pages["/"] = leads("/to", status)
-    world.site.pages["/to"] = leads("https://other.web.test/", status)
+    internet.site.seen.clear()
+    internet.site.pages["/"] = redirect_answer("/to", status)
+    internet.site.pages["/to"] = redirect_answer("https://other.web.test/", status)
 
     assert ask(agent, taker, "https://www.web.test/").kind != "internal"
-    assert len(world.site.seen) <= 12
+    assert len(internet.site.seen) <= 12

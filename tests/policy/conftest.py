@@ -171,7 +171,7 @@ class ApprovalServers(ReplicaProcesses):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up may be lost in every test; none has to wait a second for that."""
     monkeypatch.setattr(approval_service, "POLL_S", 0.02)
 
@@ -306,12 +306,12 @@ class OpenRequests:
             self.replicas.let_go(name)
 
 
-def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
+def are_stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
     """Tell whether the tools of its calls were stopped."""
     return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
 
 
-async def ended(stream: ReplicaStream) -> None:
+async def wait_for_end(stream: ReplicaStream) -> None:
     """Wait until the stream ends, whatever it says before."""
     try:
         while True:

@@ -30,7 +30,7 @@ SECRETS = ENVIRONMENT | {"GATEPOST_INTROSPECTION_SECRET": SECRET, "WRONG_SECRET"
 def probed(pair: Pairing, token: str) -> tuple[int, str, str]:
     """Exit code, table and findings of the probe, with Gatepost's own client at the provider."""
     site = pair.provider.site
-    return commands.ended(
+    return commands.completed(
         *("issuer", "probe", pair.provider.issuer, "--resource", site.resource),
         *("--client-id", GATEPOST, "--ca-bundle", str(site.company.bundle)),
         env={"GATEPOST_PROBE_TOKEN": token, "GATEPOST_PROBE_CLIENT_SECRET": SECRET},
@@ -86,7 +86,7 @@ def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
     """What `gatepost check --online` says of a configuration."""
     path = folder / "gatepost.toml"
     path.write_text(toml_file(settings), encoding="utf-8")
-    return commands.ended("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
+    return commands.completed("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
 
 
 def test_the_check_passes_for_a_sound_configuration(pair: Pairing, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gatepost.telemetry.logs import LogFormat
 from tests.redaction.conftest import KEPT_TEXT
 from tests.redaction.test_encodings import FORMS, leaks
 from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
-from tests.support.measuring import each, eventually, overheard, steps
+from tests.support.measuring import count_lines, each, eventually, formatted_logs
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
 REDACTION_MARK = "[REDACTED:API_KEY]"
@@ -121,7 +121,7 @@ def test_the_log_holds_no_secret(
 ) -> None:
     """Events of tools and libraries, tracebacks and internal failures are redacted."""
     row = FORMS[written]
-    with overheard(form) as log:
+    with formatted_logs(form) as log:
         text = row.encode(SECRET_VALUE)
         answer = server.call(tool, text=text) + server.rest(tool, text=text)
 
@@ -136,7 +136,7 @@ def test_log_lines_outside_of_calls_are_redacted_for_all_tenants(server: EchoSer
     """The server cannot know which tenant such a line belongs to."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         logging.getLogger("library").error("%s and %s", SECRET_VALUE, SECRETS["zeta"]["OTHER"])
 
     assert f"{REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()
@@ -151,18 +151,18 @@ def test_log_lines_about_a_tenant_are_redacted_for_that_tenant(
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     redaction = server.services.redaction
-    with overheard(form) as log:
+    with formatted_logs(form) as log:
         logger = logging.getLogger("gatepost.upstreams")
         logger.error(
             "ended: %s", SECRET_VALUE, extra={"tenant": "acme", "reason": [f"said {SECRET_VALUE}"]}
         )
         before = log.getvalue()
         logging.getLogger("library").error("also %s", SECRET_VALUE, extra={"tenant": "zeta"})
-        few = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
+        few = count_lines(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             version = -1 - number
             redaction._redactors[version] = Redactor({"KEY": f"a-secret-of-{number}"})
-        many = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
+        many = count_lines(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             del redaction._redactors[-1 - number]
 
@@ -176,7 +176,7 @@ def test_a_nested_call_does_not_end_the_redaction_of_its_callers_secrets(
     server: EchoServer,
 ) -> None:
     """Its secret arguments are still redacted in what it logs after the nested call."""
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         answer = server.call("shared_store", token="only-of-this-call", text="inner text")
 
     assert "inner text" in answer
@@ -190,7 +190,7 @@ def test_log_lines_of_background_work_are_redacted_for_all_tenants(server: EchoS
     KEPT_TEXT[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
     server.call("say", text="so that it is known")
     server.call("leave", tenant="zeta")
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         server.call("release", tenant="bare")
 
     assert f"about {REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()

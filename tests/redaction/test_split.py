@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redaction.conftest import KEPT_TEXT
-from tests.support.client import MODERN_REVISION, RestClient, modern
+from tests.support.client import MODERN_REVISION, RestClient, modern_request
 from tests.support.issuers import Idp
-from tests.support.measuring import each, eventually, overheard
+from tests.support.measuring import each, eventually, formatted_logs
 from tests.support.server import Server, issuer_settings, running_server
 
 META = "io.modelcontextprotocol/"
@@ -45,7 +45,7 @@ class EchoServer(Server):
 
     def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
         """Everything that comes of one request of 2026-07-28, events included."""
-        fields, body = modern(method, params)
+        fields, body = modern_request(method, params)
         message = json.loads(body)
         message["params"]["_meta"] |= {
             "progressToken": 1,
@@ -83,7 +83,7 @@ class EchoServer(Server):
         return self._about(name)
 
     def _about(self, name: str) -> str:
-        fields, _ = modern("tasks/get", {"taskId": name})
+        fields, _ = modern_request("tasks/get", {"taskId": name})
         meta = {META + "protocolVersion": MODERN_REVISION, META + "clientCapabilities": TASKS}
         params = {"taskId": name, "_meta": meta}
         message_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
@@ -295,7 +295,7 @@ def listed(server: EchoServer, text: str) -> str:
 
 
 def logged(server: EchoServer, text: str) -> str:
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         server.call("crash", text=text)
     return log.getvalue()
 

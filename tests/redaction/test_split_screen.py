@@ -14,7 +14,7 @@ from gatepost.redaction import redactor as redactor_module
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from gatepost.redaction.split_screen import SplitScreen
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 ROW = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
 TABLE = json.dumps([ROW] * 15)
@@ -129,7 +129,7 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
     for text in (short, long):
         cleaned_text(text, redactor)  # what it is looked for with is kept
 
-    assert steps(lambda: cleaned_text(long, redactor)) < 2 * steps(
+    assert count_lines(lambda: cleaned_text(long, redactor)) < 2 * count_lines(
         lambda: cleaned_text(short, redactor)
     )
 
@@ -141,8 +141,8 @@ def test_strings_of_one_byte_are_searched_in_linear_time(byte: str) -> None:
     redactor, text = Redactor({"KEY": SHORT_SECRET}), f'"{byte}' + '",' * 20
     redactor.is_unsplit(text.encode())  # what it is looked for with is kept
 
-    fewer = steps(lambda: redactor.is_unsplit(text.encode() * 300))
-    more = steps(lambda: redactor.is_unsplit(text.encode() * 600))
+    fewer = count_lines(lambda: redactor.is_unsplit(text.encode() * 300))
+    more = count_lines(lambda: redactor.is_unsplit(text.encode() * 600))
 
     assert more < 3 * fewer
 
@@ -155,7 +155,7 @@ def test_secrets_with_a_common_ending_are_prepared_in_bounded_time() -> None:
         for number in (10, 100)
     )
 
-    assert steps(lambda: many.is_unsplit(TABLE.encode())) < 2 * steps(
+    assert count_lines(lambda: many.is_unsplit(TABLE.encode())) < 2 * count_lines(
         lambda: some.is_unsplit(TABLE.encode())
     )
 
@@ -174,7 +174,7 @@ def test_comparisons_with_values_of_a_common_ending_are_bounded() -> None:
         redactor.is_unsplit(b'"none"')  # what it is looked for with is kept
 
     few, more = (
-        steps(lambda: [redactor.is_unsplit(text) for text in texts])  # noqa: B023
+        count_lines(lambda: [redactor.is_unsplit(text) for text in texts])  # noqa: B023
         for redactor in (some, many)
     )
 

@@ -176,7 +176,7 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def rest_working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Servers keep their state where they are started."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("rest"))

@@ -10,7 +10,7 @@ import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.conftest import CALL_STARTED, MAY_CONTINUE, RUNS
-from tests.support.client import RestAnswer, RestClient, failure, old_call, request, result
+from tests.support.client import RestAnswer, RestClient, failure, request, result, session_call
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("O12")
@@ -130,7 +130,7 @@ def test_o12_both_protocols_share_their_keys(rest_client: RestClient) -> None:
     modern = result(client.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
     session = [("Mcp-Session-Id", client.open(token)), (KEY, "shared")]
     legacy = result(
-        client.send("POST", None, session, old_call("create_ticket", arguments), token=token)
+        client.send("POST", None, session, session_call("create_ticket", arguments), token=token)
     )
 
     assert rest == modern["structuredContent"] == legacy["structuredContent"]

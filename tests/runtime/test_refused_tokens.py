@@ -25,7 +25,7 @@ from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.support import issuers as f
 from tests.support.issuers import ABSENT, Idp, TokenFactory
-from tests.support.measuring import ManualClock, eventually, overheard, steps
+from tests.support.measuring import ManualClock, count_lines, eventually, formatted_logs
 from tests.support.server import Server, issuer_settings, running_server
 
 CHOSEN_TEXT = "chosen-by-the-caller"
@@ -155,7 +155,7 @@ def test_the_log_names_reason_claim_and_rule(
     monkeypatch.setattr(refused_tokens, "MAX_EVENTS", 10**6)
     before = counted(server, case.reason)
 
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         answer = server.client.call(case.make(server))
 
     [event] = events_in(log.getvalue(), "token_refused")
@@ -190,7 +190,7 @@ def test_a_refused_token_with_a_valid_signature_is_recorded(server: Server) -> N
 
 def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
     """Every client begins with such a request."""
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         assert server.client.call(None).status == 401
 
     assert not events_in(log.getvalue(), "token_refused")
@@ -275,7 +275,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
     """Per minute the log takes a few refusals per peer, and not many in all; it counts the rest."""
     clock = ManualClock(100.0)
     heard = many_refused_tokens(clock)
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         for at in range(1_000):
             for host in ("10.0.0.1", f"10.1.{at // 250}.{at % 250}"):
                 scope = {"type": "http", "client": (host, 1)}
@@ -302,4 +302,6 @@ async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     for _ in range(refused_tokens.MAX_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))
 
-    assert steps(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MAX_STEPS
+    assert (
+        count_lines(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MAX_STEPS
+    )

@@ -133,7 +133,7 @@ class ResourceClient:
         fields: Fields = (),
     ) -> RawAnswer:
         """One request of 2026-07-28."""
-        named, body = modern(method, params)
+        named, body = modern_request(method, params)
         return self.send("POST", path, [*named, *fields], body, token=token)
 
     def call(
@@ -171,7 +171,7 @@ class ResourceClient:
         self, token: str, session: str, body: bytes | None = None, *, path: str | None = None
     ) -> RawAnswer:
         """One POST of a session; a call of `record_call` unless *body* says otherwise."""
-        sent = old_call("record_call") if body is None else body
+        sent = session_call("record_call") if body is None else body
         return self.send("POST", path, [("Mcp-Session-Id", session)], sent, token=token)
 
 
@@ -184,12 +184,12 @@ def message(method: str, params: Mapping[str, Any] | None = None, identity: int 
     return json.dumps(body if params is None else {**body, "params": params}).encode()
 
 
-def old_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
+def session_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
     """The body of a `tools/call` within a session."""
     return message("tools/call", {"name": tool, "arguments": arguments or {}})
 
 
-def modern(
+def modern_request(
     method: str, params: Mapping[str, Any] | None = None, *, progress: int | None = None
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Header fields and body of a request of 2026-07-28; *progress* asks for reports."""
@@ -229,7 +229,9 @@ def challenge_of(answer: RawAnswer) -> str:
     return answer.field("www-authenticate") or ""
 
 
-def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]], bytes]:
+def comparable_answer(
+    answer: RawAnswer, **renamed: str
+) -> tuple[int, list[tuple[str, str]], bytes]:
     """
     Return the whole answer in the form in which an attacker would compare it with others.
 

@@ -62,7 +62,7 @@ def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None 
     )
 
 
-def ended(
+def completed(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> tuple[int, str, str]:
     """Exit code, output and complaints of a command, once it has ended by itself."""
@@ -123,7 +123,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
 
 def token(state: Path, *arguments: str) -> str:
     """What `gatepost token` prints for the `dev` whose state is below *state*."""
-    code, said, complaints = ended("token", "--state", str(state / "state"), *arguments)
+    code, said, complaints = completed("token", "--state", str(state / "state"), *arguments)
     assert code == 0, complaints
     return said.strip()
 
@@ -363,7 +363,7 @@ A page has dozens of commands, and each interpreter that imports Gatepost takes 
 """
 
 
-def started(lines: str, folder: Path) -> subprocess.Popen[str]:
+def started_shell(lines: str, folder: Path) -> subprocess.Popen[str]:
     """A shell with these lines, in which both programs are this checkout's."""
     python, link = shlex.quote(sys.executable), fork_server().link.fileno()
     programs = f"""
@@ -381,9 +381,9 @@ python() {{ {python} "$@"; }}
     )
 
 
-def pasted(lines: str, folder: Path, *, code: int | None = None) -> str:
+def shell_output(lines: str, folder: Path, *, code: int | None = None) -> str:
     """What a shell prints for these lines; it ends with that exit *code*, if one is given."""
-    with started(lines, folder) as shell:
+    with started_shell(lines, folder) as shell:
         printed = shell.communicate(timeout=60)[0]
     assert code is None or shell.returncode == code, printed
     return printed

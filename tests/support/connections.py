@@ -127,7 +127,7 @@ RULES = HeadRules(
 )
 
 
-async def healthy() -> tuple[int, bytes]:
+async def health_response() -> tuple[int, bytes]:
     """A probe's answer."""
     return 200, b'{"status":"ok"}'
 
@@ -160,7 +160,7 @@ class RecordedEdge:
             self.inner,
             checks=self.checks,
             log=self.log,
-            probes={"/health": healthy},
+            probes={"/health": health_response},
             is_endpoint=lambda path: path == "/mcp",
         )
 
@@ -170,7 +170,7 @@ class RecordedEdge:
 
 
 @pytest.fixture
-async def recorded() -> AsyncIterator[RecordedEdge]:
+async def recorded_edge() -> AsyncIterator[RecordedEdge]:
     recorded = RecordedEdge()
     yield recorded
     await recorded.log.aclose()
@@ -186,7 +186,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def wire(port: int) -> AsyncIterator[WireConnection]:
+async def wire_connection(port: int) -> AsyncIterator[WireConnection]:
     """A connection to it."""
     async with connected(port) as wire:
         yield wire

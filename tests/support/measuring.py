@@ -53,7 +53,7 @@ def capture_logs() -> Iterator[list[dict[str, Any]]]:
         logger.removeHandler(handler)
 
 
-def steps(work: Callable[[], object]) -> int:
+def count_lines(work: Callable[[], object]) -> int:
     """How many lines of Python *work* runs through, those of everything it calls included."""
     taken = 0
 
@@ -66,7 +66,7 @@ def steps(work: Callable[[], object]) -> int:
     return taken
 
 
-def calls(work: Callable[[], object]) -> list[str]:
+def functions_called(work: Callable[[], object]) -> list[str]:
     """The functions of Python that *work* calls, in order; a coroutine's each time it goes on."""
     made: list[str] = []
 
@@ -136,7 +136,7 @@ async def shortest_hold(
 
 
 @contextmanager
-def collected() -> Iterator[None]:
+def server_garbage_collection() -> Iterator[None]:
     """The collector of garbage as a server has it: nothing that was there before is walked."""
     gc.collect()
     gc.freeze()
@@ -253,7 +253,7 @@ class ManualClock:
 
 
 @contextmanager
-def overheard(form: LogFormat) -> Iterator[io.StringIO]:
+def formatted_logs(form: LogFormat) -> Iterator[io.StringIO]:
     """What the process logs in a block, as the server does it."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level

@@ -193,7 +193,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
         ready = select.select([link, wake], [], [])[0]
         if wake in ready:
             os.read(wake, 4096)
-            _tell(children)
+            _exit_codes(children)
         if link not in ready:
             continue
         data, ends, _, _ = socket.recv_fds(link, 65536, 4)
@@ -217,7 +217,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
         _write(ends[3], pid)
 
 
-def _tell(children: dict[int, int]) -> None:
+def _exit_codes(children: dict[int, int]) -> None:
     """The exit codes of those that have ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -289,7 +289,7 @@ def main() -> int:
 CLIENT_WITHIN_S = 60
 
 
-def walk_typescript(script: str, person: BrowserUser, **settings: Any) -> dict[str, Any]:
+def run_typescript_client(script: str, person: BrowserUser, **settings: Any) -> dict[str, Any]:
     """
     Run a client script of `tests/node` to its end and answer its report.
 

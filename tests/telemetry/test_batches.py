@@ -22,8 +22,8 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
-from tests.support.internet import MetricsPage, page_of
-from tests.support.measuring import calls, eventually
+from tests.support.internet import MetricsPage, metrics_page
+from tests.support.measuring import eventually, functions_called
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 10
@@ -60,10 +60,10 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
         assert counting.ended(a_call(name), 0.0, [], ending) is NO_COMMIT
     counting.ended(a_call("note://1", kind="document"), 0.0, [], None)
-    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 0)
+    await until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 0)
     counting.ended(a_call(), 0.0, [], None)
-    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 2)
-    page = page_of(metrics)
+    await until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 2)
+    page = metrics_page(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 3
     assert page.value(CALLS, tool="echo", outcome="denied") == 1
@@ -78,7 +78,7 @@ async def test_an_ended_call_costs_one_function_call() -> None:
     counting = CountingRecorder(meter, CallBatch(meter), None)
     counting.ended(a_call(), 0.0, [], None)
 
-    calls_made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
+    calls_made = functions_called(lambda: counting.ended(a_call(), 0.0, [], None))
     own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
     assert own == ["CountingRecorder.ended"]
 
@@ -101,7 +101,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
         await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
         services.log.append(row())
         services.redaction.redacted_outcomes += 1
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 1
     assert page.value(REQUESTS, route="mcp", status="2xx") == 1
@@ -127,7 +127,7 @@ def requests(page: MetricsPage) -> list[float]:
 
 def so_many(metrics: SharedMetrics, number: int) -> bool:
     """Return whether so many requests of the endpoint were counted, all with 2xx."""
-    return requests(page_of(metrics)) == [number, 0, 0]
+    return requests(metrics_page(metrics)) == [number, 0, 0]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -137,11 +137,11 @@ async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bo
     async with answering(metrics, lines.append, enabled=enabled) as log:
         for written_row in (row(), row(), row(status=401), row("/wp-login.php", 404)):
             log.append(written_row)
-        await until(lambda: requests(page_of(metrics)) == [2, 1, 1])
+        await until(lambda: requests(metrics_page(metrics)) == [2, 1, 1])
         log.append(row())
 
-    assert requests(page_of(metrics)) == [3, 1, 1]
-    seconds = page_of(metrics).value("gatepost_http_request_seconds_sum", route="mcp")
+    assert requests(metrics_page(metrics)) == [3, 1, 1]
+    seconds = metrics_page(metrics).value("gatepost_http_request_seconds_sum", route="mcp")
     assert seconds == pytest.approx(0.008)
     assert b"".join(lines).count(b"\n") == (5 if enabled else 0)
 

@@ -10,7 +10,7 @@ from starlette.types import Message
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import MODERN_REVISION, RestClient
-from tests.support.internet import MetricsPage, page_of
+from tests.support.internet import MetricsPage, metrics_page
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -51,7 +51,7 @@ def server() -> Iterator[Server]:
 
 def page(server: Server) -> MetricsPage:
     """Return the current metrics."""
-    return page_of(server.shared_metrics)
+    return metrics_page(server.shared_metrics)
 
 
 def scraped(server: Server) -> MetricsPage:

@@ -10,7 +10,7 @@ import pytest
 
 from gatepost.runtime import metrics_sampler
 from gatepost.storage.sql import sqlite
-from tests.support.internet import page_of
+from tests.support.internet import metrics_page
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -40,7 +40,7 @@ def ready(server: Server) -> tuple[int, object]:
 
 def up(server: Server) -> float:
     """Return the metric of the database."""
-    return page_of(server.shared_metrics).value(STORE_UP, store="database")
+    return metrics_page(server.shared_metrics).value(STORE_UP, store="database")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import WELL_KNOWN, failure, old_call, result
+from tests.support.client import WELL_KNOWN, failure, result, session_call
 from tests.support.commands import REFUSED_EVENT, ServerProcess, server_process
 from tests.support.internet import ScriptedServer
-from tests.support.internet import result as upstream_result
+from tests.support.internet import result_answer as upstream_result
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.measuring import eventually
 from tests.support.server import Settings, issuer_settings
@@ -95,7 +95,7 @@ def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess)
     """It covers messages and batches in both eras, and ends with the next reload."""
     token, neighbour = server.token(), server.token(org_id="globex")
     session = server.client.open(token, "2025-03-26")
-    call = old_call("whoami")
+    call = session_call("whoami")
     assert server.client.within(token, session, call).status == 200
 
     server.reload(tenancy={"suspended": ["acme"]})

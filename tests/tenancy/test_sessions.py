@@ -13,7 +13,14 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
-from tests.support.client import failure, looks, message, modern, old_call, result
+from tests.support.client import (
+    comparable_answer,
+    failure,
+    message,
+    modern_request,
+    result,
+    session_call,
+)
 from tests.support.issuers import ABSENT, Idp
 from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
@@ -52,13 +59,16 @@ def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str)
     session = server.client.open(server.token(**OWNER), version)
     foreign = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    bodies = [old_call("record_call"), message("tools/list"), message("ping"), old_call("no_tool"),
-              b"[" + old_call("record_call") + b"]", json.dumps(cancel).encode()]  # fmt: skip
+    bodies = [
+        session_call("record_call"), message("tools/list"), message("ping"),
+        session_call("no_tool"), b"[" + session_call("record_call") + b"]",
+        json.dumps(cancel).encode(),
+    ]  # fmt: skip
     with server.nothing_runs():
         for body in bodies:
             answer = server.client.within(foreign, session, body)
             unknown = server.client.within(foreign, "garbage", body)
-            assert looks(answer) == looks(unknown)
+            assert comparable_answer(answer) == comparable_answer(unknown)
             assert answer.status == 404
 
     assert server.client.within(server.token(**OWNER), session).status == 200
@@ -78,7 +88,7 @@ def test_a_session_id_is_no_credential(server: Server) -> None:
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
         bare = server.client.send(
-            "POST", fields=[("Mcp-Session-Id", session)], body=old_call("record_call")
+            "POST", fields=[("Mcp-Session-Id", session)], body=session_call("record_call")
         )
         expired = server.client.within(server.token(**OWNER, exp=int(time.time()) - 3600), session)
 
@@ -137,7 +147,9 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
     ends = int(time.time()) + 3
     token = short.token(exp=ends)
     params: dict[str, Any] = {"name": "count_slowly", "arguments": {"steps": 1000, "delay_s": 0.05}}
-    fields, body = modern("tools/call", params, progress=None if era == "without a stream" else 7)
+    fields, body = modern_request(
+        "tools/call", params, progress=None if era == "without a stream" else 7
+    )
     headers = dict(fields)
     if era == "older":
         session = short.client.open(token)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import ResourceClient, modern
+from tests.support.client import ResourceClient, modern_request
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings
@@ -42,7 +42,7 @@ class Stream:
 @contextlib.contextmanager
 def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
-    fields, body = modern("subscriptions/listen", TOOLS_FILTER)
+    fields, body = modern_request("subscriptions/listen", TOOLS_FILTER)
     headers = dict(fields) | {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import ResourceClient, modern, old_call
+from tests.support.client import ResourceClient, modern_request, session_call
 from tests.support.commands import ServerProcess, pid_of, server_process
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -55,7 +55,7 @@ def test_a_session_of_one_worker_is_valid_at_every_worker(server: ServerProcess)
     session = server.client.open(token)
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
-        pids.add(pid_of(server.client.within(token, session, old_call("pid"))))
+        pids.add(pid_of(server.client.within(token, session, session_call("pid"))))
         if len(pids) == 2:
             break
 
@@ -76,7 +76,7 @@ def test_each_worker_fetches_its_own_keys(server: ServerProcess) -> None:
 def counting(client: ResourceClient, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
     """A slow call that reports progress; its answer as soon as it begins."""
     arguments = {"steps": steps, "delay_s": 0.1}
-    fields, body = modern(
+    fields, body = modern_request(
         "tools/call", {"name": "count_slowly", "arguments": arguments}, progress=1
     )
     headers = dict(fields) | {
@@ -153,7 +153,7 @@ def test_a_later_worker_accepts_existing_sessions(server: ServerProcess) -> None
 
     def taken_up() -> bool:
         with contextlib.suppress(ConnectionError):
-            seen.add(pid_of(server.client.within(token, session, old_call("pid"))))
+            seen.add(pid_of(server.client.within(token, session, session_call("pid"))))
         return bool(seen - before)
 
     eventually(taken_up, within=20, every=0.01)

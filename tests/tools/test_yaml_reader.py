@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import YamlError, YamlLimits, read_yaml
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 LIMITS = YamlLimits(size=100_000, depth=16, nodes=10_000, weight=1_000_000)
 
@@ -160,7 +160,7 @@ def test_reading_yaml_takes_linear_time(pattern: str) -> None:
 
     def work(count: int) -> int:
         text = pattern.format(",".join(f"{{k{n}: 1}}" for n in range(count)))
-        return steps(lambda: read_yaml(text, LIMITS))
+        return count_lines(lambda: read_yaml(text, LIMITS))
 
     assert work(2_000) < work(1_000) * 3
 
@@ -174,7 +174,7 @@ def test_a_larger_yaml_bomb_takes_no_more_work(levels: int) -> None:
             with pytest.raises(YamlError):
                 read_yaml(laughs(levels), LIMITS)
 
-        return steps(refused)
+        return count_lines(refused)
 
     assert work(levels) < work(5) * 1.5
 

@@ -10,15 +10,15 @@ import pytest
 from gatepost.policy.approvals.approval_request import Operator, Undecidable
 from tests.attacks.upstreams.conftest import (
     WITHIN_S,
-    UpstreamScene,
+    UpstreamDeployment,
     UpstreamUser,
+    deployment_of,
     outcome_of,
-    said,
-    scene_of,
+    text_result,
     tool,
 )
 from tests.support.client import RestAnswer
-from tests.support.internet import Posted, ScriptedServer, result
+from tests.support.internet import Posted, ScriptedServer, result_answer
 from tests.support.issuers import Idp, Send
 
 NAME = "mcp_good__act"
@@ -27,28 +27,28 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 
 
 @pytest.fixture
-def guarded(idp: Idp) -> Iterator[UpstreamScene]:
+def guarded(idp: Idp) -> Iterator[UpstreamDeployment]:
     """A gate that serves changed definitions at once, and asks before each call."""
     approvals = {"destructive": "ask", "timeout_s": 300}
-    with scene_of(idp, good={"pin": "off"}, approvals=approvals) as scene:
+    with deployment_of(idp, good={"pin": "off"}, approvals=approvals) as scene:
         yield scene
 
 
 @pytest.fixture
-def unpinned(idp: Idp) -> Iterator[UpstreamScene]:
+def unpinned(idp: Idp) -> Iterator[UpstreamDeployment]:
     """The same, without approvals."""
-    with scene_of(idp, good={"pin": "off"}) as scene:
+    with deployment_of(idp, good={"pin": "off"}) as scene:
         yield scene
 
 
-def changes(scene: UpstreamScene, *tools: Any) -> ScriptedServer:
+def changes(deployment: UpstreamDeployment, *tools: Any) -> ScriptedServer:
     """The good server offers these tools from now on, and the gate has noticed."""
-    upstream, admin = scene.upstream_app.upstreams["good"], scene.of("acme")
-    upstream.answers["tools/list"] = result({"tools": list(tools)})
+    upstream, admin = deployment.upstream_app.upstreams["good"], deployment.of("acme")
+    upstream.answers["tools/list"] = result_answer({"tools": list(tools)})
     (registered_server,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
     assert admin.refresh(registered_server["id"]).status == 200
     descriptions = [tool["description"] for tool in tools]
-    scene.until(lambda: [tool["description"] for tool in offered(admin)] == descriptions)
+    deployment.until(lambda: [tool["description"] for tool in offered(admin)] == descriptions)
     return upstream
 
 
@@ -57,22 +57,22 @@ def offered(person: UpstreamUser) -> list[Any]:
     return [tool for tool in listed if tool["name"].startswith("mcp_good__")]
 
 
-def decided(scene: UpstreamScene) -> None:
+def decided(deployment: UpstreamDeployment) -> None:
     """An operator approves the one request that waits."""
-    approvals = scene.gate.services.approvals
+    approvals = deployment.gate.services.approvals
 
     async def approve() -> None:
         (request,) = await approvals.waiting("acme")
         await approvals.approve("acme", request.id, Operator("root"))
 
-    scene.gate.run(approve())
+    deployment.gate.run(approve())
 
 
-def runs(scene: UpstreamScene) -> int:
-    return len(scene.upstream_app.upstreams["good"].of("tools/call"))
+def runs(deployment: UpstreamDeployment) -> int:
+    return len(deployment.upstream_app.upstreams["good"].of("tools/call"))
 
 
-def test_an_approved_call_runs_once(guarded: UpstreamScene) -> None:
+def test_an_approved_call_runs_once(guarded: UpstreamDeployment) -> None:
     """This is the control: without a change of the definition, an approved call runs."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == APPROVAL_PENDING
@@ -82,7 +82,7 @@ def test_an_approved_call_runs_once(guarded: UpstreamScene) -> None:
     assert runs(guarded) == 1
 
 
-def test_an_approval_does_not_cover_a_later_definition(guarded: UpstreamScene) -> None:
+def test_an_approval_does_not_cover_a_later_definition(guarded: UpstreamDeployment) -> None:
     """If the definition changes after the approval, the call waits for another decision."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == APPROVAL_PENDING
@@ -92,7 +92,7 @@ def test_an_approval_does_not_cover_a_later_definition(guarded: UpstreamScene) -
     assert runs(guarded) == 0
 
 
-def test_a_request_for_an_old_definition_cannot_be_approved(guarded: UpstreamScene) -> None:
+def test_a_request_for_an_old_definition_cannot_be_approved(guarded: UpstreamDeployment) -> None:
     """If the definition changes before the approval, the approver is told and no tool runs."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == APPROVAL_PENDING
@@ -103,7 +103,7 @@ def test_a_request_for_an_old_definition_cannot_be_approved(guarded: UpstreamSce
 
 
 def test_a_running_call_is_validated_by_the_definition_it_began_with(
-    unpinned: UpstreamScene,
+    unpinned: UpstreamDeployment,
 ) -> None:
     """The answer must match the output schema that the caller saw."""
     old = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -113,7 +113,7 @@ def test_a_running_call_is_validated_by_the_definition_it_began_with(
     async def wait(posted: Posted, send: Send) -> None:
         arrived.set()
         await asyncio.to_thread(released.wait, WITHIN_S)
-        await result(said("x") | {"structuredContent": {"n": 7}})(posted, send)
+        await result_answer(text_result("x") | {"structuredContent": {"n": 7}})(posted, send)
 
     upstream.answers["tools/call"] = wait
     heard: list[RestAnswer] = []
@@ -131,14 +131,16 @@ def test_a_running_call_is_validated_by_the_definition_it_began_with(
     assert "does not match the output schema" in refused.json["message"]
 
 
-def test_an_elicitation_answer_is_not_sent_to_a_changed_definition(unpinned: UpstreamScene) -> None:
+def test_an_elicitation_answer_is_not_sent_to_a_changed_definition(
+    unpinned: UpstreamDeployment,
+) -> None:
     """The caller answered the old tool's request; the changed tool does not get the answer."""
     upstream, user = unpinned.upstream_app.upstreams["good"], unpinned.of("acme")
     request = {
         "method": "elicitation/create",
         "params": {"message": "Go on?", "requestedSchema": FORM},
     }
-    upstream.answers["tools/call"] = result(
+    upstream.answers["tools/call"] = result_answer(
         {"resultType": "input_required", "inputRequests": {"q": request}, "requestState": "s"}
     )
     first = user.run(NAME)["result"]
@@ -156,7 +158,7 @@ def test_an_elicitation_answer_is_not_sent_to_a_changed_definition(unpinned: Ups
 
 @pytest.mark.parametrize("how", ["moved", "registered anew"])
 def test_an_approval_does_not_cover_another_server_with_the_same_name(
-    guarded: UpstreamScene, how: str
+    guarded: UpstreamDeployment, how: str
 ) -> None:
     """A moved or re-registered server would get the approved arguments."""
     _, user, identity = guarded.registered("crm")

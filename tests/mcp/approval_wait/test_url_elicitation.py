@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
-from tests.support.client_requests import ask_again, go_on, input_requests_of
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decision_stage
+from tests.support.client_requests import call_with_responses, input_requests_of, next_round
 from tests.support.endpoint import EndpointClient, Response
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
@@ -15,8 +15,8 @@ ACCEPT_ANSWER = {"action": "accept"}
 
 
 @pytest.fixture
-def client(decisions: DecisionStage) -> EndpointClient:
-    return with_decisions(decisions, EndpointClient)
+def client(decision_stage: DecisionStage) -> EndpointClient:
+    return with_decision_stage(decision_stage, EndpointClient)
 
 
 def key_of(response: Response) -> str:
@@ -38,21 +38,21 @@ def failure(response: Response) -> str:
 
 
 async def begin(client: EndpointClient) -> Response:
-    return await ask_again(client, "pay", capabilities=PAGES)
+    return await call_with_responses(client, "pay", capabilities=PAGES)
 
 
 async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT_ANSWER) -> Response:
     state = answer_of(before)["requestState"]
     (key,) = answer_of(before)["inputRequests"]
     responses = {} if answer is None else {key: answer}
-    return await ask_again(
+    return await call_with_responses(
         client, "pay", capabilities=PAGES, inputResponses=responses, requestState=state
     )
 
 
 @pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
 async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """The answer has the approval message and the page's address; the tool has not run."""
     requests = input_requests_of(await begin(client))
@@ -60,7 +60,7 @@ async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
     (client_request,) = requests.values()
     assert client_request["method"] == "elicitation/create"
     assert client_request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
-    assert (await decisions.only()).watchers == 0
+    assert (await decision_stage.only()).watchers == 0
     assert Paid.amounts == []
 
 
@@ -72,7 +72,7 @@ async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
 )
 async def test_a7_the_next_round_has_the_decision(
     client: EndpointClient,
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
     verdict: Verdict,
     words: str,
     *,
@@ -80,7 +80,7 @@ async def test_a7_the_next_round_has_the_decision(
 ) -> None:
     """The approver decides before the client calls again or while that call waits."""
     before = await begin(client)
-    request = await decisions.only()
+    request = await decision_stage.only()
     if while_held:
         work = asyncio.create_task(again(client, before))
         await request.watched_by(1)
@@ -98,7 +98,7 @@ async def test_a7_the_next_round_has_the_decision(
 @pytest.mark.parametrize(
     "answer", [ACCEPT_ANSWER, {"action": "accept", "content": {"ok": True}}, None]
 )
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_wait")
 async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     client: EndpointClient, answer: Any
 ) -> None:
@@ -116,23 +116,23 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a7_declining_the_page_ends_the_wait(
-    client: EndpointClient, decisions: DecisionStage, action: str
+    client: EndpointClient, decision_stage: DecisionStage, action: str
 ) -> None:
     """The call fails; its request stays, and the same call finds it again."""
     response = await again(client, await begin(client), {"action": action})
 
     assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     assert answer_of(await begin(client))["content"][0]["text"] == "paid 1"
 
 
 @pytest.mark.requirement("A7", "E-12")
 async def test_a7_declining_the_page_does_not_undo_an_approval(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """A call that was approved before the client declined still runs."""
     before = await begin(client)
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     await again(client, before, {"action": "decline"})
 
     assert Paid.amounts == [1]
@@ -149,28 +149,28 @@ async def test_m_11_a_malformed_answer_is_refused(client: EndpointClient, answer
 
 @pytest.mark.requirement("M-06", "M-07")
 async def test_m_07_a_state_counts_only_for_its_own_call(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """With other arguments it is refused, and so is an invented state."""
     before = await begin(client)
 
-    other = await go_on(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
-    forged = await ask_again(client, "pay", capabilities=PAGES, requestState="x" * 80)
+    other = await next_round(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
+    forged = await call_with_responses(client, "pay", capabilities=PAGES, requestState="x" * 80)
 
     assert other.error == forged.error == (400, -32602)
-    assert len(decisions.requests) == 1
+    assert len(decision_stage.requests) == 1
 
 
 @pytest.mark.requirement("PR-01", "A7")
 async def test_pr_01_a_client_with_a_progress_token_learns_that_its_call_waits(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """Progress grows over the waiting and the work together."""
     before = await begin(client)
-    request = await decisions.only()
+    request = await decision_stage.only()
     state = answer_of(before)["requestState"]
     work = asyncio.create_task(
-        ask_again(
+        call_with_responses(
             client, "pay", capabilities=PAGES, requestState=state, meta={"progressToken": "p"}
         )
     )

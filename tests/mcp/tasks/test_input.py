@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support import client_requests
-from tests.support.client_requests import TaskConfirmation, TaskName, accept
+from tests.support.client_requests import TaskConfirmation, TaskName, accepted_form
 from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient
 
 pack = Pack("asking")
@@ -87,7 +87,7 @@ async def test_k_08_the_first_input_request_is_a_round_trip_before_the_task(
     """The task has the answer of that round trip and none of its state."""
     result = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
-        "inputResponses": {"first": accept(name="Ada")},
+        "inputResponses": {"first": accepted_form(name="Ada")},
         "requestState": result["requestState"],
     }
     created = (await client.call_with("ask_before_and_after", **again)).json["result"]
@@ -96,7 +96,7 @@ async def test_k_08_the_first_input_request_is_a_round_trip_before_the_task(
     assert (created["resultType"], created["status"]) == ("task", "working")
     assert not {"requestState", "inputRequests"} & created.keys()
     assert (await waiting(client, created["taskId"])).keys() == {"second"}
-    await client.answer(created["taskId"], second=accept(name="Lovelace"))
+    await client.answer(created["taskId"], second=accepted_form(name="Lovelace"))
     assert text(await client.until(created["taskId"])) == "Ada Lovelace"
 
 
@@ -124,7 +124,7 @@ async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTask
         # Half as long again as the tool may run, all three together.
         await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.1)
         seen.append(key)
-        response = await client.answer(task["taskId"], **{key: accept(name=name)})
+        response = await client.answer(task["taskId"], **{key: accepted_form(name=name)})
         assert response.status == 200
         await client.when(task["taskId"], lambda t: seen[-1] not in t.get("inputRequests", {}))
 
@@ -137,7 +137,7 @@ async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient
     """An answer to a withdrawn request changes nothing."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
-    late = await client.answer(task["taskId"], there=accept(confirm=True))
+    late = await client.answer(task["taskId"], there=accepted_form(confirm=True))
     assert late.json["result"]["resultType"] == "complete"
     assert [*await waiting(client, task["taskId"])] == ["anybody"]
     await client.answer(task["taskId"], anybody={"action": "decline"})
@@ -150,9 +150,13 @@ async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> N
     """The task waits for the remaining answers, and shows none of those it has."""
     task = await client.start("multi_input")
     await waiting(client, task["taskId"])
-    response = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
+    response = (await client.answer(task["taskId"], second=accepted_form(name="Lovelace"))).json[
+        "result"
+    ]
     state = await client.get(task["taskId"])
-    await client.answer(task["taskId"], first=accept(name="Ada"), second=accept(name="Byron"))
+    await client.answer(
+        task["taskId"], first=accepted_form(name="Ada"), second=accepted_form(name="Byron")
+    )
 
     assert response.keys() == {"resultType", "_meta"}
     assert (state["status"], [*state["inputRequests"]]) == ("input_required", ["first"])
@@ -255,7 +259,7 @@ async def test_k_16_cancelling_or_answering_an_ended_task_changes_nothing(
     done = await client.start("slow_compute", {"seconds": 0})
     before = await client.until(done["taskId"])
     await client.about("cancel", done["taskId"])
-    await client.answer(done["taskId"], first=accept(name="Ada"))
+    await client.answer(done["taskId"], first=accepted_form(name="Ada"))
 
     assert await client.get(done["taskId"]) == before
 

@@ -17,7 +17,7 @@ from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.support import client_requests
 from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient, a_caller
-from tests.support.endpoint_clients import listening
+from tests.support.endpoint_clients import open_subscription
 
 pack = Pack("owned")
 
@@ -188,7 +188,7 @@ async def test_k_18_a_listen_stream_sends_the_full_state_of_the_callers_tasks(
     foreign = await client.start("write_slowly")
     client.caller = changed()
     filters = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
-    async with listening(client, filters, meta=DECLARED_META) as stream:
+    async with open_subscription(client, filters, meta=DECLARED_META) as stream:
         assert await stream.acknowledged() == {"taskIds": [mine["taskId"]]}
         await client.about("cancel", mine["taskId"])
         notification = await stream.next()

@@ -245,7 +245,7 @@ class WebHost(HttpServer):
         return StubResponse(int(fields.pop("status", "200").split()[0]), content, fields)
 
 
-def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
+def git_result(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
     """Return the result of a git command that was run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is None, reply.failure
@@ -253,14 +253,14 @@ def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def fine(agent: PackCaller, *args: str) -> str:
+def git_output(agent: PackCaller, *args: str) -> str:
     """Return the output of a git command that succeeded."""
-    answer = git(agent, *args)
+    answer = git_result(agent, *args)
     assert answer["returncode"] == 0, answer
     return str(answer["stdout"])
 
 
-def refused(agent: PackCaller, *args: str, **more: Any) -> str:
+def git_refusal(agent: PackCaller, *args: str, **more: Any) -> str:
     """Return the reason why a git command was not run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is not None, reply.value
@@ -271,7 +271,7 @@ WEB_HOST, SSH_HOST, INTERNAL_HOST = "git.company.test", "ssh.company.test", "ins
 NAMES = {WEB_HOST: "127.0.0.1", SSH_HOST: "127.0.0.1", INTERNAL_HOST: "10.0.0.7"}
 
 
-async def looked_up(host: str, port: int) -> Sequence[str]:
+async def resolve_host(host: str, port: int) -> Sequence[str]:
     """Resolve the company's names, which the system does not know."""
     if host not in NAMES:
         raise OSError("no such name")
@@ -306,7 +306,7 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
     company = CertificateAuthority(folder)
 
     def prepare(services: Services) -> None:
-        services.outbound.resolver = looked_up
+        services.outbound.resolver = resolve_host
 
     with ExitStack() as stack:
         web = stack.enter_context(WebHost(upstream, WEB_HOST, company))

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers, fine, git, plain_git, refused
+from tests.packs.git.conftest import GitServers, git_output, git_refusal, git_result, plain_git
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -197,7 +197,7 @@ def test_a_repository_that_steers_git_is_refused(
     planted.plant(folder, run)
 
     for command in COMMANDS:
-        message = refused(mcp_agent, *command)
+        message = git_refusal(mcp_agent, *command)
         assert "git does not run in this repository" in message
         assert planted.says in message
         assert str(folder) not in message
@@ -229,10 +229,10 @@ def test_hooks_and_files_that_name_programs_have_no_effect(mcp_agent: PackCaller
         f'[submodule "x"]\n\tpath = x\n\turl = ../x\n\tupdate = !{run}\n'
     )
 
-    fine(mcp_agent, "add", "-A")
-    fine(mcp_agent, "commit", "-m", "x")
-    fine(mcp_agent, "checkout", "-b", "other")
-    fine(mcp_agent, "show", "--stat", "--format=%G? %s")
+    git_output(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "commit", "-m", "x")
+    git_output(mcp_agent, "checkout", "-b", "other")
+    git_output(mcp_agent, "show", "--stat", "--format=%G? %s")
 
     assert not (folder / "trace").exists()
 
@@ -249,11 +249,11 @@ def test_a_folder_that_resembles_a_bare_repository_is_not_used(mcp_agent: PackCa
     }.items():
         mcp_agent.call("fs_write_text", path=f"fake/{name}", text=text)
 
-    assert "There is no git repository in /workspace/fake" in refused(
+    assert "There is no git repository in /workspace/fake" in git_refusal(
         mcp_agent, "-C", "fake", "status"
     )
-    fine(mcp_agent, "-C", "fake", "init")
-    fine(mcp_agent, "-C", "fake", "status")
+    git_output(mcp_agent, "-C", "fake", "init")
+    git_output(mcp_agent, "-C", "fake", "status")
     assert not (mcp_agent.folder / "trace").exists()
 
 
@@ -264,8 +264,10 @@ def test_init_and_clone_refuse_an_existing_git_link(
     folder, run = prepared(mcp_agent)
     elsewhere(folder, run)
 
-    assert "not a folder" in refused(mcp_agent, "init")
-    assert "not a folder" in refused(mcp_agent, "clone", f"{git_servers.web.url}/x.git", "there")
+    assert "not a folder" in git_refusal(mcp_agent, "init")
+    assert "not a folder" in git_refusal(
+        mcp_agent, "clone", f"{git_servers.web.url}/x.git", "there"
+    )
     assert not (folder / "trace").exists()
 
 
@@ -285,19 +287,19 @@ def test_links_made_by_an_operator_are_not_followed(
         ["init", "link/x"],
         ["clone", git_servers.web.url + "/x", "link/y"],
     ):
-        assert "/workspace/link is a link" in refused(mcp_agent, *args)
+        assert "/workspace/link is a link" in git_refusal(mcp_agent, *args)
     assert sorted(path.name for path in other.iterdir()) == [".git"]
 
 
 def test_a_branch_that_tracks_a_local_branch_is_allowed(mcp_agent: PackCaller) -> None:
     """Git notes that as a remote named `.`."""
     prepared(mcp_agent)
-    fine(mcp_agent, "add", "-A")
-    fine(mcp_agent, "commit", "-m", "x")
-    fine(mcp_agent, "checkout", "-b", "other")
-    fine(mcp_agent, "branch", "--set-upstream-to=main")
+    git_output(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "commit", "-m", "x")
+    git_output(mcp_agent, "checkout", "-b", "other")
+    git_output(mcp_agent, "branch", "--set-upstream-to=main")
 
-    assert "Your branch is up to date with 'main'" in fine(mcp_agent, "status")
+    assert "Your branch is up to date with 'main'" in git_output(mcp_agent, "status")
 
 
 GIT_FOLDER_SPELLINGS = [
@@ -318,7 +320,7 @@ GIT_FOLDER_SPELLINGS = [
 )
 def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> None:
     """This holds for any spelling that a file system takes for the same name."""
-    fine(agent, "init")
+    git_output(agent, "init")
     before = (agent.folder / ".git/config").read_bytes()
     for path in (f"{name}/config", f"{name}/hooks/pre-commit", f"a/{name}", name):
         for tool, text in (("fs_write_text", "text"), ("workspace_write", "content")):
@@ -333,10 +335,10 @@ def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> No
 
 def test_a_whole_repository_can_be_deleted(mcp_agent: PackCaller) -> None:
     """A new one can be made in its place; its files can be read."""
-    fine(mcp_agent, "init")
+    git_output(mcp_agent, "init")
     read = mcp_agent.call("fs_read_text", path=".git/HEAD")
     deleted = mcp_agent.call("fs_delete", path=".git", recursive=True)
 
     assert read.value == "ref: refs/heads/main\n"
     assert deleted.value == "ok"
-    assert git(mcp_agent, "init")["returncode"] == 0
+    assert git_result(mcp_agent, "init")["returncode"] == 0

@@ -11,7 +11,7 @@ from gatepost_packs.openapi.description.operation_arguments import tool_names
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -303,6 +303,6 @@ def test_a_huge_enum_costs_no_more_than_its_bytes() -> None:
 
     def work(count: int) -> int:
         description = schema_of(A={"enum": [f"v{at}" for at in range(count)]})
-        return steps(lambda: described(description))
+        return count_lines(lambda: described(description))
 
     assert work(20_000) < work(10_000) * 3

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gatepost.storage.backends import open_records
-from tests.support.commands import ended, tenant_folder
+from tests.support.commands import completed, tenant_folder
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -35,7 +35,7 @@ def gatepost(tmp_path: Path) -> Gatepost:
     """The operator's commands, with a key ring and one script that no caller has called yet."""
 
     def run(*words: str) -> str:
-        code, says, complaints = ended(*words, cwd=tmp_path)
+        code, says, complaints = completed(*words, cwd=tmp_path)
         assert code == 0, complaints
         return says
 

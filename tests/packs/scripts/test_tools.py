@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.conftest import PackCaller, by_mcp, by_rest
 from tests.packs.scripts.test_rejected import ScriptServer, agent, open_script_server, script_server
-from tests.support.client import modern
+from tests.support.client import modern_request
 
 __all__ = ["agent", "script_server"]  # fixtures
 
@@ -269,7 +269,9 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
     """A client that asked for progress gets it once a second."""
     agent = script_server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
-    fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
+    fields, body = modern_request(
+        "tools/call", {"name": "script_run", "arguments": arguments}, progress=7
+    )
 
     answer = script_server.client.send("POST", fields=fields, body=body, token=agent.token)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
 from tests.support import tools as process_tools
-from tests.support.client import exchange, modern, request, result
+from tests.support.client import exchange, modern_request, request, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.replicas import ReplicaProcesses
@@ -52,7 +52,7 @@ class ReplicaPair(ReplicaProcesses):
         return self.begin(at, tool, what, key).result(ANSWER_S)
 
     def _call(self, at: int, tool: str, what: str, key: str) -> str:
-        named, body = modern("tools/call", {"name": tool, "arguments": {"what": what}})
+        named, body = modern_request("tools/call", {"name": tool, "arguments": {"what": what}})
         head = [
             ("Host", f"127.0.0.1:{self.port}"),
             ("Connection", "close"),

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.support import tools as process_tools
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
 from tests.support.stores import Postgres, Valkey
@@ -50,7 +50,7 @@ class Customers:
     ) -> bool:
         """Tell whether the call was let through."""
         token = self.token(tenant, person)
-        fields, body = modern("tools/call", {"name": tool, "arguments": arguments})
+        fields, body = modern_request("tools/call", {"name": tool, "arguments": arguments})
         head = [*fields, ("Authorization", f"Bearer {token}"), ("Content-Type", "application/json")]
         head.append(("Host", f"127.0.0.1:{self._pair.port}"))
         url = f"http://127.0.0.1:{self._pair.ports[at]}/mcp"

@@ -10,14 +10,14 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_shared_store
 from tests.support.endpoint import a_caller
 from tests.support.runners import WITHIN_S, run_ready
-from tests.support.server import LimitedProcess, bucket, places
+from tests.support.server import LimitedProcess, bucket, concurrency_limit
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")
 ALL_LIMITS = LimitRules(
     bucket(5),
     Bound(0.001, 8, 3),
-    tools={"wait": places(2)},
+    tools={"wait": concurrency_limit(2)},
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 from gatepost.secrets.keyring import create
 from tests.policy.conftest import TASKS
 from tests.support import tools as process_tools
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.commands import CommandProcess, ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings
@@ -36,7 +36,7 @@ class BackedUpServer:
 
     def ask(self, method: str, params: dict[str, Any], **capabilities: Any) -> dict[str, Any]:
         """Return the result of a request of 2026-07-28."""
-        fields, body = modern(method, params)
+        fields, body = modern_request(method, params)
         body = body.replace(b'"io.modelcontextprotocol/clientCapabilities": {}', _can(capabilities))
         answer = self.server.client.send("POST", fields=fields, body=body, token=self.token)
         document = json.loads(answer.body)

@@ -15,7 +15,7 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from tests.policy.revocation.test_revocation_records import order
-from tests.support.client import RawAnswer, modern, old_call, read_answer, request
+from tests.support.client import RawAnswer, modern_request, read_answer, request, session_call
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.replicas import WITHIN_S
@@ -73,9 +73,12 @@ def test_a_slow_request_body_does_not_avoid_a_revocation(
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
     if protocol == "modern":
-        fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+        fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     elif protocol == "legacy":
-        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("record_call")
+        fields, body = (
+            [("Mcp-Session-Id", replicas.client.open(token))],
+            session_call("record_call"),
+        )
     else:
         path = "/tool/record_call/call"
     revocation = REVOCATION_CASES[how][0]
@@ -139,7 +142,7 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
         pending = replicas.client.send("POST", "/tool/record_call/call", body=b"{}", token=other)
         assert pending.status == 503
         fields = [("Mcp-Session-Id", replicas.client.open(token)), ("Accept", "application/json")]
-        body = old_call("record_call")
+        body = session_call("record_call")
         with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
             eventually(lambda: replicas.run(service.waiting("acme")), within=WITHIN_S)

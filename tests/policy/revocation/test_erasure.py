@@ -14,7 +14,7 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
-from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
+from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, wait_for_end
 from tests.storage.test_tenant_data import ROWS_BY_TABLE, furnish
 from tests.support.replicas import ReplicaClient
 
@@ -174,7 +174,7 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
         assert "files and folders" in output.out
         assert "erased the details of" in output.out
         for victim in victims:
-            await ended(victim.listener)
+            await wait_for_end(victim.listener)
             await victim.answers()
         assert not (root / "globex").exists()
         assert not (root / PRIVATE / "globex").exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, are_stopped, wait_for_end
 from tests.support.issuers import ABSENT
 from tests.support.replicas import ReplicaClient
 
@@ -81,10 +81,10 @@ async def everything_ends(
 ) -> None:
     """What each has begun, and what each could begin."""
     for victim in victims:
-        await ended(victim.listener)
-        await ended(victim.getter)
+        await wait_for_end(victim.listener)
+        await wait_for_end(victim.getter)
         assert await victim.answers() == (SUSPENDED_ANSWERS if shut else REVOKED_ANSWERS)
-        assert stopped(replicas, victim)
+        assert are_stopped(replicas, victim)
     for at in (0, 1):
         await refused(victims[1 - at].client, at, shut=shut)
 

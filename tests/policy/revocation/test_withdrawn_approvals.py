@@ -45,7 +45,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "POLL_S", 0.02)
 
 

@@ -30,7 +30,7 @@ from gatepost.upstreams import plan
 from tests.support.client import MODERN_REVISION
 from tests.support.issuers import AsgiServer, Idp, respond
 from tests.support.measuring import eventually
-from tests.support.programs import BrowserUser, inspector, walk_typescript
+from tests.support.programs import BrowserUser, inspector, run_typescript_client
 from tests.support.server import Server, issuer_settings, running_server
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
@@ -277,7 +277,7 @@ async def test_the_typescript_clients_use_an_upstream(
 
     def walk() -> dict[str, Any]:
         parameters = {"url": url, "token": token, "era": era, "sdk": sdk, "mode": mode}
-        return walk_typescript("upstream_tools.mjs", BrowserUser(), **parameters)
+        return run_typescript_client("upstream_tools.mjs", BrowserUser(), **parameters)
 
     report = await anyio.to_thread.run_sync(walk)
 

@@ -32,7 +32,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.workspace import TenantWorkspace
-from tests.support.client_requests import ask_again, input_requests_of, said
+from tests.support.client_requests import call_with_responses, input_requests_of, result_text
 from tests.support.endpoint import EndpointClient, Response, a_caller
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
@@ -247,7 +247,9 @@ async def test_the_upstream_request_is_built_from_scratch() -> None:
     upstream = answering(text_result("ok"))
     gate = UpstreamGate(upstream, definition=definition(inputSchema=schema))
     arguments = {"region": "Zürich", "n": 3, "on": True}
-    await ask_again(gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"})
+    await call_with_responses(
+        gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"}
+    )
 
     (sent,) = upstream.exchanges
     assert sent.params == {"name": "act", "arguments": arguments}
@@ -264,10 +266,10 @@ async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> N
     upstream = answering(text_result("ok"))
     gate = UpstreamGate(upstream)
     meta = {"io.gatepost/idempotency-key": "k"}
-    await ask_again(gate.client, TOOL, meta=meta)
+    await call_with_responses(gate.client, TOOL, meta=meta)
     gate.client.caller = a_caller(subject="bob")
-    await ask_again(gate.client, TOOL, meta=meta)
-    await ask_again(gate.client, TOOL)
+    await call_with_responses(gate.client, TOOL, meta=meta)
+    await call_with_responses(gate.client, TOOL)
 
     alices, bobs, without = (exchange.options.idempotency_key for exchange in upstream.exchanges)
     assert alices is not None
@@ -279,7 +281,7 @@ async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> N
 async def test_a_stateful_server_has_a_session_for_each_caller() -> None:
     upstream = answering(text_result("ok"))
     gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, stateful=True))
-    await ask_again(gate.client, TOOL)
+    await call_with_responses(gate.client, TOOL)
 
     assert upstream.principals == [gate.client.caller.principal_key]
 
@@ -349,11 +351,15 @@ async def test_a_large_structured_answer_is_checked_too() -> None:
     fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
     breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
 
-    good_answer = await ask_again(UpstreamGate(fits, definition=checked_definition).client, TOOL)
-    bad = await ask_again(UpstreamGate(breaks, definition=checked_definition).client, TOOL)
+    good_answer = await call_with_responses(
+        UpstreamGate(fits, definition=checked_definition).client, TOOL
+    )
+    bad = await call_with_responses(
+        UpstreamGate(breaks, definition=checked_definition).client, TOOL
+    )
 
     assert len(good_answer.json["result"]["structuredContent"]["n"]) == 300_000
-    assert "broke the protocol" in said(bad)
+    assert "broke the protocol" in result_text(bad)
 
 
 async def test_an_outage_of_our_store_during_a_call_does_not_invite_another_one() -> None:

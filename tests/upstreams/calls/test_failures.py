@@ -11,7 +11,7 @@ from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
 from gatepost.upstreams.calls.health import FAILURES
 from gatepost.upstreams.connection import ConnectionFailure, Era, FailureReason, UpstreamError
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
-from tests.support.client_requests import ask_again, said
+from tests.support.client_requests import call_with_responses, result_text
 from tests.upstreams.calls.test_calls import (
     CRM,
     TOOL,
@@ -81,11 +81,11 @@ async def test_a_connection_failure_says_whether_the_call_may_have_run(
     """None is a 401 of Gatepost, and none suggests to repeat a call that may have run."""
     gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
     assert response.status == 200
     assert response.json["result"]["isError"]
-    assert sentence in said(response)
+    assert sentence in result_text(response)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ async def test_a_client_without_the_needed_capability_gets_its_name(
     upstream = ScriptedUpstreamCalls(script, era=era)
     gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
 
-    response = await ask_again(gate.client, TOOL, capabilities=declared)
+    response = await call_with_responses(gate.client, TOOL, capabilities=declared)
 
     if "error" in response.json:
         error = response.json["error"]
         assert heard in f"{error['code']} {error['message']}"
     else:
         assert response.json["result"]["isError"]
-        assert said(response) == heard
+        assert result_text(response) == heard
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
     """E2; codes that would say something of this server become internal errors."""
     gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
 
-    error = (await ask_again(gate.client, TOOL)).json["error"]
+    error = (await call_with_responses(gate.client, TOOL)).json["error"]
 
     assert error["code"] == heard
     assert "Bad row" in error["message"]
@@ -142,7 +142,7 @@ async def test_a_failure_names_the_page_to_open_first() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
     gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
 
-    text = said(await ask_again(gate.client, TOOL))
+    text = result_text(await call_with_responses(gate.client, TOOL))
 
     assert "https://crm.example.com/x" in text
     assert "javascript" not in text
@@ -154,11 +154,11 @@ async def test_an_answer_that_violates_its_schema_is_withheld() -> None:
         answering(text_result("a secret", structuredContent={})), definition=checked_definition
     )
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
     assert response.json["result"]["isError"]
-    assert "broke the protocol" in said(response)
-    assert "a secret" not in said(response)
+    assert "broke the protocol" in result_text(response)
+    assert "a secret" not in result_text(response)
 
 
 async def test_an_open_circuit_answers_at_once() -> None:
@@ -166,12 +166,12 @@ async def test_an_open_circuit_answers_at_once() -> None:
     upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
     gate = UpstreamGate(upstream)
     for _ in range(FAILURES):
-        await ask_again(gate.client, TOOL)
+        await call_with_responses(gate.client, TOOL)
     upstream.unreachable = None
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
-    assert "crm refuses connections." in said(response)
+    assert "crm refuses connections." in result_text(response)
     assert upstream.exchanges == []
     assert gate.calls.health.numbers("acme", CRM.id).circuit == "open"
 
@@ -180,7 +180,7 @@ async def test_errors_of_tools_leave_the_circuit_closed() -> None:
     upstream = answering(text_result("no", isError=True))
     gate = UpstreamGate(upstream)
     for _ in range(3 * FAILURES):
-        assert (await ask_again(gate.client, TOOL)).json["result"]["isError"]
+        assert (await call_with_responses(gate.client, TOOL)).json["result"]["isError"]
 
     numbers = gate.calls.health.numbers("acme", CRM.id)
     assert (numbers.circuit, numbers.failures, numbers.calls) == ("closed", 0, 3 * FAILURES)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.client_requests import SESSION_CAPABILITIES, next_request, said_in_session
+from tests.support.client_requests import SESSION_CAPABILITIES, next_request, session_result_text
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 from tests.upstreams.calls.test_calls import (
     Exchanged,
@@ -47,7 +47,7 @@ async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -
     assert elicited["params"]["message"] == "crm: Sure?"
     assert await pair.answer(pair.two, elicited["id"], result=CONFIRMATION) == 202
 
-    assert await said_in_session(live) == (False, "{'ok': True}")
+    assert await session_result_text(live) == (False, "{'ok': True}")
     assert upstream.ran() == (2 if modern else 1)
 
 
@@ -93,7 +93,7 @@ async def test_a_session_caller_answers_two_client_requests_in_a_row() -> None:
         assert elicited["params"]["message"] == message
         await pair.answer(pair.one, elicited["id"], result=CONFIRMATION)
 
-    assert await said_in_session(live) == (False, "accept accept")
+    assert await session_result_text(live) == (False, "accept accept")
 
 
 async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
@@ -107,4 +107,4 @@ async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
     elicited = await next_request(live)
     await pair.answer(pair.one, elicited["id"], error={"code": -1, "message": "no"})
 
-    assert await said_in_session(live) == (False, "-1")
+    assert await session_result_text(live) == (False, "-1")

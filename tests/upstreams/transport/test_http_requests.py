@@ -28,14 +28,14 @@ from tests.support.internet import (
     Answer,
     Posted,
     ScriptedServer,
-    begin,
-    error,
-    event,
-    final,
-    finish,
-    more,
-    raw,
-    result,
+    begin_answer,
+    error_answer,
+    event_bytes,
+    finish_answer,
+    raw_answer,
+    result_answer,
+    send_final_event,
+    send_more,
     stall,
 )
 from tests.support.issuers import AsgiServer, Send
@@ -177,7 +177,7 @@ class MissingCredential:
 def wants(bearer: str) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
         is_authorized = posted.headers.get("authorization") == bearer
-        await (result(DONE_RESULT) if is_authorized else raw(b"", 401))(posted, send)
+        await (result_answer(DONE_RESULT) if is_authorized else raw_answer(b"", 401))(posted, send)
 
     return answer
 
@@ -185,7 +185,7 @@ def wants(bearer: str) -> Answer:
 async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: Crm) -> None:
     """After discovery there is neither a session nor any other message."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     connection = connect()
 
     assert await result_of(connection) == DONE_RESULT
@@ -204,7 +204,7 @@ async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: C
 async def test_a_second_connection_needs_no_discovery(crm: Crm) -> None:
     """Another caller's first call costs no discovery."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     await result_of(connect())
     await result_of(connect(("alice",)))
 
@@ -241,7 +241,7 @@ async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
     app, connect = crm
     if has_sessions:
         app.has_sessions("s1")
-    app.answers["tools/call"] = raw(b": nothing\n\n", kind=EVENTS)
+    app.answers["tools/call"] = raw_answer(b": nothing\n\n", kind=EVENTS)
 
     failure = await failure_of(connect())
     assert (failure.reason, len(app.of("tools/call"))) == ("outcome_unknown", 1)
@@ -267,13 +267,13 @@ async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
 
 
 REFUSED_ANSWERS: dict[str, tuple[Answer, str, float | None]] = {
-    "403": (raw(b"", 403), "unauthorized", None),
-    "429": (raw(b"", 429, retry_after="7"), "overloaded", 7.0),
-    "503": (raw(b"", 503), "overloaded", None),
-    "500": (raw(b"oh", 500, "text/plain"), "invalid", None),
-    "502": (raw(b"<html>", 502, "text/html"), "outcome_unknown", None),
-    "404 without a session": (raw(b"", 404), "invalid", None),
-    "202": (raw(b"", 202), "invalid", None),
+    "403": (raw_answer(b"", 403), "unauthorized", None),
+    "429": (raw_answer(b"", 429, retry_after="7"), "overloaded", 7.0),
+    "503": (raw_answer(b"", 503), "overloaded", None),
+    "500": (raw_answer(b"oh", 500, "text/plain"), "invalid", None),
+    "502": (raw_answer(b"<html>", 502, "text/html"), "outcome_unknown", None),
+    "404 without a session": (raw_answer(b"", 404), "invalid", None),
+    "202": (raw_answer(b"", 202), "invalid", None),
 }
 
 
@@ -295,7 +295,7 @@ async def test_each_status_has_its_reason(
 async def test_an_error_in_a_refusal_is_the_servers_answer(crm: Crm) -> None:
     """400 and 404 of the modern era carry a JSON-RPC error."""
     app, connect = crm
-    app.answers["tools/call"] = error(-32021, "Needs elicitation", 400, {"a": 1})
+    app.answers["tools/call"] = error_answer(-32021, "Needs elicitation", 400, {"a": 1})
 
     assert await messages_of(connect()) == [UpstreamError(-32021, "Needs elicitation", {"a": 1})]
 
@@ -340,13 +340,13 @@ async def test_a_client_request_frees_concurrency_for_waiting_requests(crm: Crm)
 
     async def call(posted: Posted, send: Send) -> None:
         if posted.body["params"]["name"] == "quick":
-            await result(DONE_RESULT)(posted, send)
+            await result_answer(DONE_RESULT)(posted, send)
             return
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         ask: Any = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
-        await more(send, event(ask))
+        await send_more(send, event_bytes(ask))
         await until(lambda: app.of("response"))
-        await finish(send, event(final(posted, DONE_RESULT)))
+        await finish_answer(send, event_bytes(send_final_event(posted, DONE_RESULT)))
 
     app.answers["tools/call"] = call
     connection = connect(concurrency=1)
