@@ -28,26 +28,28 @@ def unavailable(server: AttackedServer, token: str) -> RawAnswer:
     return refusal
 
 
-def opens(server: AttackedServer, token: str) -> bool:
+def is_accepted(server: AttackedServer, token: str) -> bool:
     return server.call(token).status == 200
 
 
-async def never(scope: Scope, receive: Receive, send: Send) -> None:
+async def never_answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Take the request and answer nothing until the caller hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def drip(scope: Scope, receive: Receive, send: Send) -> None:
+async def send_key_set_slowly(scope: Scope, receive: Receive, send: Send) -> None:
     """A key set that begins and goes on a space at a time, as long as the connection is open."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'{"keys":[', "more_body": True})
-    await never(scope, receive, send)
+    await never_answer(scope, receive, send)
 
 
 @pytest.mark.requirement("N01")
-@pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
+@pytest.mark.parametrize(
+    ("issuer", "fault"), [("slow", never_answer), ("drip", send_key_set_slowly)]
+)
 def test_a_slow_issuer_does_not_delay_callers_of_other_issuers(
     server: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +93,7 @@ def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
     unavailable(server, token)
     server.idp.replace("/recovers/jwks", None)
 
-    eventually(lambda: opens(server, token), within=20)
+    eventually(lambda: is_accepted(server, token), within=20)
 
 
 @pytest.mark.requirement("N03", "H06")
@@ -175,7 +177,7 @@ def test_a_key_that_is_replaced_under_the_same_id_is_fetched(server: AttackedSer
 
     token = server.tokens("replaces").token(sign=OTHER_SIGNER)
 
-    eventually(lambda: opens(server, token), within=20)
+    eventually(lambda: is_accepted(server, token), within=20)
 
 
 @pytest.mark.requirement("N14")
@@ -248,8 +250,8 @@ def test_a_flood_of_unknown_key_ids_causes_few_key_fetches(
 
     with ThreadPoolExecutor(len(tokens)) as pool:
         answers = pool.map(server.call, tokens)
-        assert opens(server, known_token)
-        assert opens(server, server.tokens("flood").token())
+        assert is_accepted(server, known_token)
+        assert is_accepted(server, server.tokens("flood").token())
         statuses = [reply.status for reply in answers]
 
     assert set(statuses) == {401, 503}

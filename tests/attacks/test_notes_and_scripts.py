@@ -19,7 +19,7 @@ from tests.support.measuring import count_lines
 AT_ONCE = 1_000
 
 
-def bomb(levels: int) -> str:
+def yaml_bomb(levels: int) -> str:
     """Mappings that take in one another, ten times each."""
     lines = ["a0: &a0 {x: 1}"]
     for level in range(1, levels + 1):
@@ -30,10 +30,10 @@ def bomb(levels: int) -> str:
 
 def test_front_matter_with_exponential_yaml_aliases_is_refused_quickly() -> None:
     """Eight such lines took minutes and gigabytes before any limit applied."""
-    few, many = count_lines(lambda: split(bomb(2))), count_lines(lambda: split(bomb(5)))
+    few, many = count_lines(lambda: split(yaml_bomb(2))), count_lines(lambda: split(yaml_bomb(5)))
 
     assert many < few + 100_000
-    assert (split(bomb(5)).problem or "").startswith(
+    assert (split(yaml_bomb(5)).problem or "").startswith(
         "The front matter is too large with its YAML aliases"
     )
 

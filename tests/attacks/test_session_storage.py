@@ -26,7 +26,7 @@ from tests.support.runners import run_until
 WITHIN_S = 10
 
 
-def notes(replicas: EndpointPair, kind: str) -> list[str]:
+def stored_notes(replicas: EndpointPair, kind: str) -> list[str]:
     """The notes of one kind at the shared store."""
     stored = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in stored if f"/{kind}/" in name]
@@ -49,12 +49,12 @@ async def test_answers_are_stored_only_for_pending_client_requests() -> None:
     await live.over()
 
     async def is_cleared() -> bool:
-        return notes(replicas, "asked") == []
+        return stored_notes(replicas, "asked") == []
 
     await run_until(is_cleared)
     for identity in (once, never):
         assert await replicas.answer(replicas.two, identity, result=ACCEPTED_FORM) == 202
-    assert notes(replicas, "answer") == []
+    assert stored_notes(replicas, "answer") == []
 
 
 async def test_a_client_request_is_answered_once() -> None:
@@ -69,7 +69,7 @@ async def test_a_client_request_is_answered_once() -> None:
 
     assert await asyncio.gather(*answers) == [202, 202]
     assert await session_result_text(live) == (False, "accept Ann")
-    assert notes(replicas, "answer") == notes(replicas, "asked") == []
+    assert stored_notes(replicas, "answer") == stored_notes(replicas, "asked") == []
 
 
 pack = Pack("talks")

@@ -96,7 +96,7 @@ async def server() -> AsyncIterator[ServerWithTasks]:
     await server.client.task_runner.aclose()
 
 
-async def one_too_many(server: ServerWithTasks) -> None:
+async def too_many_tasks(server: ServerWithTasks) -> None:
     """As many tasks as may be are under way."""
     others = [await server.call(-n) for n in range(MAX_TASKS)]
     assert (await server.call(1, "k")).error == (200, -32000)
@@ -122,7 +122,7 @@ async def client_is_gone(server: ServerWithTasks) -> None:
     server.tasks.go_on.set()
 
 
-@pytest.mark.parametrize("happens", [one_too_many, store_is_out, client_is_gone])
+@pytest.mark.parametrize("happens", [too_many_tasks, store_is_out, client_is_gone])
 async def test_an_idempotency_key_can_be_reused_if_its_call_did_not_begin(
     server: ServerWithTasks, happens: Any
 ) -> None:

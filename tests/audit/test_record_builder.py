@@ -67,7 +67,7 @@ def entry_of(
     return call, BEGAN_AT_S, ENDED_AT_S, [] if guard is None else [guard], ending
 
 
-def drafted(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
+def new_records(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
     by_tenant = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
     return [record for new_records in by_tenant.values() for record in new_records]
 
@@ -187,7 +187,7 @@ RECORDS: dict[str, Any] = {
 def test_a_record_equals_the_encoding_of_its_body(name: str) -> None:
     """The bytes of body and details match, because a verifier may encode them again."""
     entry, expected, private = RECORDS[name]
-    (record,) = drafted([entry])
+    (record,) = new_records([entry])
     side = decode_side(record.side or "")
     commitments = {field: commitment(*side[field]) for field in private}
     body = RecordBody(at=ENDED_AT_US, **expected, commitments=commitments)
@@ -209,7 +209,7 @@ def test_rate_limit_refusals_name_their_limit() -> None:
     """The body and the sort key name it; a limit of another system has no name."""
     limits = ("caller", "tenant", None)
     endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
-    records = drafted([entry_of(a_call(), None, ending) for ending in endings])
+    records = new_records([entry_of(a_call(), None, ending) for ending in endings])
     bodies = [msgspec.json.decode(b"{" + record.body[1:]) for record in records]
 
     assert [record.sort[3:] for record in records] == [("caller", 1), ("tenant", 1), ()]
@@ -249,7 +249,9 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
         for name in ARGUMENTS_BY_CASE
         if name not in left_out
     ]
-    records = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
+    records = new_records(
+        [entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most
+    )
     arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
     assert arguments == [shown(a_guard(call), most) for call in calls]
@@ -282,7 +284,7 @@ def test_long_arguments_are_redacted_before_they_are_truncated(name: str) -> Non
     """A secret across the end of the truncated text is found."""
     arguments, begin = LONG_ARGUMENTS[name]
     call, most = a_call(arguments=arguments), 70_000
-    (record,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
+    (record,) = new_records([entry_of(call, a_guard(call))], max_argument_bytes=most)
     kept_arguments = decode_side(record.side or "")["arguments"][1]
 
     assert kept_arguments.encode().startswith(begin)
@@ -294,7 +296,7 @@ def test_secret_arguments_are_redacted_or_all_arguments_left_out() -> None:
     """If the arguments of a tool with secrets were not validated, none are recorded."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
-    sides: list[SaltedDetails] = [decode_side(record.side or "") for record in drafted(entries)]
+    sides: list[SaltedDetails] = [decode_side(record.side or "") for record in new_records(entries)]
 
     assert [side.get("arguments", ("", ""))[1] for side in sides] == [
         '{"token": "[REDACTED:TOKEN]", "safe": "front"}',

@@ -27,7 +27,7 @@ from tests.audit.conftest import (
 )
 
 
-def restored(at: StolenData) -> list[str]:
+def restore_all(at: StolenData) -> list[str]:
     """Everything of acme as it was."""
     return [
         *delete_all(),
@@ -249,7 +249,7 @@ async def test_verify_finds_each_change_and_names_the_first_bad_record(url: str)
         for name, (act, _) in TAMPERING_CASES.items():
             await tamper(url, *act(before))
             named[name] = (await log.verify()).bad
-            await tamper(url, *restored(before))
+            await tamper(url, *restore_all(before))
             healed.append((await log.verify()).bad)
 
     assert named == {name: number for name, (_, number) in TAMPERING_CASES.items()}
@@ -268,7 +268,7 @@ async def test_a_stored_checkpoint_finds_a_rollback_of_the_whole_database(url: s
         checkpoint = await log.sign()
         assert (await log.verify("acme", checkpoint)).bad is None
 
-        await tamper(url, *restored(older))
+        await tamper(url, *restore_all(older))
         alone, anchored = await log.verify(), await log.verify("acme", checkpoint)
         await tamper(url, *delete_all())
         without = await log.verify("acme", checkpoint)
@@ -388,7 +388,7 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         for text in fewer:
             await tamper(url, before.set(2, counts=text))
             broken.append((await log.verify()).bad)
-            await tamper(url, *restored(before))
+            await tamper(url, *restore_all(before))
 
     assert [(count.number, count.limit) for count in counts] == [(ALONE, "caller")]
     assert whole not in fewer

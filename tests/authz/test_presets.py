@@ -60,7 +60,7 @@ class RecordedAnswer:
         self.answer = answer
 
     async def ask(self, token: str, trusted: TrustedIssuer) -> dict[str, object]:
-        return active(current(self.answer))
+        return active(with_current_times(self.answer))
 
 
 class RecordedProvider:
@@ -91,10 +91,12 @@ class RecordedProvider:
         common = {name: value for name, value in changes.items() if name in self.answer.answer}
         self.answer.answer |= common
         sign = signer(self.keys.private, recorded["header"]["alg"])
-        return compact_jws(recorded["header"], current(recorded["claims"]) | changes, sign)
+        return compact_jws(
+            recorded["header"], with_current_times(recorded["claims"]) | changes, sign
+        )
 
 
-def current(claims: dict[str, Any]) -> dict[str, Any]:
+def with_current_times(claims: dict[str, Any]) -> dict[str, Any]:
     """The recorded claims, whose times are seconds from now."""
     now = int(time.time())
     return claims | {name: now + claims[name] for name in TIME_CLAIMS if name in claims}

@@ -41,7 +41,7 @@ def caller(
     )
 
 
-def hashed(value: str, name: str = ISSUER) -> str:
+def hashed_tenant(value: str, name: str = ISSUER) -> str:
     """The rule as the design words it, written down a second time."""
     digest = hashlib.sha256(name.encode() + b"\0" + value.encode()).digest()
     return "t-" + base64.b32encode(digest).decode()[:26].lower()
@@ -66,7 +66,7 @@ def test_other_claim_values_become_a_digest_of_issuer_and_value(value: str) -> N
     """No value is shortened or lower-cased, and a value that looks like a digest is hashed."""
     tenant_id = caller(org_id=value).tenant_id
 
-    assert tenant_id == hashed(value)
+    assert tenant_id == hashed_tenant(value)
     assert TENANT_ID.fullmatch(tenant_id)
 
 
@@ -148,7 +148,7 @@ def test_an_issuer_can_name_the_tenant_without_a_claim() -> None:
     mapped = issuer(tenant=TenantRule(issuer=True), tenants={ISSUER: "acme"})
 
     assert caller(fixed, policy=Policy(), org_id="globex").tenant_id == "acme"
-    assert caller(itself, policy=Policy()).tenant_id == hashed(ISSUER)
+    assert caller(itself, policy=Policy()).tenant_id == hashed_tenant(ISSUER)
     assert caller(mapped, policy=Policy()).tenant_id == "acme"
 
 

@@ -22,8 +22,8 @@ def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None
     for _ in range(WARM_RUNS):
         longer = {
             name: walk
-            for name, walk in walked().items()
-            if not fits(walk, MAX_FILES_AND_FUNCTIONS[name])
+            for name, walk in walk_counts().items()
+            if not is_within_limits(walk, MAX_FILES_AND_FUNCTIONS[name])
         }
         if not longer:
             break
@@ -31,7 +31,7 @@ def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None
     assert longer == {}
 
 
-def walked() -> dict[str, tuple[int, int]]:
+def walk_counts() -> dict[str, tuple[int, int]]:
     """Files and functions of each walk, in one run."""
     command = [sys.executable, "-m", "bench", "--walk"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -42,6 +42,6 @@ def walked() -> dict[str, tuple[int, int]]:
     return walks
 
 
-def fits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
+def is_within_limits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
     """Whether neither figure is higher, and something ran at all."""
     return 20 < walk[0] <= most[0] and 50 < walk[1] <= most[1]

@@ -14,7 +14,12 @@ from tests.attacks.upstreams.conftest import (
     text_result,
     tool,
 )
-from tests.attacks.upstreams.test_upstreams import NESTED_JSON, endless, endless_line, typed
+from tests.attacks.upstreams.test_upstreams import (
+    NESTED_JSON,
+    answer_of_type,
+    endless,
+    endless_line,
+)
 from tests.support.internet import (
     Answer,
     Posted,
@@ -27,7 +32,7 @@ from tests.support.internet import (
 from tests.support.issuers import Send
 
 
-def deep(levels: int) -> dict[str, Any]:
+def nested_schema(levels: int) -> dict[str, Any]:
     """A schema of schemas."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
@@ -35,7 +40,7 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
-def forks(levels: int) -> dict[str, Any]:
+def branching_schema(levels: int) -> dict[str, Any]:
     """Each level of a value has two ways to be right, so that there are 2**levels in all."""
     schema: dict[str, Any] = {"const": "never"}
     for _ in range(levels):
@@ -55,7 +60,7 @@ async def many_tools_at_once(posted: Posted, send: Send) -> None:
     await result_answer({"tools": [tool(f"t{at}") for at in range(100_000)]})(posted, send)
 
 
-async def novel(posted: Posted, send: Send) -> None:
+async def send_long_description(posted: Posted, send: Send) -> None:
     """A description of 100 MB."""
     await begin_answer(send)
     head = b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[{"name":"act","description":"'
@@ -65,7 +70,7 @@ async def novel(posted: Posted, send: Send) -> None:
     await finish_answer(send, b'","inputSchema":{"type":"object"}}]}}')
 
 
-async def circle(posted: Posted, send: Send) -> None:
+async def send_repeated_cursor(posted: Posted, send: Send) -> None:
     await result_answer({"tools": [tool()], "nextCursor": "again"})(posted, send)
 
 
@@ -77,13 +82,13 @@ HIDDEN_CHARACTERS = "\U000e0049\U000e0047\u202e\u200b"
 CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
     "100,000 tools": (many_tools, 200, {"mcp_hostile__t0_0"}),
     "100,000 tools at once": (many_tools_at_once, 502, set()),
-    "a description of 100 MB": (novel, 502, set()),
+    "a description of 100 MB": (send_long_description, 502, set()),
     "invalid JSON": (raw_answer(b"{"), 502, set()),
     "deep JSON": (raw_answer(NESTED_JSON), 502, set()),
     "endless": (endless, 502, set()),
     "an endless line": (endless_line, 502, set()),
-    "HTML": (typed("text/html"), 502, set()),
-    "a circle": (circle, 200, {"mcp_hostile__act"}),
+    "HTML": (answer_of_type("text/html"), 502, set()),
+    "a circle": (send_repeated_cursor, 200, {"mcp_hostile__act"}),
     "a cursor of another type": (listing(tool(), nextCursor={"a": 1}), 502, set()),
     "a huge cursor": (listing(tool(), nextCursor="c" * 5_000), 502, set()),
     "no list": (result_answer({"tools": {"act": {}}}), 502, set()),
@@ -99,17 +104,17 @@ CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
         {"mcp_hostile__act"},
     ),
     "a schema that is too deep": (
-        listing(tool("deep", inputSchema=deep(100)), tool()),
+        listing(tool("deep", inputSchema=nested_schema(100)), tool()),
         200,
         {"mcp_hostile__act"},
     ),
     "a schema deeper than any message": (
-        listing(tool("deep", inputSchema=deep(300)), tool()),
+        listing(tool("deep", inputSchema=nested_schema(300)), tool()),
         502,
         set(),
     ),
     "a deep member beside the list": (
-        listing(tool(), _meta={"a": deep(100)}),
+        listing(tool(), _meta={"a": nested_schema(100)}),
         502,
         set(),
     ),
@@ -182,7 +187,7 @@ SLOW_SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = {
         {"properties": {"a": {"type": "array", "uniqueItems": True}}},
         {"a": [{"n": at} for at in range(5_000)]},
     ),
-    "forks": (forks(10), {"a": msgspec.json.decode(b'{"a":' * 30 + b"1" + b"}" * 30)}),
+    "forks": (branching_schema(10), {"a": msgspec.json.decode(b'{"a":' * 30 + b"1" + b"}" * 30)}),
 }
 
 

@@ -82,12 +82,12 @@ def deployment(
         issuer.stop()
 
 
-def refreshed(deployment: UpstreamDeployment, person: UpstreamUser) -> None:
+def refresh_upstream(deployment: UpstreamDeployment, person: UpstreamUser) -> None:
     (upstream,) = person.ask("GET", "/v1/mcp-servers").json["data"]
     assert person.refresh(upstream["id"]).status == 200
 
 
-def nowhere(deployment: UpstreamDeployment, folder: Path, *answers: Any) -> None:
+def assert_secrets_hidden(deployment: UpstreamDeployment, folder: Path, *answers: Any) -> None:
     """No secret is in an answer, the log, the metrics, or a file of the database."""
     metrics = generate_latest(registry_of(deployment.gate.shared_metrics, version="1")).decode()
     texts = [*(str(answer) for answer in answers), deployment.gate.log(), metrics]
@@ -110,7 +110,7 @@ def assert_secrets_sent(upstream: ScriptedServer) -> None:
     assert headers["x-team"] == HEADER
 
 
-async def chatty(posted: Posted, send: Send) -> None:
+async def answer_after_messages(posted: Posted, send: Send) -> None:
     """Progress and log messages, then an answer."""
     await begin_answer(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
@@ -139,7 +139,7 @@ def test_secrets_echoed_in_answers_progress_and_logs_are_redacted(
     """The caller gets each message of the upstream without the secret."""
     upstream, user = deployment.upstream_app.upstreams["good"], deployment.of("acme")
     assert_secrets_sent(upstream)
-    upstream.answers["tools/call"] = chatty
+    upstream.answers["tools/call"] = answer_after_messages
     meta = {
         META + "clientCapabilities": {},
         META + "logLevel": "debug",
@@ -162,7 +162,7 @@ def test_secrets_echoed_in_answers_progress_and_logs_are_redacted(
     heard += [user.run("mcp_good__act")]
     key = ("Idempotency-Key", "the-same-key-every-time")
     heard += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
-    nowhere(deployment, tmp_path, *heard)
+    assert_secrets_hidden(deployment, tmp_path, *heard)
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
@@ -199,7 +199,7 @@ def test_secrets_echoed_in_client_requests_are_redacted(
     heard = user.run("mcp_good__act")
     assert heard["result"]["resultType"] == "input_required", heard
     assert "REDACTED" in str(heard)
-    nowhere(deployment, tmp_path, heard, user.call("mcp_good__act").raw.body)
+    assert_secrets_hidden(deployment, tmp_path, heard, user.call("mcp_good__act").raw.body)
 
 
 def test_secrets_echoed_in_catalogues_are_redacted(
@@ -231,7 +231,7 @@ def test_secrets_echoed_in_catalogues_are_redacted(
     upstream.answers["resources/list"] = result_answer(
         {"resources": [{"uri": f"x://{HEADER}", "name": "r"}]}
     )
-    refreshed(deployment, user)
+    refresh_upstream(deployment, user)
     deployment.offered(user, "mcp_good__b")
     heard: list[Any] = [user.rpc(f"{kind}/list", {}) for kind in ("tools", "prompts", "resources")]
     heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
@@ -240,4 +240,4 @@ def test_secrets_echoed_in_catalogues_are_redacted(
     heard += [user.refresh(registered_server["id"]).raw.body]
     heard += [user.ask("GET", f"/v1/mcp-servers/{registered_server['id']}").raw.body]
     assert "REDACTED" in str(heard)
-    nowhere(deployment, tmp_path, *heard)
+    assert_secrets_hidden(deployment, tmp_path, *heard)

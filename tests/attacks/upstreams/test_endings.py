@@ -99,7 +99,7 @@ def parked_calls(deployment: UpstreamDeployment) -> int:
     return len(deployment.gate.services.upstreams.services.calls.parked)
 
 
-def asks(deployment: UpstreamDeployment, *people: UpstreamUser) -> list[StalledStream]:
+def park_calls(deployment: UpstreamDeployment, *people: UpstreamUser) -> list[StalledStream]:
     """Each of these people of one tenant has a parked call; what their upstream holds."""
     upstream, user, identity = deployment.registered("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
@@ -118,7 +118,7 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(
     deployment: UpstreamDeployment,
 ) -> None:
     alice, bob = (deployment.of("acme", "asks", sub=name) for name in ("alice", "bob"))
-    of_alice, of_bob = asks(deployment, alice, bob)
+    of_alice, of_bob = park_calls(deployment, alice, bob)
     selectors = RevocationRecord(
         id="", tenant="acme", subject="alice", created_at=0.0, created_by="test"
     )
@@ -143,7 +143,7 @@ def test_a_parked_call_ends_with_its_token(
     soon = int(time.time()) + 4
     alice = deployment.of("acme", "asks", sub="alice", exp=soon)
     bob = deployment.of("acme", "asks", sub="bob")
-    of_alice, of_bob = asks(deployment, alice, bob)
+    of_alice, of_bob = park_calls(deployment, alice, bob)
 
     assert of_alice.closed.wait(WITHIN_S)
     assert time.time() >= soon

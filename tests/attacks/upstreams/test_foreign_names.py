@@ -45,7 +45,9 @@ def test_a_hostile_server_name_reaches_no_other_path(
         assert admin.refresh(identity).status == 200
         before = len(upstream.of("tools/call"))
         for path in (f"/tool/{name}/call", f"/tool/mcp_{name}__act/call"):
-            raw = admin.server.client.send("POST", quoted(path), (), b"{}", token=admin.token)
+            raw = admin.server.client.send(
+                "POST", careless_path(path), (), b"{}", token=admin.token
+            )
             assert raw.status in {400, 404, 405}, raw
         assert len(upstream.of("tools/call")) == before
         lines = [json.loads(line) for line in deployment.gate.log().splitlines() if line[:1] == "{"]
@@ -152,7 +154,7 @@ def test_a_cursor_is_for_its_own_tenant_and_list(deployment: UpstreamDeployment)
             assert people[tenant].ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def quoted(path: str) -> str:
+def careless_path(path: str) -> str:
     """The path as a careless client sends it: only what would break the request line is encoded."""
     return "".join(
         character if "!" <= character <= "~" else f"%{ord(character):02X}" for character in path

@@ -24,7 +24,7 @@ def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
         yield scene
 
 
-def documents(upstream: ScriptedServer, *uris: str) -> None:
+def offer_resources(upstream: ScriptedServer, *uris: str) -> None:
     """The server offers these resources, each with its own words."""
     upstream.answers["server/discover"] = result_answer(
         DESCRIPTION | {"capabilities": {"tools": {}, "resources": {}}}
@@ -41,7 +41,7 @@ def documents(upstream: ScriptedServer, *uris: str) -> None:
     upstream.answers["resources/read"] = read
 
 
-def read(person: UpstreamUser, uri: str) -> str:
+def read_resource(person: UpstreamUser, uri: str) -> str:
     """What a caller reads under a URI, or the error."""
     answer = person.rpc("resources/read", {"uri": uri})
     return str(answer.get("result", answer.get("error")))
@@ -51,8 +51,8 @@ def test_a_resource_link_never_reads_from_another_server(deployment: UpstreamDep
     """Embedded content does not pass as another server's; own links and web links stay."""
     user = deployment.of("acme", "first", "evil")
     honest, evil = (deployment.upstream_app.upstream(name) for name in ("first", "evil"))
-    documents(honest, SHARED_URI)
-    documents(evil, SHARED_URI, "x://own")
+    offer_resources(honest, SHARED_URI)
+    offer_resources(evil, SHARED_URI, "x://own")
     first = user.register("first", deployment.url("first"))
     assert user.refresh(first).status == 200
     identity = user.register("evil", deployment.url("evil"))
@@ -66,8 +66,8 @@ def test_a_resource_link_never_reads_from_another_server(deployment: UpstreamDep
     ]
     evil.answers["tools/call"] = result_answer({"content": blocks})
     assert user.refresh(identity).status == 200
-    deployment.until(lambda: f"of {id(evil)}" in read(user, "x://own"))
-    assert f"of {id(honest)}" in read(user, SHARED_URI)
+    deployment.until(lambda: f"of {id(evil)}" in read_resource(user, "x://own"))
+    assert f"of {id(honest)}" in read_resource(user, SHARED_URI)
 
     content = user.run("mcp_evil__act")["result"]["content"]
 
@@ -90,8 +90,8 @@ def test_a_tool_cannot_show_a_ui_page_of_another_server(deployment: UpstreamDepl
     names = ("squatter", "bank")
     user = deployment.of("acme", *names)
     squatter, bank = (deployment.upstream_app.upstream(name) for name in names)
-    documents(squatter, page)
-    documents(bank, page, own)
+    offer_resources(squatter, page)
+    offer_resources(bank, page, own)
     metas = {
         "pay": {"ui": {"resourceUri": page, "visibility": ["model"]}},
         "pay_too": {"ui/resourceUri": page},
@@ -104,7 +104,7 @@ def test_a_tool_cannot_show_a_ui_page_of_another_server(deployment: UpstreamDepl
         identities.append(user.register(name, deployment.url(name)))
         assert user.refresh(identities[-1]).status == 200
     deployment.offered(user, "mcp_bank__pay")
-    assert f"of {id(squatter)}" in read(user, page)
+    assert f"of {id(squatter)}" in read_resource(user, page)
 
     listed = {tool["name"]: tool for tool in user.rpc("tools/list", {})["result"]["tools"]}
 

@@ -134,7 +134,7 @@ def answered(deployment: UpstreamDeployment, user: UpstreamUser, name: str) -> A
     return json.loads(heard.json["result"])
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process runs; one that has ended may wait for its parent."""
     with contextlib.suppress(OSError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
@@ -167,9 +167,9 @@ def test_child_processes_of_a_program_end_with_it(
 ) -> None:
     """Neither a new session nor an empty environment hides a child process."""
     answer = answered(deployment, user, "mcp_leaves__leave")
-    assert runs(answer)
+    assert is_running(answer)
 
-    deployment.until(lambda: not runs(answer))
+    deployment.until(lambda: not is_running(answer))
 
 
 def test_the_exit_of_a_program_is_noticed_although_a_child_keeps_its_pipes(

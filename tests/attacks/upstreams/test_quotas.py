@@ -47,7 +47,7 @@ def deployment(idp: Idp, tmp_path: Path) -> Iterator[UpstreamDeployment]:
         yield scene
 
 
-def at_once(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnswer]:
+def concurrent_answers(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnswer]:
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
 
@@ -79,7 +79,7 @@ def test_simultaneous_registrations_cannot_exceed_the_quota_of_a_tenant(
     ]
     agents = [{"name": f"more{number}"} for number in range(AT_ONCE)]
     for path, bodies in ((SERVERS, servers), (AGENTS, agents)):
-        heard = at_once(admin, path, bodies)
+        heard = concurrent_answers(admin, path, bodies)
         assert {response.status for response in heard} <= {201, 409}
         refused = [response for response in heard if response.status == 409]
         assert all("there cannot be more" in response.json["message"] for response in refused)

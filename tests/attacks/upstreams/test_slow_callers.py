@@ -43,20 +43,20 @@ def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
         yield scene
 
 
-def person(deployment: UpstreamDeployment, name: str) -> UpstreamUser:
+def user_named(deployment: UpstreamDeployment, name: str) -> UpstreamUser:
     return deployment.of("acme", sub=name)
 
 
 def test_timeouts_of_one_caller_do_not_open_the_circuit(deployment: UpstreamDeployment) -> None:
     """Timeouts of several callers open it."""
-    alice, bob = person(deployment, "alice"), person(deployment, "bob")
+    alice, bob = user_named(deployment, "alice"), user_named(deployment, "bob")
     for name in (*HANGING_TOOLS, *HANGING_TOOLS):
         assert outcome_of(alice.call(f"mcp_good__{name}")) == TIMEOUT_ERROR
     heard = bob.call("mcp_good__act")
     assert (heard.status, "done by good" in str(heard.json)) == (200, True), heard
 
     for number in range(5):
-        slow = person(deployment, f"caller-{number}")
+        slow = user_named(deployment, f"caller-{number}")
         assert outcome_of(slow.call("mcp_good__hang_0")) == TIMEOUT_ERROR
     refused = bob.call("mcp_good__act")
     assert refused.error == (503, "upstream_unavailable")
@@ -69,8 +69,8 @@ def test_one_caller_cannot_use_all_concurrent_requests_of_an_upstream(idp: Idp) 
     with deployment_of(idp, good={"concurrency": 8}) as scene:
         upstream, alice, bob = (
             scene.upstream_app.upstreams["good"],
-            person(scene, "alice"),
-            person(scene, "bob"),
+            user_named(scene, "alice"),
+            user_named(scene, "bob"),
         )
 
         async def call(posted: Posted, send: Send) -> None:

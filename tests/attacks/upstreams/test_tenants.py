@@ -22,7 +22,7 @@ ACCEPT_ANSWER = {"action": "accept", "content": {"ok": True}}
 
 
 @pytest.fixture
-def twins(
+def upstream_by_tenant(
     deployment: UpstreamDeployment,
 ) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
     """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
@@ -64,11 +64,11 @@ def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> No
 
 
 def test_upstreams_of_one_name_in_two_tenants_stay_separate(
-    deployment: UpstreamDeployment, twins: Any
+    deployment: UpstreamDeployment, upstream_by_tenant: Any
 ) -> None:
     """Each server sees only its own tenant's key and calls, and each tenant its own tools."""
     for tenant, other in (("acme", "globex"), ("globex", "acme")):
-        upstream, person, _ = twins[tenant]
+        upstream, person, _ = upstream_by_tenant[tenant]
         names = person.names()
         assert f"mcp_crm__only_{other}" not in names
         assert f"done by crm_{tenant}" in str(person.call("mcp_crm__act").json)
@@ -76,16 +76,16 @@ def test_upstreams_of_one_name_in_two_tenants_stay_separate(
         assert {request.headers["authorization"] for request in upstream.seen} == {
             f"Bearer {SECRETS[tenant]}"
         }
-    bodies = [twins["globex"][1].ask("GET", SERVERS).raw.body.decode()]
+    bodies = [upstream_by_tenant["globex"][1].ask("GET", SERVERS).raw.body.decode()]
     assert "crm_acme" not in bodies[0]
     deployment.others_go_on()
 
 
 @pytest.mark.requirement("A-14")
-def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
+def test_a_14_the_callers_token_never_reaches_an_upstream(upstream_by_tenant: Any) -> None:
     """Requests to an upstream carry the key of the tenant's server and never the token."""
     for tenant in ("acme", "globex"):
-        upstream, person, identity = twins[tenant]
+        upstream, person, identity = upstream_by_tenant[tenant]
         assert person.refresh(identity).status == 200
         assert f"done by crm_{tenant}" in str(person.run("mcp_crm__act"))
         assert upstream.of("tools/call")
@@ -96,11 +96,11 @@ def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
 
 
 def test_a_request_state_is_accepted_only_for_its_own_call(
-    deployment: UpstreamDeployment, twins: Any
+    deployment: UpstreamDeployment, upstream_by_tenant: Any
 ) -> None:
     """With another upstream, tool, argument, caller or tenant, no request is sent."""
-    upstream, acme, _ = twins["acme"]
-    other, globex, _ = twins["globex"]
+    upstream, acme, _ = upstream_by_tenant["acme"]
+    other, globex, _ = upstream_by_tenant["globex"]
     second, _, identity = deployment.registered("second")
     user = deployment.of("acme", "crm", "second")
     assert acme.refresh(identity).status == 200
@@ -149,10 +149,10 @@ def test_a_request_state_is_accepted_only_for_its_own_call(
     ],
 )
 def test_misleading_elicitation_urls_are_not_shown(
-    deployment: UpstreamDeployment, twins: Any, url: str
+    deployment: UpstreamDeployment, upstream_by_tenant: Any, url: str
 ) -> None:
     """The upstream's call fails, and the caller never sees the URL."""
-    upstream, acme, _ = twins["acme"]
+    upstream, acme, _ = upstream_by_tenant["acme"]
     ask_before_each_call(upstream, url)
     heard = acme.run("mcp_crm__act")
     assert heard.get("result", {}).get("resultType") != "input_required", heard
@@ -166,8 +166,8 @@ def test_misleading_elicitation_urls_are_not_shown(
     deployment.others_go_on()
 
 
-def test_an_elicitation_url_is_shown_with_its_upstream_and_host(twins: Any) -> None:
-    upstream, acme, _ = twins["acme"]
+def test_an_elicitation_url_is_shown_with_its_upstream_and_host(upstream_by_tenant: Any) -> None:
+    upstream, acme, _ = upstream_by_tenant["acme"]
     page = "https://login.example.com/x"
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
     upstream.answers["tools/call"] = error_answer(-32042, "Sign in first", data=pages)
@@ -182,10 +182,10 @@ def test_an_elicitation_url_is_shown_with_its_upstream_and_host(twins: Any) -> N
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "tools/call"])
 def test_sampling_and_roots_requests_need_permission_by_the_operator(
-    twins: Any, method: str
+    upstream_by_tenant: Any, method: str
 ) -> None:
     """Without it, the requests of an upstream never reach the caller."""
-    upstream, acme, _ = twins["acme"]
+    upstream, acme, _ = upstream_by_tenant["acme"]
     params = {"messages": [], "maxTokens": 9} if "sampling" in method else {}
     upstream.answers["tools/call"] = result_answer(
         {
@@ -202,10 +202,10 @@ def test_sampling_and_roots_requests_need_permission_by_the_operator(
 
 @pytest.mark.parametrize("mode", ["list", "search"])
 def test_an_agent_can_call_only_tools_of_its_capabilities(
-    deployment: UpstreamDeployment, twins: Any, mode: str
+    deployment: UpstreamDeployment, upstream_by_tenant: Any, mode: str
 ) -> None:
     """`call_tool` with a guessed name does not reach other tools either."""
-    _, acme, identity = twins["acme"]
+    _, acme, identity = upstream_by_tenant["acme"]
     created = acme.ask(
         "POST",
         AGENTS,

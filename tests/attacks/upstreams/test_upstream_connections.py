@@ -41,7 +41,7 @@ SERVER_METADATA = "/.well-known/oauth-authorization-server"
 REDIRECT_TARGET = "/stolen"
 
 
-def answering(internet: Internet, **answers: Page) -> None:
+def serve_upstream(internet: Internet, **answers: Page) -> None:
     """An MCP server that signs clients in, with these pages for some of its methods."""
     results: dict[str, Any] = {
         "server/discover": DESCRIPTION,
@@ -71,7 +71,7 @@ def answering(internet: Internet, **answers: Page) -> None:
 @pytest.fixture
 def internet(tmp_path: Path) -> Iterator[Internet]:
     with small_internet(tmp_path) as internet:
-        answering(internet)
+        serve_upstream(internet)
         yield internet
 
 
@@ -102,16 +102,16 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_SECRET", SECRET)
 
 
-def person(gate: Server) -> UpstreamUser:
+def upstream_user(gate: Server) -> UpstreamUser:
     return UpstreamUser(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
 
 
-def refreshed(user: UpstreamUser) -> RestAnswer:
+def refresh_upstream(user: UpstreamUser) -> RestAnswer:
     (crm,) = user.ask("GET", SERVERS).json["data"]
     return user.refresh(crm["id"])
 
 
-def paths(internet: Internet) -> list[str]:
+def requested_paths(internet: Internet) -> list[str]:
     return [request.path for request in internet.site.seen]
 
 
@@ -138,23 +138,23 @@ def test_redirects_of_an_upstream_are_not_followed(
     if which.startswith("/"):
         internet.site.pages[which] = page
     else:
-        answering(internet, **{which: page})
+        serve_upstream(internet, **{which: page})
     with gate_in(internet, idp) as gate:
-        user = person(gate)
-        heard = refreshed(user)
+        user = upstream_user(gate)
+        heard = refresh_upstream(user)
         if which in ("tools/call", "subscriptions/listen"):
             assert heard.status == 200, heard.json
             eventually(lambda: "mcp_crm__act" in user.names(), within=20)
             expected = (500, "internal_error") if which == "tools/call" else (200, "ok")
             assert outcome_of(user.call("mcp_crm__act")) == expected
-            eventually(lambda: asked_for(internet, which), within=20)
+            eventually(lambda: received_method(internet, which), within=20)
         else:
             assert heard.error == (502, "upstream_unreachable"), heard.json
-        assert REDIRECT_TARGET not in paths(internet)
+        assert REDIRECT_TARGET not in requested_paths(internet)
         assert SECRET not in heard.raw.body.decode()
 
 
-def asked_for(internet: Internet, method: str) -> bool:
+def received_method(internet: Internet, method: str) -> bool:
     return any(f'"{method}"'.encode() in request.body for request in internet.site.seen)
 
 
@@ -163,19 +163,19 @@ def test_a_host_name_that_changes_to_an_internal_address_is_refused(
 ) -> None:
     """Each connection resolves its name once and uses only addresses that it has checked."""
     with gate_in(internet, idp) as gate:
-        user = person(gate)
-        assert refreshed(user).status == 200
+        user = upstream_user(gate)
+        assert refresh_upstream(user).status == 200
         eventually(lambda: "mcp_crm__act" in user.names(), within=20)
         assert user.call("mcp_crm__act").status == 200
         # Begun before, it may arrive later.
-        eventually(lambda: asked_for(internet, "subscriptions/listen"), within=20)
+        eventually(lambda: received_method(internet, "subscriptions/listen"), within=20)
         host = "mcp.web.test"
         for addresses in (["127.0.0.1"], [PUBLIC, "127.0.0.1"], ["::1"], ["169.254.169.254"]):
             before = len(internet.site.seen)
             internet.names.known[host] = [addresses]
             heard = user.call("mcp_crm__act")
             assert heard.error == (403, "denied"), heard.json
-            assert refreshed(user).error == (502, "upstream_unreachable")
+            assert refresh_upstream(user).error == (502, "upstream_unreachable")
             assert [
                 request for request in internet.site.seen[before:] if request.host == host
             ] == []
@@ -214,7 +214,7 @@ def test_an_invalid_certificate_of_an_upstream_is_refused(
             network=internet.network(allow_hosts=[host]),
             scopes={"admin": ADMIN},
         ) as gate:
-            user = person(gate)
+            user = upstream_user(gate)
             identity = user.register("inside", f"https://{host}/mcp", api_key="sk-0123456789")
             heard = user.refresh(identity)
             assert heard.error == (502, "upstream_unreachable")

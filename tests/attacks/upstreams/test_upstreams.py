@@ -55,7 +55,7 @@ async def endless_line(posted: Posted, send: Send) -> None:
         await send_more(send, MEGABYTE)
 
 
-async def flood(posted: Posted, send: Send) -> None:
+async def answer_after_flood(posted: Posted, send: Send) -> None:
     """Progress, log messages and changed lists without end, then the answer."""
     await begin_answer(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
@@ -80,7 +80,7 @@ def other_id(change: Callable[[Any], Any]) -> Answer:
     return answer
 
 
-def typed(kind: str) -> Answer:
+def answer_of_type(kind: str) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
         await raw_answer(body(posted, text_result("lied")), kind=kind)(posted, send)
 
@@ -99,13 +99,13 @@ CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
     "another id": (other_id(lambda value: value + 1), INTERNAL_ERROR),
     "no id": (other_id(lambda value: None), INTERNAL_ERROR),
     "true as id": (other_id(lambda value: True), INTERNAL_ERROR),
-    "HTML": (typed("text/html"), INTERNAL_ERROR),
-    "JSON said to be events": (typed(EVENTS), INTERNAL_ERROR),
-    "no type": (typed(""), INTERNAL_ERROR),
+    "HTML": (answer_of_type("text/html"), INTERNAL_ERROR),
+    "JSON said to be events": (answer_of_type(EVENTS), INTERNAL_ERROR),
+    "no type": (answer_of_type(""), INTERNAL_ERROR),
     "100 MB": (huge, INTERNAL_ERROR),
     "an endless line": (endless_line, INTERNAL_ERROR),
     "an endless stream": (endless, INTERNAL_ERROR),
-    "a flood": (flood, (200, "ok")),
+    "a flood": (answer_after_flood, (200, "ok")),
     "redirect": (raw_answer(b"", 307, location="http://169.254.169.254/latest/"), INTERNAL_ERROR),
     "moved for ever": (raw_answer(b"", 301, location="http://127.0.0.1:1/"), INTERNAL_ERROR),
     "401": (
