@@ -34,7 +34,7 @@ tenant = { value = "acme" }
 """
 
 
-def finished(process: Process) -> Process:
+def finished_process(process: Process) -> Process:
     """The process, once it has ended by itself."""
     try:
         process.process.wait(30)
@@ -50,7 +50,7 @@ def code_of(process: Process) -> int:
 
 def test_gatepost_help_is_printed(tmp_path: Path) -> None:
     """`gatepost --help` answers in a process of its own."""
-    done = finished(run("--help", cwd=tmp_path))
+    done = finished_process(run("--help", cwd=tmp_path))
 
     assert code_of(done) == 0
     assert "Usage: gatepost" in done.stdout
@@ -114,7 +114,7 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
     """The message names the address and the option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = finished(run("dev", "--port", str(port), cwd=tmp_path))
+        done = finished_process(run("dev", "--port", str(port), cwd=tmp_path))
 
     assert code_of(done) == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
@@ -123,7 +123,7 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
 
 def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
     """One marker in the environment is enough; no file is left behind."""
-    done = finished(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
+    done = finished_process(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
 
     assert code_of(done) == 1
     assert "APP_ENV=production marks this as production" in done.stderr
@@ -134,7 +134,7 @@ def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
 def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each has an id and a hint; the exit code is 1, and the server does not start."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
-    done = finished(run(command, cwd=tmp_path))
+    done = finished_process(run(command, cwd=tmp_path))
     ids = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
 
     assert code_of(done) == 1
@@ -151,7 +151,7 @@ def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
 
 def test_check_accepts_a_good_file(tmp_path: Path) -> None:
     """The exit code is 0, and one line says what would be served."""
-    finished(run("keyring", "new", cwd=tmp_path))
+    finished_process(run("keyring", "new", cwd=tmp_path))
     (tmp_path / "gatepost.toml").write_text(
         'resource = "https://mcp.example.com/mcp"\n'
         'listen.trusted_proxies = ["10.0.0.0/8"]\n'
@@ -160,7 +160,7 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
         'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" },'
         ' roles = { approver = { claim = "roles", value = "approver" } } }]\n'
     )
-    done = finished(run("check", cwd=tmp_path))
+    done = finished_process(run("check", cwd=tmp_path))
 
     assert (code_of(done), done.stderr) == (0, "")
     assert "machine: the subject is the client id [preset]" in done.stdout
@@ -172,9 +172,9 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
     """Only the owner can read the file, and no command prints a secret."""
-    output = finished(run("keyring", "new", cwd=tmp_path))
-    rotated = finished(run("keyring", "rotate", cwd=tmp_path))
-    again = finished(run("keyring", "new", cwd=tmp_path))
+    output = finished_process(run("keyring", "new", cwd=tmp_path))
+    rotated = finished_process(run("keyring", "rotate", cwd=tmp_path))
+    again = finished_process(run("keyring", "new", cwd=tmp_path))
     ring = json.loads((tmp_path / "keyring.json").read_text())
 
     assert [code_of(done) for done in (output, rotated, again)] == [0, 0, 1]
@@ -202,8 +202,10 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         "GATEPOST_ISSUERS": '[{"issuer": "http://127.0.0.1:8000/dev-as",'
         ' "tenant": {"value": "acme"}}]',
     }
-    table = finished(run("tools", cwd=tmp_path, env=environment))
-    data = json.loads(finished(run("tools", "--json", cwd=tmp_path, env=environment)).stdout)
+    table = finished_process(run("tools", cwd=tmp_path, env=environment))
+    data = json.loads(
+        finished_process(run("tools", "--json", cwd=tmp_path, env=environment)).stdout
+    )
 
     assert [(offer["kind"], offer["name"]) for offer in data] == [
         ("tool", "count_slowly"),
@@ -238,6 +240,6 @@ def test_the_serve_command_imports_no_signing_code(tmp_path: Path) -> None:
         "'gatepost.dev', 'joserfc', 'authlib.jose', 'authlib.integrations'))])\n"
     )
     command = [sys.executable, "-c", script]
-    done = finished(Process(command, env=python_environment(), cwd=tmp_path))
+    done = finished_process(Process(command, env=python_environment(), cwd=tmp_path))
 
     assert done.stdout.strip() == "[]"

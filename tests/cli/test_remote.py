@@ -66,7 +66,7 @@ def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
     return process
 
 
-def here(folder: Path, *arguments: str) -> Result:
+def command_result(folder: Path, *arguments: str) -> Result:
     """A command that needs no page, in this process."""
     environment = {"XDG_STATE_HOME": str(folder), "GATEPOST_TOKEN": None}
     return CliRunner().invoke(main, [*arguments], env=environment)
@@ -83,9 +83,9 @@ def test_a_person_signs_in_and_calls_tools_from_the_command_line(dev: Gatepost) 
     listed = signing_in("list", *for_url, folder=dev.folder)
     (file,) = (dev.folder / "gatepost/sign-ins").glob("*.json")
     first = json.loads(file.read_text())
-    before = here(dev.folder, "call", "whoami", "--json", *for_url)
+    before = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     file.write_text(json.dumps(first | {"expires_at": 1.0}))
-    after = here(dev.folder, "call", "whoami", "--json", *for_url)
+    after = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     second = json.loads(file.read_text())
     saved = signing_in(
         "call",
@@ -97,15 +97,15 @@ def test_a_person_signs_in_and_calls_tools_from_the_command_line(dev: Gatepost) 
     )
     third = json.loads(file.read_text())
     file.write_text(json.dumps(third | {"access_token": "e.e.e"}))
-    refused = here(dev.folder, "call", "whoami", "--json", *for_url)
+    refused = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     fourth = json.loads(file.read_text())
-    out, again = (here(dev.folder, "sign-out", *for_url) for _ in range(2))
+    out, again = (command_result(dev.folder, "sign-out", *for_url) for _ in range(2))
     file.write_text(json.dumps(fourth | {"expires_at": 1.0}))
     file.chmod(0o600)
     gone = run("list", *for_url, "--no-browser", env={"XDG_STATE_HOME": str(dev.folder)})
     gone.wait_for(PAGE)
     gone.kill()
-    shared = here(dev.folder, "sign-out", *for_url)
+    shared = command_result(dev.folder, "sign-out", *for_url)
 
     assert (file.parent.stat().st_mode & 0o777, third["url"]) == (0o700, dev.url)
     assert all(tool in listed.stdout for tool in ("echo(text)  ", "travel(region, [days])"))
@@ -162,7 +162,7 @@ def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) ->
     assert "--url" in nowhere[2]
 
 
-def books() -> Any:
+def books_server() -> Any:
     server = MCPServer("books")
 
     @server.tool()
@@ -218,7 +218,7 @@ def servers() -> Iterator[dict[str, str]]:
     """The URL of a modern server, and of one that has only sessions."""
     running = {
         name: AsgiServer(app, lifespan="on").start()
-        for name, app in (("modern", books()), ("session", OLD_SERVER))
+        for name, app in (("modern", books_server()), ("session", OLD_SERVER))
     }
     try:
         yield {name: f"{server.url}/mcp" for name, server in running.items()}

@@ -25,7 +25,7 @@ GUARD_HEADERS = {
 }
 
 
-def guarded(answer: httpx2.Response) -> bool:
+def is_guarded(answer: httpx2.Response) -> bool:
     """Whether an answer carries every guard, each once; forms lead here or to the issuer."""
     policy = answer.headers["content-security-policy"]
     return (
@@ -71,7 +71,7 @@ def test_every_answer_carries_the_security_headers(
         for user_browser, status in ((alice, inside), (anonymous, outside)):
             answer = user_browser.get(path)
             assert answer.status_code == status, answer.text
-            assert guarded(answer)
+            assert is_guarded(answer)
             assert answer.headers["cache-control"] == "no-store"
             assert answer.headers["content-type"].partition(";")[0] != "application/json" or (
                 "/static/" in path
@@ -95,7 +95,7 @@ def test_refusals_at_the_edge_have_the_security_headers(
         answer = user_browser.http.get("/dashboard", headers=headers)
 
     assert answer.status_code == status
-    assert guarded(answer)
+    assert is_guarded(answer)
     assert answer.headers["content-type"].startswith("text/html")
 
 
@@ -123,7 +123,7 @@ def test_static_files_can_be_cached_forever(shared_dashboard: DashboardServer) -
     for answer in answers:
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert guarded(answer)
+        assert is_guarded(answer)
         assert "set-cookie" not in answer.headers
     assert posted.status_code == 405
 
@@ -260,7 +260,7 @@ def test_malformed_form_bodies_are_refused(
         )
 
     assert answer.status_code == status
-    assert guarded(answer)
+    assert is_guarded(answer)
 
 
 EMBEDDING_REQUESTS = [

@@ -148,7 +148,7 @@ def test_every_replica_counts_calls_refused_by_limits(
     pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """Each call is counted by its limit, although one record covers many, and after a restart."""
-    answers = asyncio.run(flood(pair.billing, 40))
+    answers = asyncio.run(concurrent_statuses(pair.billing, 40))
     assert answers.count(429) == 38
     text = "38 by the tool limit"
     # Refusals are gathered before they are on record.
@@ -160,7 +160,7 @@ def test_every_replica_counts_calls_refused_by_limits(
         assert PROCESSES not in later.page(dave, "/usage")
 
 
-async def flood(billing: BillingServer, number: int) -> list[int]:
+async def concurrent_statuses(billing: BillingServer, number: int) -> list[int]:
     """What comes of so many calls of one tool at once."""
     async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
         headers = {"authorization": f"Bearer {billing.token()}"}

@@ -96,7 +96,7 @@ def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
     return user_browser.http.get(back)
 
 
-def altered(back: str, **changes: str | None) -> str:
+def changed_callback(back: str, **changes: str | None) -> str:
     """The way back with other parameters; None leaves one out."""
     values = query_of(back) | changes
     present = {name: value for name, value in values.items() if value is not None}
@@ -126,7 +126,7 @@ def test_forged_sign_in_callbacks_are_refused(
     """The page repeats no parameter, and no session is created."""
     with shared_dashboard.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
-        answer = finish(user_browser, altered(back, **changes))
+        answer = finish(user_browser, changed_callback(back, **changes))
 
         assert answer.status_code == status
         assert user_browser.cookie() == ""
@@ -152,7 +152,7 @@ def test_a_code_of_another_persons_sign_in_is_refused(shared_dashboard: Dashboar
     with shared_dashboard.user_browser() as victim, shared_dashboard.user_browser() as attacker:
         stolen = query_of(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").follow(attacker.start().headers["location"])
-        answer = finish(attacker, altered(own, code=stolen))
+        answer = finish(attacker, changed_callback(own, code=stolen))
 
         assert answer.status_code == 403
         assert attacker.cookie() == ""
@@ -170,7 +170,7 @@ def test_a_refused_sign_in_is_logged_like_a_refused_token(
     ):
         stolen = query_of(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").follow(attacker.start().headers["location"])
-        finish(attacker, altered(own, code=stolen))
+        finish(attacker, changed_callback(own, code=stolen))
 
     events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
     [event] = [event for event in events if event["event"] == "token_refused"]

@@ -301,7 +301,7 @@ def test_rolling_restarts_lose_no_request(
 
     def lost_of(deployment: Deployment, restarts: int) -> list[str]:
         with deployment.behind(name, deployment.folder) as port:
-            return lost(deployment, port, restarts)
+            return failed_requests(deployment, port, restarts)
 
     with ExitStack() as stack:
         pairs = [stack.enter_context(two_replicas()) for _ in RESTARTS[name]]
@@ -312,7 +312,7 @@ def test_rolling_restarts_lose_no_request(
     assert lost_requests == [[]] * len(pairs)
 
 
-def lost(deployment: Deployment, port: int, restarts: int) -> list[str]:
+def failed_requests(deployment: Deployment, port: int, restarts: int) -> list[str]:
     """What clients lose while the replicas restart so often, each of which serves them."""
     stop = threading.Event()
     clients = [RestartTraffic(deployment, port, stop) for _ in range(CLIENTS)]

@@ -38,17 +38,17 @@ TREATED_AS_PEOPLE = {"zitadel", "authentik"}
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
+def imitated_issuer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
     """One issuer per provider for the tests of this file: making its RSA keys takes long."""
     return cache(lambda name: Imitated(name, tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
-def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
+def imitated(imitated_issuer: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
     """The issuer that imitates a provider, with a signed-out browser."""
 
     def fresh(name: str) -> Imitated:
-        provider = started(name)
+        provider = imitated_issuer(name)
         provider.walk.http.cookies.clear()
         return provider
 

@@ -93,16 +93,16 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
         "tools": {"packs": ["demo"], "load": ["./again.py"]},
         "storage": {"database": "sqlite:///gatepost.db"},
     }
-    with server_process(idp, folder, [main(idp), second(idp)], **usual) as server:
+    with server_process(idp, folder, [main_issuer(idp), second_issuer(idp)], **usual) as server:
         yield Secure(server, authority, dict(server.configured))
 
 
-def main(idp: Idp, **settings: Any) -> Settings:
+def main_issuer(idp: Idp, **settings: Any) -> Settings:
     """The usual issuer, which gives no time to clocks."""
     return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
 
 
-def second(idp: Idp, **settings: Any) -> Settings:
+def second_issuer(idp: Idp, **settings: Any) -> Settings:
     """Another one, with tenants of its own."""
     return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
 
@@ -134,26 +134,29 @@ CONFIG_CHANGES: dict[str, tuple[Changes, tuple[int, str | int]]] = {
     ),
     "the issuer is disabled": (
         lambda server: {
-            "issuers": [main(server.process.idp, enabled=False), second(server.process.idp)],
+            "issuers": [
+                main_issuer(server.process.idp, enabled=False),
+                second_issuer(server.process.idp),
+            ],
         },
         (401, "invalid_token"),
     ),
     "there is another issuer": (
-        lambda server: {"issuers": [second(server.process.idp)]},
+        lambda server: {"issuers": [second_issuer(server.process.idp)]},
         (401, "invalid_token"),
     ),
     "the organisation is no tenant any more": (
-        lambda server: {"issuers": [main(server.process.idp, tenants={"globex": "globex"})]},
+        lambda server: {"issuers": [main_issuer(server.process.idp, tenants={"globex": "globex"})]},
         (401, "invalid_token"),
     ),
     "tokens must be of another kind": (
-        lambda server: {"issuers": [main(server.process.idp, algorithms=["ES256"])]},
+        lambda server: {"issuers": [main_issuer(server.process.idp, algorithms=["ES256"])]},
         (401, "invalid_token"),
     ),
     "the resource has another name": (
         lambda server: {
             "resource": server.process.configured["resource"].replace("/mcp", "/mcp/v2"),
-            "issuers": [main(server.process.idp)],
+            "issuers": [main_issuer(server.process.idp)],
         },
         (401, "invalid_token"),
     ),
@@ -201,7 +204,7 @@ def test_a_changed_tenant_table_applies_to_an_open_connection(server: Secure) ->
     """The same bytes become a request of another tenant."""
     with server.kept() as connection:
         connection.warm()
-        renamed = {"issuers": [main(server.process.idp, tenants={"acme": "renamed"})]}
+        renamed = {"issuers": [main_issuer(server.process.idp, tenants={"acme": "renamed"})]}
         with server.changed(renamed):
             assert [connection.said(), connection.said()] == ["renamed", "renamed"]
         assert connection.said() == "acme"

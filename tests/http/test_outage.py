@@ -93,16 +93,16 @@ async def in_session(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("tools/list"))
 
 
-async def notified(client: EndpointClient, session: str) -> Response:
+async def send_initialized(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("notifications/initialized", identity=None))
 
 
-async def ended(client: EndpointClient, session: str) -> Response:
+async def end_session(client: EndpointClient, session: str) -> Response:
     return await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
 
 
 @pytest.mark.parametrize(
-    ("exchange", "identity"), [(in_session, {"id": 7}), (notified, {}), (ended, {})]
+    ("exchange", "identity"), [(in_session, {"id": 7}), (send_initialized, {}), (end_session, {})]
 )
 async def test_a_session_request_during_an_outage_is_503_instead_of_404(
     records: Records,

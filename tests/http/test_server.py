@@ -27,7 +27,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 200 if scope["path"] == "/read" else 401, b"%d" % size)
 
 
-async def drip(wire_connection: WireConnection, data: bytes, count: int) -> bytes:
+async def send_repeatedly(wire_connection: WireConnection, data: bytes, count: int) -> bytes:
     """Send *data* again and again until the server answers or closes."""
     for _ in range(count):
         try:
@@ -47,7 +47,7 @@ async def test_a_request_head_that_arrives_too_slowly_is_cut_off(
     """A client cannot hold a connection with a byte now and then."""
     await wire_connection.send(REQUEST_HEAD)
 
-    assert (await drip(wire_connection, b"a", 100)).startswith(b"HTTP/1.1 408 ")
+    assert (await send_repeatedly(wire_connection, b"a", 100)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_silent_connection_is_closed(wire_connection: WireConnection) -> None:
@@ -62,7 +62,7 @@ async def test_empty_lines_do_not_keep_an_idle_connection_open(
     await wire_connection.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
     await asyncio.wait_for(wire_connection.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
-    assert b"HTTP/1.1 200" not in await drip(wire_connection, b"\r\n", 100)
+    assert b"HTTP/1.1 200" not in await send_repeatedly(wire_connection, b"\r\n", 100)
 
 
 @pytest.mark.requirement("W22")
@@ -73,7 +73,7 @@ async def test_an_unread_body_ends_the_connection(wire_connection: WireConnectio
     )
     await asyncio.wait_for(wire_connection.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
-    assert await drip(wire_connection, b"x", 100) == b""
+    assert await send_repeatedly(wire_connection, b"x", 100) == b""
 
 
 async def test_the_deadline_of_the_head_does_not_apply_to_the_body(

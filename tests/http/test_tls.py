@@ -113,7 +113,7 @@ def rest_of(connection: socket.socket) -> bytes:
     return data
 
 
-def until(connection: socket.socket, end: bytes) -> bytes:
+def read_until(connection: socket.socket, end: bytes) -> bytes:
     """All up to *end*, which is the last that comes."""
     data = b""
     while not data.endswith(end):
@@ -274,7 +274,7 @@ def test_unfinished_handshakes_are_closed_for_new_clients(
             open_.enter_context(server.plain())
         with server.connected() as client:
             client.sendall(GET_REQUEST % b"/")
-            assert until(client, b"{}").startswith(b"HTTP/1.1 200")
+            assert read_until(client, b"{}").startswith(b"HTTP/1.1 200")
 
 
 # uvloop warns about everything open when it ends; in its own process it warns no test.
@@ -302,7 +302,7 @@ def test_a_stop_does_not_wait_for_idle_tls_clients(server: ThreadedServer, state
     sent = STATES[state]
     with server.connected() as client, server.connected() as other:
         other.sendall(GET_REQUEST % b"/")
-        assert until(other, b"{}")
+        assert read_until(other, b"{}")
         client.sendall(sent)
         if state != "half a head has come" and sent:
             assert client.recv(1) == b"H"
@@ -387,4 +387,4 @@ def test_plain_http_on_a_tls_port_is_not_answered(server: ThreadedServer) -> Non
             assert not plain.recv(4096).startswith(b"HTTP/")
     with server.connected() as client:
         client.sendall(GET_REQUEST % b"/")
-        assert until(client, b"{}")
+        assert read_until(client, b"{}")

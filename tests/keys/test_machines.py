@@ -108,7 +108,7 @@ async def test_two_authorization_headers_are_refused(machines: CodeFlow) -> None
     assert answer.status_code == 400
 
 
-async def mint(
+async def minted(
     code_flow: CodeFlow, auth: object = CLI, **fields: str
 ) -> tuple[int, dict[str, object]]:
     data = {"grant_type": MINT_GRANT} | fields
@@ -118,9 +118,9 @@ async def mint(
 
 async def test_the_command_line_can_mint_a_token_for_any_subject(code_flow: CodeFlow) -> None:
     """A known subject has roles and a name; an unknown one has neither."""
-    _, alice = await mint(code_flow, tenant="acme", subject="alice", scope="files:write")
-    _, eve = await mint(code_flow, tenant="umbrella", subject="eve")
-    _, first = await mint(code_flow, tenant="globex", resource=RESOURCE)
+    _, alice = await minted(code_flow, tenant="acme", subject="alice", scope="files:write")
+    _, eve = await minted(code_flow, tenant="umbrella", subject="eve")
+    _, first = await minted(code_flow, tenant="globex", resource=RESOURCE)
     person, unknown = (claims_of(code_flow, str(a["access_token"])) for a in (alice, eve))
 
     assert (person["sub"], person["org_id"], person["scope"]) == ("alice", "acme", "files:write")
@@ -134,14 +134,14 @@ async def test_roles_of_a_user_are_not_given_to_the_same_subject_elsewhere(
     code_flow: CodeFlow,
 ) -> None:
     """Alice has roles at acme; a token for `alice` at globex has none."""
-    _, answer = await mint(code_flow, tenant="globex", subject="alice")
+    _, answer = await minted(code_flow, tenant="globex", subject="alice")
 
     assert "roles" not in claims_of(code_flow, str(answer["access_token"]))
 
 
 async def test_the_command_line_can_request_an_opaque_token(code_flow: CodeFlow) -> None:
     """Other requests to the same issuer still get JWTs."""
-    _, answer = await mint(code_flow, tenant="acme", access_token_format="opaque")
+    _, answer = await minted(code_flow, tenant="acme", access_token_format="opaque")
 
     assert "." not in str(answer["access_token"])
     assert (await code_flow.introspect(str(answer["access_token"])))["org_id"] == "acme"
@@ -165,7 +165,7 @@ async def test_invalid_requests_of_the_command_line_get_a_description(
     code_flow: CodeFlow, fields: dict[str, str], error: str
 ) -> None:
     """The sentence can be understood without an RFC."""
-    status, answer = await mint(code_flow, **fields)
+    status, answer = await minted(code_flow, **fields)
 
     assert (status, answer["error"]) == (400, error)
     assert answer["error_description"]
@@ -175,10 +175,10 @@ async def test_only_the_command_line_client_can_mint_tokens(machines: CodeFlow) 
     """Other clients, wrong secrets and an issuer without a secret are refused."""
     closed = CodeFlow(cli_secret="")
 
-    assert (await mint(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
-    assert (await mint(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
-    assert (await mint(closed, tenant="acme"))[0] == 401
-    assert (await mint(closed, (CLI[0], ""), tenant="acme"))[0] == 401
+    assert (await minted(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
+    assert (await minted(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
+    assert (await minted(closed, tenant="acme"))[0] == 401
+    assert (await minted(closed, (CLI[0], ""), tenant="acme"))[0] == 401
 
 
 async def test_only_the_command_line_rotates_keys(machines: CodeFlow) -> None:

@@ -31,7 +31,7 @@ def client() -> EndpointClient:
     return EndpointClient(pack.tools.values())
 
 
-async def changed(client: EndpointClient, tenant: str = "acme") -> None:
+async def announce_tools(client: EndpointClient, tenant: str = "acme") -> None:
     """Announce that the list of tools changed."""
     await client.pubsub.of(tenant).listed("tools")
 
@@ -121,7 +121,7 @@ async def test_su_04_every_message_carries_the_id_of_the_request(
     """The subscription's id is the request's, as the same type of JSON."""
     async with open_subscription(client, TOOLS, identity=identity) as stream:
         first = await stream.next()
-        await changed(client)
+        await announce_tools(client)
         second = await stream.next()
         client.streams.close()
         last = await stream.next()
@@ -141,7 +141,7 @@ async def test_su_05_only_changes_within_the_filter_are_sent(client: EndpointCli
         await pubsub.listed("resources")
         await pubsub.updated("test://document")
         await pubsub.moved("task")
-        await changed(client)
+        await announce_tools(client)
 
         assert (await stream.next())["method"] == "notifications/tools/list_changed"
         client.streams.close()
@@ -196,7 +196,7 @@ async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient)
     ):
         for stream in (first, two, three):
             await stream.acknowledged()
-        await changed(client)
+        await announce_tools(client)
         for stream in (first, three):
             assert (await stream.next())["params"]["_meta"][SUBSCRIPTION] == 1
         client.streams.close()
@@ -209,7 +209,7 @@ async def test_su_09_earlier_changes_are_not_replayed(client: EndpointClient) ->
     """A stream does not get a change that was made before it opened."""
     async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
-    await changed(client)
+    await announce_tools(client)
     async with open_subscription(client, TOOLS, meta={"last-event-id": "1"}) as stream:
         await stream.acknowledged()
         client.streams.close()

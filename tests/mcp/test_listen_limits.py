@@ -128,14 +128,14 @@ async def test_su_10_a_stop_does_not_wait_for_a_client_that_does_not_read(
         await stream.acknowledged()
         stream.reading.clear()
         await client.pubsub.of("acme").listed("tools")
-        await until(lambda: not stream.is_waiting)
+        await run_until(lambda: not stream.is_waiting)
         client.streams.close()
-        await until(lambda: len(client.streams) == 0)
+        await run_until(lambda: len(client.streams) == 0)
 
         assert client.pubsub.tenants == ()
 
 
-async def until(condition: Any) -> None:
+async def run_until(condition: Any) -> None:
     """Return when *condition* holds, which a few rounds of the loop must bring about."""
     for _ in range(100):
         if condition():
@@ -193,7 +193,7 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
         streams.wake(stream)
     for _ in () if wakes else range(streams.steps):
         loop.call_soon(streams.look)
-    await until(lambda: all(stream.woken + stream.beats for stream in others))
+    await run_until(lambda: all(stream.woken + stream.beats for stream in others))
     for stream in (failing, *others):
         streams.leave(stream)
 

@@ -41,12 +41,12 @@ def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[s
     for result in folder.iterdir():
         match = RESULT.fullmatch(result.name)
         assert match is not None, f"not the name of a result: {result.name}"
-        faults[match["scenario"]] = read(result / "checks.json")
+        faults[match["scenario"]] = checks_in(result / "checks.json")
     assert faults, f"nothing ran:\n{done.stdout}\n{done.stderr}"
     return faults
 
 
-def read(file: Path) -> list[Check]:
+def checks_in(file: Path) -> list[Check]:
     """The checks of one `checks.json`; none when there is no such file."""
     if not file.exists():
         return []
@@ -56,7 +56,7 @@ def read(file: Path) -> list[Check]:
     ]
 
 
-def listed(suite: Program, *selection: str) -> list[str]:
+def listed_scenarios(suite: Program, *selection: str) -> list[str]:
     """The scenarios for servers that a selection has."""
     done = suite.run("list", "--server", *selection, within_s=RUN_WITHIN_S)
     assert done.code == 0, done.stderr
@@ -115,7 +115,7 @@ def test_the_official_suite_finds_no_fault(
 
     assert len(found_faults) == count, sorted(found_faults)
     if name in REQUIRED_SCENARIOS:
-        scored = listed(suite, "--requirements", name)
+        scored = listed_scenarios(suite, "--requirements", name)
         assert len(scored) == REQUIRED_SCENARIOS[name]
         assert set(scored) <= set(found_faults)
     faults = [

@@ -139,7 +139,7 @@ async def test_js_01_the_dialect_is_2020_12_unless_draft_07_is_named() -> None:
     assert not await is_error(client_of({**newer, "$schema": DRAFT_7}), a=[1])
 
 
-def deep(levels: int) -> dict[str, Any]:
+def nested_schema(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"x": schema}}
@@ -156,7 +156,7 @@ BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
     ("JS-02", {**OBJECT, "$defs": {"a": {"$ref": "http://169.254.169.254/s"}}}, "outside of it"),
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "other.json"}}}, "other.json"),
-    ("JS-04", deep(DEPTH), "larger than the"),
+    ("JS-04", nested_schema(DEPTH), "larger than the"),
     ("JS-04", {**OBJECT, "anyOf": [{} for _ in range(MAX_SUBSCHEMAS)]}, "larger than the"),
     ("TL-04", {"type": "array"}, "type: object"),
     ("TL-04", {}, "type: object"),

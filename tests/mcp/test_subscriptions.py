@@ -76,7 +76,9 @@ async def watched(live: OpenExchange) -> Any:
     return (await live.event())[1]
 
 
-async def ask(replicas: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
+async def session_request(
+    replicas: EndpointPair, client: EndpointClient, method: str, **params: Any
+) -> Any:
     return await client.within(replicas.session, message(method, params))
 
 
@@ -179,10 +181,10 @@ async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     live = await replicas.get(replicas.one).opened()
 
     for uri in ("notes://mine", "notes://2026/report", "notes://mine"):
-        subscribed = await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+        subscribed = await session_request(replicas, replicas.two, "resources/subscribe", uri=uri)
         assert subscribed.json["result"] == {}
     call = {"name": "touch", "arguments": {"uri": "notes://mine"}}
-    await ask(replicas, replicas.two, "tools/call", **call)
+    await session_request(replicas, replicas.two, "tools/call", **call)
 
     assert await watched(live) == {
         "jsonrpc": "2.0",
@@ -221,7 +223,7 @@ async def test_r_10_a_change_right_after_the_subscription_is_announced() -> None
     replicas = await a_pair(records=records).open()
     live = await replicas.get(replicas.one).opened()
 
-    await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
     await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
     await replicas.two.pubsub.of("acme").updated("notes://never")
     await replicas.two.pubsub.of("acme").updated("notes://mine")
@@ -239,10 +241,10 @@ async def test_r_10_changes_of_an_unsubscribed_resource_are_not_announced(versio
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
     for uri in ("notes://mine", "notes://2026/report"):
-        await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+        await session_request(replicas, replicas.two, "resources/subscribe", uri=uri)
 
     for uri in ("notes://mine", "notes://never"):
-        answered = await ask(replicas, replicas.one, "resources/unsubscribe", uri=uri)
+        answered = await session_request(replicas, replicas.one, "resources/unsubscribe", uri=uri)
         assert answered.json["result"] == {}
     await replicas.two.pubsub.of("acme").updated("notes://mine")
     await replicas.two.pubsub.of("acme").updated("notes://2026/report")
@@ -278,7 +280,9 @@ async def test_r_10_a_resource_with_missing_scopes_is_challenged() -> None:
     """The answer is 403 with all missing scopes, if they are obtainable, as for reading."""
     replicas = await a_pair().open()
 
-    refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
+    refused = await session_request(
+        replicas, replicas.one, "resources/subscribe", uri="notes://secret"
+    )
 
     assert refused.status == 403
     assert "notes:secret" in refused.headers["www-authenticate"]
@@ -290,12 +294,17 @@ async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
     replicas = await a_pair().open()
     for year in range(MAX_NAMES):
         uri = f"notes://{year}/report"
-        assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json
+        assert (
+            "result"
+            in (await session_request(replicas, replicas.one, "resources/subscribe", uri=uri)).json
+        )
 
-    full = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
-    again = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://7/report")
-    await ask(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
-    after = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    full = await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    again = await session_request(
+        replicas, replicas.two, "resources/subscribe", uri="notes://7/report"
+    )
+    await session_request(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
+    after = await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
 
     assert full.json["error"]["code"] == -32000
     assert "result" in again.json

@@ -19,7 +19,7 @@ from tests.support.tools import MemorySource, ToolUpstream
 GLOBEX = a_caller(tenant_id="globex")
 
 
-def with_everything(word: str) -> tuple[Offer, ...]:
+def offers_of_each_kind(word: str) -> tuple[Offer, ...]:
     """A tool, a prompt with suggestions, a resource, and a template with a list."""
     upstream = ToolUpstream(word=word)
     pack = upstream.pack
@@ -48,8 +48,8 @@ def with_everything(word: str) -> tuple[Offer, ...]:
 
 def two_tenants(**options: Any) -> tuple[EndpointClient, MemorySource]:
     source = MemorySource()
-    source.put("acme", *with_everything("ours"))
-    source.put("globex", *with_everything("theirs"))
+    source.put("acme", *offers_of_each_kind("ours"))
+    source.put("globex", *offers_of_each_kind("theirs"))
     return EndpointClient(source=source, **options), source
 
 

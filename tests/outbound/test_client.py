@@ -13,7 +13,7 @@ from tests.support.internet import PUBLIC, Internet
 SITE = "https://www.web.test"
 
 
-async def refused(
+async def refusal(
     outbound_client: OutboundClient, method: str, url: str, **options: Any
 ) -> ToolFailure:
     """The failure of a request that must not be answered."""
@@ -112,7 +112,7 @@ async def test_a_secret_in_the_url_needs_encryption(
     options: Any = {"params": {"key": "secret"}, "confidential": True}
 
     assert (
-        await refused(outbound_client, "GET", "http://www.web.test/", **options)
+        await refusal(outbound_client, "GET", "http://www.web.test/", **options)
     ).failure.kind == "denied"
     assert (await outbound_client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
     assert len(internet.site.seen) == 1
@@ -144,7 +144,7 @@ async def test_writes_and_headers_over_plain_http_are_refused(
     outbound_client: OutboundClient, internet: Internet, method: str, options: Any
 ) -> None:
     """A tool may only read from a public host over HTTP, with headers that hold no secret."""
-    failure = await refused(outbound_client, method, "http://www.web.test/", **options)
+    failure = await refusal(outbound_client, method, "http://www.web.test/", **options)
 
     assert failure.failure.kind == "denied"
     assert "use https" in failure.failure.message
@@ -177,7 +177,7 @@ async def test_a_tool_cannot_set_headers_that_frame_the_message(
     outbound_client: OutboundClient, internet: Internet, headers: dict[str, str], says: str
 ) -> None:
     """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
-    failure = await refused(outbound_client, "GET", f"{SITE}/", headers=headers)
+    failure = await refusal(outbound_client, "GET", f"{SITE}/", headers=headers)
 
     assert failure.failure.kind == "validation"
     assert says in failure.failure.message
@@ -205,7 +205,7 @@ async def test_an_unencodable_request_is_refused(
     outbound_client: OutboundClient, internet: Internet, options: Any, says: str
 ) -> None:
     """Gatepost refuses it before it connects."""
-    failure = await refused(outbound_client, "POST", f"{SITE}/", **options)
+    failure = await refusal(outbound_client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"
     assert re.search(says, failure.failure.message), failure.failure.message
@@ -217,5 +217,5 @@ async def test_an_invalid_or_dangerous_method_is_refused(
     outbound_client: OutboundClient, internet: Internet, method: str
 ) -> None:
     """Gatepost does not send a method that opens a tunnel or echoes headers, either."""
-    assert (await refused(outbound_client, method, SITE)).failure.kind == "validation"
+    assert (await refusal(outbound_client, method, SITE)).failure.kind == "validation"
     assert internet.site.seen == []

@@ -20,7 +20,7 @@ Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 
 @asynccontextmanager
-async def raw(serve: Served) -> AsyncIterator[int]:
+async def raw_server(serve: Served) -> AsyncIterator[int]:
     """A server that does what it likes; yields its port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
@@ -30,7 +30,7 @@ async def raw(serve: Served) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-def saying(answer: bytes) -> Served:
+def server_sending(answer: bytes) -> Served:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -41,7 +41,7 @@ def saying(answer: bytes) -> Served:
 
 
 @asynccontextmanager
-async def reaching(internet: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
+async def client_of(internet: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
     settings = Network(**network)
     outbound_client = OutboundClient(
         settings, tls=Fetcher(development=False, network=settings).tls, resolver=internet.names
@@ -119,8 +119,8 @@ async def test_an_invalid_response_is_a_failure(
 ) -> None:
     """The failure says whether the request may have had an effect."""
     async with (
-        raw(saying(answer)) as port,
-        reaching(internet, allow_hosts=(f"a.web.test:{port}",)) as c,
+        raw_server(server_sending(answer)) as port,
+        client_of(internet, allow_hosts=(f"a.web.test:{port}",)) as c,
     ):
         internet.names.known["a.web.test"] = [["127.0.0.1"]]
         with pytest.raises(ToolFailure, match=says) as failure:
@@ -138,8 +138,8 @@ async def test_a_silent_server_times_out(internet: Internet) -> None:
         writer.close()
 
     async with (
-        raw(silent) as port,
-        reaching(internet, allow_hosts=(f"localhost:{port}",)) as outbound_client,
+        raw_server(silent) as port,
+        client_of(internet, allow_hosts=(f"localhost:{port}",)) as outbound_client,
     ):
         for method in ("GET", "POST"):
             with pytest.raises(ToolFailure, match="did not answer in time") as failure:
@@ -151,7 +151,7 @@ async def test_a_silent_server_times_out(internet: Internet) -> None:
 
 async def test_an_unreachable_host_is_a_failure(internet: Internet) -> None:
     """No such name, or no server listens."""
-    async with reaching(internet, allow_hosts=("localhost:1",)) as outbound_client:
+    async with client_of(internet, allow_hosts=("localhost:1",)) as outbound_client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
             with pytest.raises(ToolFailure, match="cannot be reached") as failure:
                 await outbound_client.of("acme").send(method, url)
@@ -160,8 +160,8 @@ async def test_an_unreachable_host_is_a_failure(internet: Internet) -> None:
 
 async def test_an_untrusted_certificate_is_refused(internet: Internet) -> None:
     """Gatepost also refuses a certificate of a trusted CA for another name."""
-    strict = reaching(internet, proxy=internet.proxy.url)
-    other = reaching(internet, proxy=internet.proxy.url, ca_bundle=str(internet.company.bundle))
+    strict = client_of(internet, proxy=internet.proxy.url)
+    other = client_of(internet, proxy=internet.proxy.url, ca_bundle=str(internet.company.bundle))
     internet.names.known["a.example"] = [["93.184.215.14"]]
     async with strict as untrusting, other as outbound_client:
         for client, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
@@ -185,8 +185,8 @@ async def test_an_untrusted_certificate_is_refused(internet: Internet) -> None:
 async def test_a_refusing_proxy_is_a_failure(internet: Internet, answer: bytes) -> None:
     """The proxy's answer is not shown: it is the operator's."""
     async with (
-        raw(saying(answer)) as port,
-        reaching(internet, proxy=f"http://127.0.0.1:{port}") as c,
+        raw_server(server_sending(answer)) as port,
+        client_of(internet, proxy=f"http://127.0.0.1:{port}") as c,
     ):
         with pytest.raises(ToolFailure, match="cannot be reached") as failure:
             await c.of("acme").send("POST", SITE, json={})
@@ -216,12 +216,12 @@ async def test_a_proxy_can_be_reached_over_https(internet: Internet) -> None:
     bundle = str(internet.company.bundle)
     internet.site.pages["/"] = page_answer("{}")
 
-    async with reaching(
+    async with client_of(
         internet, proxy=f"https://localhost:{port}", ca_bundle=bundle
     ) as outbound_client:
         reply = await outbound_client.of("acme").send("GET", "http://www.web.test/")
         assert (reply.status, reply.body) == (200, b"{}")
-    async with reaching(internet, proxy=f"https://localhost:{port}") as untrusting:
+    async with client_of(internet, proxy=f"https://localhost:{port}") as untrusting:
         with pytest.raises(ToolFailure, match="the way out of this network"):
             await untrusting.of("acme").send("GET", "http://www.web.test/")
     server.close()

@@ -19,7 +19,7 @@ RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def says(
+async def client_receiving(
     internet: Internet, pieces: Sequence[bytes], times: int = 1
 ) -> AsyncIterator[OutboundClient]:
     """A client of a server that sends these bytes, the last of them *times* times."""
@@ -71,7 +71,7 @@ async def test_data_before_a_response_is_bounded(
     internet: Internet, pieces: Sequence[bytes]
 ) -> None:
     """The call ends soon, whatever the server sends, and says why."""
-    async with says(internet, pieces, times=100_000) as outbound_client:
+    async with client_receiving(internet, pieces, times=100_000) as outbound_client:
         with pytest.raises(ToolFailure, match="not HTTP") as failure:
             await reply_of(outbound_client)
     assert failure.value.failure.kind == "upstream_unavailable"
@@ -81,7 +81,7 @@ async def test_a_few_interim_responses_are_skipped(internet: Internet) -> None:
     """HTTP allows interim responses before the final one."""
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-    async with says(internet, (whole,)) as outbound_client:
+    async with client_receiving(internet, (whole,)) as outbound_client:
         assert (await reply_of(outbound_client)).body == b"ok"
 
 
@@ -96,7 +96,7 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(internet: Internet
             turns += 1
             await asyncio.sleep(0)
 
-    async with says(
+    async with client_receiving(
         internet, (RESPONSE_HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")
     ) as outbound_client:
         counting = asyncio.create_task(count())
@@ -112,7 +112,7 @@ async def test_a_body_of_tiny_chunks_ends(
 ) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
     monkeypatch.setattr("gatepost.outbound.http_response.MAX_PARTS", 2_000)
-    async with says(
+    async with client_receiving(
         internet, (RESPONSE_HEAD, b"1\r\na\r\n" * 1_000), times=100_000
     ) as outbound_client:
         reply = await reply_of(outbound_client)

@@ -176,7 +176,7 @@ def test_every_demo_tool_has_effect_hints() -> None:
         assert tool.annotations.open_world_hint is False
 
 
-async def read(client: EndpointClient, uri: str) -> dict[str, Any]:
+async def read_resource(client: EndpointClient, uri: str) -> dict[str, Any]:
     contents: list[dict[str, Any]] = (await client.ask("resources/read", {"uri": uri})).json[
         "result"
     ]["contents"]
@@ -208,9 +208,11 @@ async def test_the_workspace_is_listed_read_and_completed(
     assert files["Jänner 24.csv"]["uri"] == "workspace://J%C3%A4nner%2024.csv"
     assert files["logo.png"]["size"] == 5
     assert files["logo.png"]["annotations"]["lastModified"].endswith("Z")
-    assert (await read(client, "workspace://J%C3%A4nner%2024.csv"))["text"].startswith("date,")
-    assert (await read(client, "workspace://logo.png"))["mimeType"] == "image/png"
-    assert "blob" in await read(client, "workspace://logo.png")
+    assert (await read_resource(client, "workspace://J%C3%A4nner%2024.csv"))["text"].startswith(
+        "date,"
+    )
+    assert (await read_resource(client, "workspace://logo.png"))["mimeType"] == "image/png"
+    assert "blob" in await read_resource(client, "workspace://logo.png")
     assert completed.json["result"]["completion"]["values"] == ["Jänner 24.csv"]
 
 

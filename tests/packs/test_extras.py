@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.cli.test_main import code_of, finished
+from tests.cli.test_main import code_of, finished_process
 from tests.support.commands import run
 from tests.support.processes import python_environment
 
@@ -49,7 +49,7 @@ def modules_of(extra: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A configuration with every pack that needs an extra, where no extra is installed."""
-    finished(run("keyring", "new", cwd=tmp_path))
+    finished_process(run("keyring", "new", cwd=tmp_path))
     (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *PACK_EXTRAS]))
     (tmp_path / "bare").mkdir()
     for extra in set(PACK_EXTRAS.values()):
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 def test_check_names_the_extra_of_a_missing_package(folder: Path) -> None:
     """There is one warning for each, with the command to install it."""
     paths = os.pathsep.join([str(folder / "bare"), python_environment(None)["PYTHONPATH"]])
-    done = finished(run("check", cwd=folder, env={"PYTHONPATH": paths}))
+    done = finished_process(run("check", cwd=folder, env={"PYTHONPATH": paths}))
 
     assert code_of(done) == 0, done.stderr
     assert done.stderr.count("warning config.W004") == len(PACK_EXTRAS)

@@ -173,7 +173,7 @@ class UrlTool(NamedTuple):
     """Whether it follows redirects."""
 
 
-def described(server: str, **more: Any) -> Call:
+def description_call(server: str, **more: Any) -> Call:
     """Load a description of an API that says where its server is."""
     document = {
         "openapi": "3.1.0",
@@ -197,7 +197,7 @@ URL_TOOLS = [
     UrlTool(
         "openapi_load base_url_override",
         "openapi",
-        lambda url: [described("https://www.web.test", base_url_override=url), CALL],
+        lambda url: [description_call("https://www.web.test", base_url_override=url), CALL],
         follows=False,
     ),
     UrlTool(
@@ -206,7 +206,7 @@ URL_TOOLS = [
         lambda url: [("gitlab_openapi_spec", {"spec_url": url, "refresh": True})],
         follows=True,
     ),
-    UrlTool("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
+    UrlTool("openapi servers", "openapi", lambda url: [description_call(url), CALL], follows=False),
     UrlTool(
         "gitlab_request endpoint",
         "gitlab",
@@ -258,7 +258,7 @@ class Inside:
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[Inside]:
+def internal_server() -> Iterator[Inside]:
     listening = Inside()
     yield listening
     listening.close()
@@ -285,21 +285,21 @@ def agent(server: PackServer) -> PackCaller:
 
 
 @pytest.fixture
-def internet(internet: Internet, inside: Inside) -> Iterator[Internet]:
+def internet(internet: Internet, internal_server: Inside) -> Iterator[Internet]:
     """No request got inside: not past the proxy, and not through it."""
     internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     yield internet
-    assert inside.connections() == 0
+    assert internal_server.connections() == 0
     assert {target.split()[1].rpartition(":")[0] for target in internet.proxy.asked} <= {PUBLIC}
 
 
-def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
+def share_of(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
     """Those that the tool is given."""
     number = URL_TOOLS.index(taker)
     return urls[number % share :: share] if number else urls
 
 
-def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
+def last_result(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
     """What came of the last call; one before it may have refused already."""
     reply = ToolResult()
     for tool, arguments in taker.calls(url):
@@ -316,18 +316,18 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 def test_a_url_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     internet: Internet,
-    inside: Inside,
+    internal_server: Inside,
     share: int,
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
     """Gatepost refuses it with a sentence and asks no server."""
-    for url in shared(some, taker, share):
-        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+    for url in share_of(some, taker, share):
+        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
 
         assert reply.failure is not None, url
         assert reply.kind in {"denied", "validation", "upstream_unavailable"}, (url, reply)
-        assert (internet.site.seen, inside.connections()) == ([], 0), url
+        assert (internet.site.seen, internal_server.connections()) == ([], 0), url
 
 
 @pytest.mark.requirement("P9", "X5", "X7")
@@ -337,35 +337,35 @@ def test_a_url_does_not_lead_to_an_internal_address(
 def test_a_redirect_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     internet: Internet,
-    inside: Inside,
+    internal_server: Inside,
     share: int,
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
     """The redirect may point to any spelling of an internal address."""
-    for url in shared(some, taker, share):
-        target = url.replace("{port}", str(inside.port))
+    for url in share_of(some, taker, share):
+        target = url.replace("{port}", str(internal_server.port))
         internet.site.pages["/to"] = redirect_answer(
             "".join(c for c in target if c not in "\r\n\0\t")
         )
 
-        reply = ask(agent, taker, "http://www.web.test/to")
+        reply = last_result(agent, taker, "http://www.web.test/to")
 
         assert reply.kind != "internal", (url, reply)
-        assert inside.connections() == 0, url
+        assert internal_server.connections() == 0, url
 
 
 @pytest.mark.requirement("P9")
 @each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_dns_rebinding_does_not_lead_to_an_internal_address(
-    agent: PackCaller, internet: Internet, inside: Inside, taker: UrlTool, url: str
+    agent: PackCaller, internet: Internet, internal_server: Inside, taker: UrlTool, url: str
 ) -> None:
     """Gatepost connects to the address that it checked, and checks the next one again."""
     internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     internet.site.pages["/"] = internet.site.pages["/to"] = page_answer("<p>x")
     for _ in range(RESOLUTIONS_PER_NAME):
-        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
         assert reply.kind != "internal", reply
 
 
@@ -380,5 +380,5 @@ def test_a_chain_of_redirects_ends(
     internet.site.pages["/"] = redirect_answer("/to", status)
     internet.site.pages["/to"] = redirect_answer("https://other.web.test/", status)
 
-    assert ask(agent, taker, "https://www.web.test/").kind != "internal"
+    assert last_result(agent, taker, "https://www.web.test/").kind != "internal"
     assert len(internet.site.seen) <= 12

@@ -27,7 +27,7 @@ from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_clients import EndpointPair
 
 
-def lends(client: EndpointClient) -> None:
+def enable_nested_calls(client: EndpointClient) -> None:
     """Let the tools of *client* call other tools."""
     services = CredentialServices(
         records=client.records,
@@ -52,7 +52,7 @@ async def test_o8_the_timeouts_of_both_tools_pause_while_an_approver_decides(
 ) -> None:
     """A tool that calls another has its own time before and after, without the approver's."""
     pair = await with_decision_stage(decision_stage, EndpointPair).open()
-    lends(pair.one)
+    enable_nested_calls(pair.one)
     live = pair.call(pair.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
     (await decision_stage.only()).decide("approved")
@@ -70,7 +70,7 @@ async def test_k_10_a_task_whose_nested_call_waits_counts_as_started(
 ) -> None:
     """A replica that takes the task up must not run the whole tool again."""
     client = with_decision_stage(decision_stage, EndpointTaskClient)
-    lends(client)
+    enable_nested_calls(client)
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]
     await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")

@@ -17,13 +17,13 @@ VERDICTS: list[tuple[Verdict, str]] = [
 ]
 
 
-async def opened(
+async def opened_pair(
     decision_stage: DecisionStage, version: str = "2025-11-25", **declared: Any
 ) -> EndpointPair:
     return await with_decision_stage(decision_stage, EndpointPair, version=version).open(**declared)
 
 
-def quiet(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
+def call_without_progress(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
     """A call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
     return pair.post(pair.one, message("tools/call", params, identity=identity))
@@ -40,7 +40,7 @@ async def test_a7_progress_names_the_pending_approval(
     decision_stage: DecisionStage, version: str, verdict: Verdict, words: str
 ) -> None:
     """Progress shows the approval message first and only grows; the answer ends the stream."""
-    pair = await opened(decision_stage, version)
+    pair = await opened_pair(decision_stage, version)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
     (await decision_stage.only()).decide(verdict)
@@ -59,8 +59,8 @@ async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
     decision_stage: DecisionStage, version: str
 ) -> None:
     """The response head comes at once, and a comment now and then."""
-    pair = await opened(decision_stage, version)
-    live = await quiet(pair).opened()
+    pair = await opened_pair(decision_stage, version)
+    live = await call_without_progress(pair).opened()
     await live.took(3)
     (await decision_stage.only()).decide("approved")
 
@@ -72,8 +72,8 @@ async def test_a7_a_client_with_url_elicitation_is_sent_the_page(
     decision_stage: DecisionStage,
 ) -> None:
     """After the decision, the client is told that the page is no longer needed."""
-    pair = await opened(decision_stage, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     request = (await live.event())[1]
     (await decision_stage.only()).decide("approved")
     rest = await live.rest()
@@ -104,8 +104,8 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     decision_stage: DecisionStage, member: Any
 ) -> None:
     """An error at opening the page does not fail the call, either: it waits for the decision."""
-    pair = await opened(decision_stage, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     client_request = (await live.event())[1]
     request = await decision_stage.only()
     before = live.taken
@@ -123,8 +123,8 @@ async def test_a7_declining_the_page_ends_the_wait(
     decision_stage: DecisionStage, action: str
 ) -> None:
     """The call fails; its request stays, and the same call finds it again."""
-    pair = await opened(decision_stage, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     request = (await live.event())[1]
     await pair.answer(pair.two, request["id"], result={"action": action})
     (answer,) = await live.rest()
@@ -147,7 +147,7 @@ async def test_e_01_a_client_without_url_elicitation_is_sent_no_page(
     decision_stage: DecisionStage, version: str, declared: Any
 ) -> None:
     """The client reads the page's address in progress notifications."""
-    pair = await opened(decision_stage, version, **declared)
+    pair = await opened_pair(decision_stage, version, **declared)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
     (await decision_stage.only()).decide("approved")
@@ -161,7 +161,7 @@ async def test_a7_a_broken_connection_loses_neither_the_answer_nor_the_request(
     decision_stage: DecisionStage,
 ) -> None:
     """The client resumes the stream or calls again, at another process."""
-    pair = await opened(decision_stage)
+    pair = await opened_pair(decision_stage)
     live = pair.call(pair.one, "pay")
     last, _ = await live.event()
     live.hang_up()
@@ -182,8 +182,8 @@ async def test_cx_01_cancelling_a_waiting_call_ends_it_and_keeps_its_request(
     decision_stage: DecisionStage,
 ) -> None:
     """Another process may take the cancellation."""
-    pair = await opened(decision_stage, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     await live.event()
     request = await decision_stage.only()
     await request.watched_by(1)
@@ -199,7 +199,7 @@ async def test_a7_a_batch_or_a_json_answer_waits_only_briefly(
     decision_stage: DecisionStage,
 ) -> None:
     """Neither can be a stream, so each fails with what to do."""
-    pair = await opened(decision_stage, "2025-03-26")
+    pair = await opened_pair(decision_stage, "2025-03-26")
     call = message("tools/call", {"name": "pay", "arguments": {}})
     ping = message("ping", identity=8)
     batch = await pair.one.within(pair.session, b"[" + call + b"," + ping + b"]")
@@ -217,10 +217,10 @@ async def test_a7_a_call_waits_no_longer_than_its_token_lasts(
     decision_stage: DecisionStage,
 ) -> None:
     """The call fails and says that its request still waits."""
-    pair = await opened(decision_stage)
+    pair = await opened_pair(decision_stage)
     pair.become(a_caller(expires_at=0))
     pair.one.runner.grace_s = 0.05
-    (answer,) = await quiet(pair).rest()
+    (answer,) = await call_without_progress(pair).rest()
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(MESSAGE)
@@ -232,9 +232,9 @@ async def test_a7_beyond_the_stream_limit_a_call_waits_only_briefly(
     decision_stage: DecisionStage,
 ) -> None:
     """No further stream may keep the connection alive."""
-    pair = await opened(decision_stage)
+    pair = await opened_pair(decision_stage)
     pair.one.streams.max_streams = 0
-    live = quiet(pair)
+    live = call_without_progress(pair)
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
@@ -242,7 +242,7 @@ async def test_a7_beyond_the_stream_limit_a_call_waits_only_briefly(
 
 async def test_a_stopping_server_answers_its_waiting_calls(decision_stage: DecisionStage) -> None:
     """A stop does not wait for an approver, and the request is kept."""
-    pair = await opened(decision_stage)
+    pair = await opened_pair(decision_stage)
     live = pair.call(pair.one, "pay")
     await live.event()
     await (await decision_stage.only()).watched_by(1)

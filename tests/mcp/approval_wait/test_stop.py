@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting
+from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting_task
 from tests.mcp.approval_wait.test_url_elicitation import ACCEPT_ANSWER, PAGES, answer_of
 from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decision_stage
 from tests.support.client_requests import call_with_responses
@@ -23,13 +23,13 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a decision or the stop wakes a waiting call."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", HOUR_S)
     monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 
 
-async def plain(decision_stage: DecisionStage) -> Calling:
+async def without_progress(decision_stage: DecisionStage) -> Calling:
     client = with_decision_stage(decision_stage, EndpointClient)
     return client, _asked(client, {})
 
@@ -94,7 +94,7 @@ def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
 
 
 WAYS_TO_CALL = {
-    "2026-07-28": plain,
+    "2026-07-28": without_progress,
     "2026-07-28, told of progress": with_progress,
     "2026-07-28, no stream": without_events,
     "2026-07-28, second round": second_round,
@@ -153,7 +153,7 @@ async def test_a7_a_decision_during_a_stop_counts(
     assert Paid.amounts == [1]
 
 
-async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
+async def wait_until_released(client: EndpointTaskClient, task_id: str) -> None:
     """Return once no process has the task."""
     tasks = client.records.of("acme").tasks
     async with asyncio.timeout(WITHIN_S):
@@ -173,9 +173,9 @@ async def test_a7_a_stop_hands_over_waiting_tasks(
         server.first.task_runner.drain(HOUR_S)
     task_id = (await server.first.start("pay"))["taskId"]
     if not late:
-        await waiting(server, task_id)
+        await waiting_task(server, task_id)
         server.first.task_runner.drain(HOUR_S)
-    await handed_over(server.first, task_id)
+    await wait_until_released(server.first, task_id)
     await server.first.task_runner.sweep()
     async with asyncio.timeout(WITHIN_S):
         await server.first.task_runner.aclose()
@@ -195,7 +195,7 @@ async def test_a7_an_approved_task_may_finish_within_the_drain_time(
     """It has started, so it ends here like any other work."""
     server = TaskReplicas(decision_stage, EndpointTaskClient)
     task_id = (await server.first.start("pay_slowly"))["taskId"]
-    await waiting(server, task_id)
+    await waiting_task(server, task_id)
     (await decision_stage.only()).decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
     server.first.task_runner.drain(HOUR_S)

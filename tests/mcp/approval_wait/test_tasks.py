@@ -143,13 +143,13 @@ def text(task: Any) -> str:
     return str(task["result"]["content"][0]["text"])
 
 
-def shows_page(client: EndpointTaskClient) -> bool:
+def can_show_page(client: EndpointTaskClient) -> bool:
     return isinstance(client, ApprovingTaskClient)
 
 
-async def waiting(server: TaskReplicas, task_id: str) -> Any:
+async def waiting_task(server: TaskReplicas, task_id: str) -> Any:
     """The task once it says what it waits for."""
-    status = "input_required" if shows_page(server.first) else "working"
+    status = "input_required" if can_show_page(server.first) else "working"
     return await server.first.when(
         task_id, lambda t: t["status"] == status and t.get("statusMessage")
     )
@@ -169,12 +169,12 @@ async def test_a7_a_waiting_task_shows_its_approval_message(
 ) -> None:
     """The status has the message; a client that opens pages gets the page, too."""
     task = await server.first.start("pay")
-    state = await waiting(server, task["taskId"])
+    state = await waiting_task(server, task["taskId"])
     (await decision_stage.only()).decide(verdict)
     ended = await server.second.until(task["taskId"])
 
     assert state["statusMessage"] == f"{MESSAGE} {PAGE}"
-    if shows_page(server.first):
+    if can_show_page(server.first):
         (request,) = state["inputRequests"].values()
         assert request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (ended["status"], text(ended)) == ("completed", words)
@@ -192,7 +192,7 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     """Accepting the page keeps the task waiting; declining it ends the task with a failure."""
     server = TaskReplicas(decision_stage, ApprovingTaskClient)
     task_id = (await server.first.start("pay"))["taskId"]
-    (key,) = (await waiting(server, task_id))["inputRequests"]
+    (key,) = (await waiting_task(server, task_id))["inputRequests"]
     await server.second.answer(task_id, **{key: {"action": action}})
     if ends:
         ended = await server.first.until(task_id)
@@ -215,7 +215,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
 ) -> None:
     """Its tool has not started, so another replica takes it up, any number of times."""
     task_id = (await server.first.start("pay"))["taskId"]
-    await waiting(server, task_id)
+    await waiting_task(server, task_id)
     request = await decision_stage.only()
     for _ in range(5):
         await server.crash()
@@ -235,7 +235,7 @@ async def test_a7_an_approved_task_that_has_begun_does_not_run_again(
 ) -> None:
     """If its server stops while it pays, the task fails and says that the effect is unknown."""
     task_id = (await server.first.start("pay_slowly"))["taskId"]
-    await waiting(server, task_id)
+    await waiting_task(server, task_id)
     request = await decision_stage.only()
     if taken_up:
         request.verdict = "approved"  # no notification: the runner that takes the task up finds it
@@ -256,7 +256,7 @@ async def test_k_13_a_cancelled_task_does_not_begin(
 ) -> None:
     """The caller was told of the cancellation before the request was approved."""
     task_id = (await server.first.start("pay"))["taskId"]
-    await waiting(server, task_id)
+    await waiting_task(server, task_id)
     await server.second.about("cancel", task_id)
     (await decision_stage.only()).decide("approved")
 
@@ -270,7 +270,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
 ) -> None:
     """The decision may come long after the task's own lifetime."""
     task_id = (await server.first.start("pay"))["taskId"]
-    state = await waiting(server, task_id)
+    state = await waiting_task(server, task_id)
     for _ in range(5):
         for replica in (server.first, server.second):
             replica.clock.now += state["ttlMs"] / 1000 * 0.8

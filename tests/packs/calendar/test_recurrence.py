@@ -255,17 +255,17 @@ RECURRENCE_CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
 
 
 @pytest.fixture(scope="module")
-def expanded() -> dict[str, list[tuple[str, str | None]]]:
+def expanded_cases() -> dict[str, list[tuple[str, str | None]]]:
     """All cases, each a calendar of one question: none may touch another."""
     answer = asked({name: text for name, (text, _) in RECURRENCE_CASES.items()})
     assert (answer["unreadable"], answer["left_out"]) == ([], [])
     events: dict[str, list[tuple[str, str | None]]] = {name: [] for name in RECURRENCE_CASES}
     for event in answer["events"]:
-        events[event["calendar"]].append((brief(event["start"]), event["zone"]))
+        events[event["calendar"]].append((brief_time(event["start"]), event["zone"]))
     return events
 
 
-def brief(start: str) -> str:
+def brief_time(start: str) -> str:
     """Day, hour and minute, and hours of the offset."""
     day, _, time = start.partition("T")
     return day[-2:] + (f" {time[:5]}{time[8:11]}" if time else "")
@@ -273,10 +273,10 @@ def brief(start: str) -> str:
 
 @pytest.mark.parametrize("name", RECURRENCE_CASES)
 def test_an_event_is_listed_at_its_times(
-    expanded: dict[str, list[tuple[str, str | None]]], name: str
+    expanded_cases: dict[str, list[tuple[str, str | None]]], name: str
 ) -> None:
     """Day, local time, offset and zone of each occurrence, in their order."""
-    assert expanded[name] == RECURRENCE_CASES[name][1]
+    assert expanded_cases[name] == RECURRENCE_CASES[name][1]
 
 
 def test_the_answer_has_all_fields_of_an_event() -> None:

@@ -87,7 +87,9 @@ def certificates(network: Network) -> str:
     return Path(network.ca_bundle).read_text(encoding="ascii")
 
 
-async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tuple[Any, list[str]]:
+async def send_result(
+    client: OutboundClient, url: str, *, trusted: bool = True
+) -> tuple[Any, list[str]]:
     """What the worker answers, and why it was refused connections."""
     network = client.network
     worker_connections = WorkerConnections(client.of("acme"), network)
@@ -106,7 +108,7 @@ async def test_a_message_uses_the_checked_connection_of_every_request(
     """One look-up, a tunnel to the checked address, and a trusted certificate."""
     shared_internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
-    answer, failures = await sent(client, HOOK_URL)
+    answer, failures = await send_result(client, HOOK_URL)
 
     assert (answer, failures) == ({"service": "JSON", "parts": 1, "of": 1, "status": None}, [])
     assert [(seen.scheme, seen.host, seen.path) for seen in shared_internet.site.seen] == [
@@ -121,7 +123,7 @@ async def test_an_untrusted_certificate_ends_the_request(
     shared_internet: Internet, client: OutboundClient
 ) -> None:
     """No byte of the message is sent."""
-    answer, _ = await sent(client, HOOK_URL, trusted=False)
+    answer, _ = await send_result(client, HOOK_URL, trusted=False)
 
     assert (answer["parts"], shared_internet.site.seen) == (0, [])
 
@@ -148,7 +150,7 @@ async def test_no_message_is_sent_to_a_refused_address(
     if addresses:
         shared_internet.names.known["hook.web.test"] = [addresses]
 
-    answer, failures = await sent(client, url)
+    answer, failures = await send_result(client, url)
 
     assert failures == ([failure] if failure else [])
     assert answer["parts"] == (0 if failure else 1)

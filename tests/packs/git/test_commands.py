@@ -114,7 +114,7 @@ def test_a_command_that_takes_too_long_is_stopped(
     assert reply.failure is not None
     assert "did not finish within 1 seconds (timeout_s)" in reply.failure
     assert reply.kind in (None, "timeout")
-    assert working_in(git_servers, agent.tenant) == []
+    assert programs_in(git_servers, agent.tenant) == []
     assert agent.call("fs_list").value == []
 
 
@@ -129,14 +129,14 @@ def test_a_cancelled_call_ends_its_programs(git_servers: GitServers, mcp_agent: 
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", client.path, head, body))
         assert git_servers.web.hanging.wait(60)
-        assert working_in(git_servers, mcp_agent.tenant)
+        assert programs_in(git_servers, mcp_agent.tenant)
 
-    eventually(lambda: not working_in(git_servers, mcp_agent.tenant), within=10)
+    eventually(lambda: not programs_in(git_servers, mcp_agent.tenant), within=10)
     git_output(mcp_agent, "init", "next")
     assert mcp_agent.call("fs_list").value == ["next"]
 
 
-def working_in(git_servers: GitServers, tenant: str) -> list[str]:
+def programs_in(git_servers: GitServers, tenant: str) -> list[str]:
     """The programs that work in a tenant's places."""
     pid = []
     for process in Path("/proc").glob("[0-9]*"):

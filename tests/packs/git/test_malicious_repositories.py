@@ -36,12 +36,14 @@ def setting(text: str) -> Callable[[Path, str], None]:
     return plant
 
 
-def written(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
+def planted_file(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
     """A file of the repository."""
 
     def plant(folder: Path, run: str) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text.replace("RUN", run).replace("OUTSIDE", outside(folder)))
+        (folder / path).write_text(
+            text.replace("RUN", run).replace("OUTSIDE", outer_folder(folder))
+        )
 
     return plant
 
@@ -53,12 +55,12 @@ def linked(path: str, target: str) -> Callable[[Path, str], None]:
         old = folder / path
         if old.exists():
             old.rename(folder / "moved-away")
-        old.symlink_to(target.replace("OUTSIDE", outside(folder)))
+        old.symlink_to(target.replace("OUTSIDE", outer_folder(folder)))
 
     return plant
 
 
-def elsewhere(folder: Path, run: str) -> None:
+def plant_git_file(folder: Path, run: str) -> None:
     """`.git` is a file that names a repository with a configuration of its own."""
     other = folder.parent / f"{folder.name}-other"
     other.mkdir()
@@ -68,7 +70,7 @@ def elsewhere(folder: Path, run: str) -> None:
     (folder / ".git").write_text(f"gitdir: {other}/.git\n")
 
 
-def outside(folder: Path) -> str:
+def outer_folder(folder: Path) -> str:
     return str(folder.parent.parent)
 
 
@@ -132,29 +134,33 @@ OTHER_CONFIG_LINES = [
     PlantedConfig("large", setting("[user]\n" + "\tname = x\n" * 8000), "more than"),
     PlantedConfig("no-config", lambda folder, run: (folder / ".git/config").unlink(), "missing"),
     # Ways to other repositories.
-    PlantedConfig("gitdir", elsewhere, "not a folder"),
+    PlantedConfig("gitdir", plant_git_file, "not a folder"),
     PlantedConfig("gitlink", linked(".git", "moved-away"), "not a folder"),
-    PlantedConfig("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
-    PlantedConfig("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
-    PlantedConfig("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
+    PlantedConfig("commondir", planted_file(".git/commondir", "OUTSIDE\n"), "commondir"),
+    PlantedConfig(
+        "alternates", planted_file(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"
+    ),
+    PlantedConfig(
+        "http", planted_file(".git/objects/info/http-alternates", "http://x\n"), "borrows"
+    ),
     PlantedConfig(
         "worktree",
-        written(".git/config.worktree", "[core]\n\tpager = RUN\n"),
+        planted_file(".git/config.worktree", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
     PlantedConfig(
-        "worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
+        "worktrees", planted_file(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
     ),
     PlantedConfig(
         "modules",
-        written(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
+        planted_file(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
     PlantedConfig(
-        "remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
+        "remotes", planted_file(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
     ),
     PlantedConfig(
-        "branches", written(".git/branches/origin", "ext::RUN\n"), "refers to another place"
+        "branches", planted_file(".git/branches/origin", "ext::RUN\n"), "refers to another place"
     ),
     PlantedConfig("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
     PlantedConfig("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
@@ -170,7 +176,7 @@ PLANTED_CONFIGS = [
 ]
 
 
-def prepared(mcp_agent: PackCaller) -> tuple[Path, str]:
+def prepared_repository(mcp_agent: PackCaller) -> tuple[Path, str]:
     """A repository made without us, with a file and a remote; what leaves a trace there."""
     folder = mcp_agent.folder
     folder.mkdir(parents=True)
@@ -193,7 +199,7 @@ def test_a_repository_that_steers_git_is_refused(
     mcp_agent: PackCaller, planted: PlantedConfig
 ) -> None:
     """Each command is refused before it starts, with the reason."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     planted.plant(folder, run)
 
     for command in COMMANDS:
@@ -206,7 +212,7 @@ def test_a_repository_that_steers_git_is_refused(
 
 def test_the_planted_programs_run_without_gateposts_rules(mcp_agent: PackCaller) -> None:
     """Without Gatepost's rules git runs the programs, so the other tests would see a trace."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
 
     plain_git(folder, "status")
@@ -217,7 +223,7 @@ def test_the_planted_programs_run_without_gateposts_rules(mcp_agent: PackCaller)
 @pytest.mark.usefixtures("unconfined")
 def test_hooks_and_files_that_name_programs_have_no_effect(mcp_agent: PackCaller) -> None:
     """They may come with a clone; Gatepost tells git to ignore them."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     hooks = folder / ".git/hooks"
     hooks.mkdir()
     for name in ("pre-commit", "commit-msg", "post-commit", "post-checkout", "post-index-change"):
@@ -261,8 +267,8 @@ def test_init_and_clone_refuse_an_existing_git_link(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """They are refused where `.git` already leads elsewhere."""
-    folder, run = prepared(mcp_agent)
-    elsewhere(folder, run)
+    folder, run = prepared_repository(mcp_agent)
+    plant_git_file(folder, run)
 
     assert "not a folder" in git_refusal(mcp_agent, "init")
     assert "not a folder" in git_refusal(
@@ -276,7 +282,7 @@ def test_links_made_by_an_operator_are_not_followed(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """Git follows them neither to a repository nor to a place for a new one."""
-    folder, _ = prepared(mcp_agent)
+    folder, _ = prepared_repository(mcp_agent)
     other = folder.parent / f"{mcp_agent.tenant}-beside"
     other.mkdir()
     plain_git(other, "init", "--quiet")
@@ -293,7 +299,7 @@ def test_links_made_by_an_operator_are_not_followed(
 
 def test_a_branch_that_tracks_a_local_branch_is_allowed(mcp_agent: PackCaller) -> None:
     """Git notes that as a remote named `.`."""
-    prepared(mcp_agent)
+    prepared_repository(mcp_agent)
     git_output(mcp_agent, "add", "-A")
     git_output(mcp_agent, "commit", "-m", "x")
     git_output(mcp_agent, "checkout", "-b", "other")

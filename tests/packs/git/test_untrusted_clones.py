@@ -119,7 +119,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
-def every(folder: Path) -> list[Path]:
+def paths_below(folder: Path) -> list[Path]:
     return [
         Path(where) / name
         for where, folders, files in os.walk(folder)
@@ -144,13 +144,13 @@ def test_cloning_an_untrusted_repository_has_no_side_effects(
         mcp_agent.folder,
         git_servers.root / ".gatepost",
     }
-    files = every(mcp_agent.folder)
+    files = paths_below(mcp_agent.folder)
     assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in files)
     if not content.taken:
         assert files == []
         return
     git_output(mcp_agent, "-C", "theirs", "status")
-    assert not any(path.name == "trace" for path in every(mcp_agent.folder))
+    assert not any(path.name == "trace" for path in paths_below(mcp_agent.folder))
     assert mcp_agent.call("fs_read_text", path="theirs/README.md").value.split() == ["hello"]
     assert mcp_agent.call("workspace_list", path="theirs").failure is None
 

@@ -27,7 +27,7 @@ class ScriptStep(NamedTuple):
     answer: Any
 
 
-def ran(value: Any, printed: str = "") -> dict[str, Any]:
+def run_result(value: Any, printed: str = "") -> dict[str, Any]:
     return {"value": value, "printed": printed}
 
 
@@ -37,16 +37,18 @@ def run(name: str, function: str | None = None, *args: Any) -> tuple[str, dict[s
 
 LONDON = {"city": "London", "temp_c": 15.5, "condition": "Cloudy"}
 WORKING_SCRIPTS = [
-    ScriptStep(*run("weather", "get_weather", "London"), ran(LONDON)),
-    ScriptStep(*run("weather.star", "get_weather", "London"), ran(LONDON)),
-    ScriptStep("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
-    ScriptStep(*run("weather", None, "Rome", "Oslo"), ran(["Rome", "Oslo"], "asked for 2\n")),
+    ScriptStep(*run("weather", "get_weather", "London"), run_result(LONDON)),
+    ScriptStep(*run("weather.star", "get_weather", "London"), run_result(LONDON)),
+    ScriptStep("script_run", {"name": "weather"}, run_result([], "asked for 0\n")),
+    ScriptStep(
+        *run("weather", None, "Rome", "Oslo"), run_result(["Rome", "Oslo"], "asked for 2\n")
+    ),
     *[
-        ScriptStep(*run("values", "echo", value), ran(value))
+        ScriptStep(*run("values", "echo", value), run_result(value))
         for value in (None, True, 0, -1.5, 2**70, "", "ä😀\n", [], [[1]], {"a": {"b": [None]}})
     ],
-    ScriptStep(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), ran("ok")),
-    ScriptStep(*run("tools", "attempt", "fs_list", {}), ran({"ok": []})),
+    ScriptStep(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), run_result("ok")),
+    ScriptStep(*run("tools", "attempt", "fs_list", {}), run_result({"ok": []})),
 ]
 
 

@@ -30,7 +30,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
-from tests.mcp.test_official_suite import PROGRAM, Check, read
+from tests.mcp.test_official_suite import PROGRAM, Check, checks_in
 from tests.support.processes import python_environment
 from tests.support.programs import Program, environment, loaded
 from tests.upstreams.transport.test_http_requests import ConnectingProcess
@@ -105,7 +105,7 @@ def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
     done = suite.run(*words, within_s=RUN_WITHIN_S)
     reports = [*folder.rglob("checks.json")]
     assert len(reports) == 1, done.stdout + done.stderr
-    return read(reports[0])
+    return checks_in(reports[0])
 
 
 def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> None:
