@@ -11,7 +11,7 @@ from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
 from tests.redaction.conftest import KEPT_TEXT
 from tests.redaction.test_encodings import FORMS, leaks
-from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
+from tests.redaction.test_split import SECRETS, EchoServer, echo_server, texts
 from tests.support.measuring import count_lines, each, eventually, formatted_logs
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
@@ -21,31 +21,31 @@ Said = Callable[[EchoServer, str], str]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EchoServer]:
-    with opened() as server:
+    with echo_server() as server:
         yield server
 
 
-def read(server: EchoServer, text: str) -> str:
+def read_resource(server: EchoServer, text: str) -> str:
     KEPT_TEXT[0] = text
     return server.mcp("resources/read", uri="parrot://said")
 
 
-def listed(server: EchoServer, text: str) -> str:
+def listed_resources(server: EchoServer, text: str) -> str:
     KEPT_TEXT[0] = text
     return server.mcp("resources/list")
 
 
-def completed(server: EchoServer, text: str) -> str:
+def completion_result(server: EchoServer, text: str) -> str:
     argument = {"name": "text", "value": text}
     reference = {"type": "ref/prompt", "name": "tell"}
     return server.mcp("completion/complete", ref=reference, argument=argument)
 
 
-def prompted(server: EchoServer, text: str) -> str:
+def prompt_result(server: EchoServer, text: str) -> str:
     return server.mcp("prompts/get", name="tell", arguments={"text": text})
 
 
-def replayed(server: EchoServer, text: str) -> str:
+def replayed_answer(server: EchoServer, text: str) -> str:
     key = ("Idempotency-Key", f"key-{hash(text)}")
     first = server.rest("say_once", key, text=text)
     assert server.rest("say_once", key, text=text) == first
@@ -66,10 +66,10 @@ OUTPUT_CHANNELS: dict[str, Said] = {
     "question": lambda server, text: server.call("ask", text=text),
     "task": lambda server, text: server.task(text=text),
     "failed task": lambda server, text: server.task(text=text, fails=True),
-    "resource": read,
-    "list of resources": listed,
-    "prompt": prompted,
-    "completion": completed,
+    "resource": read_resource,
+    "list of resources": listed_resources,
+    "prompt": prompt_result,
+    "completion": completion_result,
     "text in a session": lambda server, text: server.old("say", text=text),
     "progress in a session": lambda server, text: server.old("report", text=text),
     "REST text": lambda server, text: server.rest("say", text=text),
@@ -78,7 +78,7 @@ OUTPUT_CHANNELS: dict[str, Said] = {
     "REST failure": lambda server, text: server.rest("fail", text=text),
     "REST error": lambda server, text: server.rest("refuse", text=text),
     "REST refused argument": lambda server, text: server.rest("pick", text=text),
-    "REST replay": replayed,
+    "REST replay": replayed_answer,
 }
 FORMS_EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 

@@ -30,7 +30,7 @@ SEPARATORS = {
 }
 
 
-def ways_to_cut(value: str) -> Iterator[list[str]]:
+def all_splits(value: str) -> Iterator[list[str]]:
     """Yield the pieces of a value for every way to cut it."""
     for many in range(1, len(value)):
         for cuts in combinations(range(1, len(value)), many):
@@ -43,7 +43,7 @@ def test_every_way_to_cut_a_secret_is_found(gap: str) -> None:
     """Into single bytes, too, and where the outer pieces are the ends of longer strings."""
     redactor, between = Redactor({"KEY": SHORT_SECRET}), SEPARATORS[gap]
     quote = between[0]
-    for pieces in ways_to_cut(SHORT_SECRET):
+    for pieces in all_splits(SHORT_SECRET):
         for before, behind in (("", ""), ("left", "right")):
             planted = f"[{quote}{before}{between.join(pieces)}{behind}{quote}]"
 
@@ -58,7 +58,7 @@ def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
     """Digits of the secret may be numbers."""
     secret = "a12-b345c6"
     redactor = Redactor({"KEY": secret})
-    for pieces in ways_to_cut(secret):
+    for pieces in all_splits(secret):
         leaves = [piece if piece.isdigit() else json.dumps(piece) for piece in pieces]
 
         clean = cleaned_text(f"{TABLE}, [{', '.join(leaves)}]", redactor)

@@ -103,7 +103,7 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
         process.kill()
 
 
-async def recorded(folder: Path, tool: str) -> list[str]:
+async def recorded_outcomes(folder: Path, tool: str) -> list[str]:
     """The outcomes of this tool's calls that are on record."""
     records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
     stopped_records = [read(row) for row in await records.of("acme").trail.chain(1).rows(0, 1000)]
@@ -147,4 +147,4 @@ def test_a_stop_ends_the_process_despite_a_hanging_tool(
         assert "Traceback" not in gatepost.output
     if tool != "blocks":
         # What was done is on record before the database closes.
-        assert asyncio.run(recorded(tmp_path, tool)) == ["cancelled"]
+        assert asyncio.run(recorded_outcomes(tmp_path, tool)) == ["cancelled"]

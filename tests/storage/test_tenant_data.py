@@ -12,7 +12,7 @@ from tests.storage.test_revocations import SUSPENSION
 from tests.storage.test_tasks import task
 
 
-async def furnish(records: Records, tenant: str) -> None:
+async def store_records(records: Records, tenant: str) -> None:
     """One record of each kind, and two entries of different subjects."""
     ours = records.of(tenant)
     await ours.tasks.create(task())
@@ -34,7 +34,7 @@ ROWS_BY_TABLE = {
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
     """The counts are by kind; a tenant without data has none."""
-    await furnish(records, "acme")
+    await store_records(records, "acme")
     await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
     await records.of("").entries("secrets").put("k", b"v", now=0.0)
 
@@ -49,7 +49,7 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
 async def test_an_erasure_removes_all_data_of_one_tenant_only(records: Records) -> None:
     """The erasure works in steps; a suspension of the tenant stays."""
     for tenant in ("acme", "acme2", "globex"):
-        await furnish(records, tenant)
+        await store_records(records, tenant)
     await records.revocations.put(SUSPENSION)
 
     removed = 0

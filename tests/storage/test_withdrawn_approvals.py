@@ -8,7 +8,12 @@ from gatepost.policy.approvals.grants import PAGE
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_revocation_records import AGENT, BOB, ROBOT_CALLER, order
+from tests.policy.revocation.test_revocation_records import (
+    AGENT,
+    BOB,
+    ROBOT_CALLER,
+    ordered_revocation,
+)
 from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
 from tests.support.runners import ACME, CAROL
 
@@ -17,11 +22,14 @@ pytestmark = pytest.mark.requirement("CO2")
 ALICE = msgspec.structs.replace(AGENT, actor=None)
 OTHER_CALLER = msgspec.structs.replace(ROBOT_CALLER, subject="other")
 REVOCATION_ORDERS = {
-    "who acts": (order(subject="bob"), {AGENT, BOB}),
-    "for whom": (order(subject="alice"), {AGENT, ALICE}),
-    "a program that names no client": (order(client="robot", tenant=ACME), {ROBOT_CALLER}),
-    "everybody": (order(tenant=ACME), {AGENT, ALICE, BOB, OTHER_CALLER, ROBOT_CALLER}),
-    "nobody": (order(tenant="globex"), set()),
+    "who acts": (ordered_revocation(subject="bob"), {AGENT, BOB}),
+    "for whom": (ordered_revocation(subject="alice"), {AGENT, ALICE}),
+    "a program that names no client": (
+        ordered_revocation(client="robot", tenant=ACME),
+        {ROBOT_CALLER},
+    ),
+    "everybody": (ordered_revocation(tenant=ACME), {AGENT, ALICE, BOB, OTHER_CALLER, ROBOT_CALLER}),
+    "nobody": (ordered_revocation(tenant="globex"), set()),
 }
 CALLERS = (AGENT, ALICE, BOB, OTHER_CALLER, ROBOT_CALLER)
 

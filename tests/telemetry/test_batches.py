@@ -30,14 +30,14 @@ WITHIN_S = 10
 CALLS, REQUESTS = "gatepost_tool_calls_total", "gatepost_http_requests_total"
 
 
-def counted(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
+def started_meter(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
     meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     meter.set_label_values(["echo"], tenants)
     return meter
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     """Wait for the condition without blocking the event loop."""
     await asyncio.to_thread(eventually, condition, within=WITHIN_S)
 
@@ -53,16 +53,16 @@ def row(path: str = "/mcp", status: int = 200, rpc: RpcTarget | None = None) -> 
 async def test_calls_are_counted_by_how_they_ended() -> None:
     """Each call counts once, also if other calls end at the same moment."""
     metrics = SharedMetrics()
-    meter = counted(metrics, ["acme"])
+    meter = started_meter(metrics, ["acme"])
     counting = CountingRecorder(meter, CallBatch(meter), None)
     endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
     for ending in endings:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
         assert counting.ended(a_call(name), 0.0, [], ending) is NO_COMMIT
     counting.ended(a_call("note://1", kind="document"), 0.0, [], None)
-    await until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 0)
+    await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 0)
     counting.ended(a_call(), 0.0, [], None)
-    await until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 2)
+    await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 2)
     page = metrics_page(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 3
@@ -74,7 +74,7 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
 
 async def test_an_ended_call_costs_one_function_call() -> None:
     """The rest is done for the whole batch."""
-    meter = counted(SharedMetrics())
+    meter = started_meter(SharedMetrics())
     counting = CountingRecorder(meter, CallBatch(meter), None)
     counting.ended(a_call(), 0.0, [], None)
 
@@ -109,11 +109,13 @@ async def test_a_stop_counts_the_last_batch() -> None:
 
 
 @asynccontextmanager
-async def answering(
+async def counting_log(
     metrics: SharedMetrics, write: Callable[[bytes], object], *, enabled: bool = True
 ) -> AsyncIterator[AccessLog]:
     """An access log whose rows are counted by route."""
-    counts = RequestMetrics(counted(metrics), lambda path: "mcp" if path == "/mcp" else "other")
+    counts = RequestMetrics(
+        started_meter(metrics), lambda path: "mcp" if path == "/mcp" else "other"
+    )
     log = AccessLog("json", write, enabled=enabled, counts=counts)
     yield log
     await log.aclose()
@@ -125,7 +127,7 @@ def requests(page: MetricsPage) -> list[float]:
     return [page.value(REQUESTS, route=route, status=status) for route, status in labels]
 
 
-def so_many(metrics: SharedMetrics, number: int) -> bool:
+def are_counted(metrics: SharedMetrics, number: int) -> bool:
     """Return whether so many requests of the endpoint were counted, all with 2xx."""
     return requests(metrics_page(metrics)) == [number, 0, 0]
 
@@ -134,10 +136,10 @@ def so_many(metrics: SharedMetrics, number: int) -> bool:
 async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bool) -> None:
     """A request is counted by route and status from its row of the access log."""
     metrics, lines = SharedMetrics(), list[bytes]()
-    async with answering(metrics, lines.append, enabled=enabled) as log:
+    async with counting_log(metrics, lines.append, enabled=enabled) as log:
         for written_row in (row(), row(), row(status=401), row("/wp-login.php", 404)):
             log.append(written_row)
-        await until(lambda: requests(metrics_page(metrics)) == [2, 1, 1])
+        await wait_until(lambda: requests(metrics_page(metrics)) == [2, 1, 1])
         log.append(row())
 
     assert requests(metrics_page(metrics)) == [3, 1, 1]
@@ -151,10 +153,10 @@ async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None
     lines, failures = list[bytes](), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
     metrics = SharedMetrics()
-    async with answering(metrics, lines.append) as log:
+    async with counting_log(metrics, lines.append) as log:
         log.append(row())
     log.append(row())
-    await until(lambda: bool(failures) or so_many(metrics, 2))
+    await wait_until(lambda: bool(failures) or are_counted(metrics, 2))
 
     assert failures == []
     assert b"".join(lines).count(b"\n") == 2
@@ -168,13 +170,13 @@ async def test_requests_are_counted_while_the_log_is_not_read() -> None:
         reading.wait(WITHIN_S)
         lines.append(data)
 
-    async with answering(metrics, write) as log:
+    async with counting_log(metrics, write) as log:
         for number in range(3):
             log.append(row())
-            await until(partial(so_many, metrics, number + 1))
+            await wait_until(partial(are_counted, metrics, number + 1))
         reading.set()
 
-    assert so_many(metrics, 3)
+    assert are_counted(metrics, 3)
     assert b"".join(lines).count(b"\n") == 3
 
 

@@ -83,7 +83,7 @@ async def needs_abc(ctx: CallContext) -> str:
 
 
 @pytest.fixture(scope="module")
-def opened(idp: Idp) -> Iterator[Open]:
+def server_with_scopes(idp: Idp) -> Iterator[Open]:
     """A server for each set of obtainable scopes, started when first asked for."""
     running: dict[frozenset[str] | None, Server] = {}
     with ExitStack() as stack:
@@ -105,10 +105,10 @@ def opened(idp: Idp) -> Iterator[Open]:
 @pytest.mark.requirement("TL-02", "A-25", "A-28", "A-12")
 @given(granted=SCOPES, obtainable=st.none() | SCOPES)
 def test_a_list_and_a_call_never_disagree(
-    opened: Open, granted: frozenset[str], obtainable: frozenset[str] | None
+    server_with_scopes: Open, granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
     """For any scopes, a listed tool runs or is challenged, and any other is unknown."""
-    server = opened(obtainable)
+    server = server_with_scopes(obtainable)
     token = server.token(scope=" ".join(sorted(granted)))
     held_scopes = granted | {"a"} if "c" in granted else granted
     reachable = NEEDED_SCOPES.keys() if obtainable is None else within(held_scopes | obtainable)
@@ -138,9 +138,11 @@ def within(scopes: frozenset[str]) -> list[str]:
 @pytest.mark.parametrize(
     "arguments", [{}, {"count": "many"}, {"unknown": 1}, [], None, "text", {"count": 10**400}]
 )
-def test_a_hidden_tool_is_unknown_for_any_arguments(opened: Open, arguments: Any) -> None:
+def test_a_hidden_tool_is_unknown_for_any_arguments(
+    server_with_scopes: Open, arguments: Any
+) -> None:
     """In both eras the answer is that for a name that no tool has."""
-    server = opened(frozenset())
+    server = server_with_scopes(frozenset())
     token = server.token(scope="a")
     session = server.client.open(token)
     seen = []

@@ -121,7 +121,7 @@ def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp
 
     server.reload(times=2, issuers=[issuer_settings(idp, tenants={"acme": "acme"})])
     before = until_both_answered(server, token)
-    refused(server, removed)
+    assert_refused(server, removed)
 
     os.kill(min(before), signal.SIGKILL)
     server.process.wait_for("worker_replaced")
@@ -134,10 +134,10 @@ def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp
         return bool(new - before)
 
     eventually(replaced, within=20, every=0.01)
-    refused(server, removed)
+    assert_refused(server, removed)
 
 
-def refused(server: ServerProcess, token: str) -> None:
+def assert_refused(server: ServerProcess, token: str) -> None:
     """However often it is tried, no process accepts it."""
     assert {server.status(token) for _ in range(40)} == {401}
 

@@ -20,7 +20,7 @@ async def save(ctx: CallContext{more}) -> str:
 '''
 
 
-def loaded(folder: Path, text: str) -> Toolbox:
+def loaded_toolbox(folder: Path, text: str) -> Toolbox:
     """The toolbox with one author's file."""
     file = folder / "author.py"
     file.write_text(PACK_SOURCE + text)
@@ -29,7 +29,7 @@ def loaded(folder: Path, text: str) -> Toolbox:
 
 def refusal(folder: Path, text: str) -> str:
     """Why the file does not load; all of it stays out."""
-    toolbox = loaded(folder, text)
+    toolbox = loaded_toolbox(folder, text)
     (problem,) = toolbox.problems
     assert problem.id == "config.E011"
     assert problem.level == "error"

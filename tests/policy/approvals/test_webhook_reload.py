@@ -35,7 +35,7 @@ CONFIG_WITH_WEBHOOK = replace(
 LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
 
 
-async def denied(caller: TenantContext) -> None:
+async def ignore_denial(caller: TenantContext) -> None:
     """No call is denied here."""
 
 
@@ -58,7 +58,7 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
             runner = Runner(
                 Registry(tools.values()),
                 context_for=context,
-                stages=services.stages(config, RunningCalls(records, shared_store), denied),
+                stages=services.stages(config, RunningCalls(records, shared_store), ignore_denial),
                 **LIMITS,
             )
             arguments = b'{"amount":%d}' % number

@@ -256,7 +256,7 @@ EVENTS = st.one_of(
 )
 
 
-async def live(events: list[tuple[Any, ...]]) -> None:
+async def run_events(events: list[tuple[Any, ...]]) -> None:
     world = World()
     for name, *arguments in events:
         await getattr(world, name)(*arguments)
@@ -271,4 +271,4 @@ def test_each_key_has_one_effect_for_any_sequence_of_events(events: list[tuple[A
     with pytest.MonkeyPatch.context() as patch, capture_logs():
         patch.setattr(execution, "POLL_S", 0)
         patch.setattr(execution, "RENEW_S", 0)
-        asyncio.run(live(events))
+        asyncio.run(run_events(events))

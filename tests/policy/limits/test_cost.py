@@ -21,7 +21,7 @@ ALL_LIMITS = LimitRules(
 )
 
 
-def through(limits: LimitStage) -> None:
+def pass_limits(limits: LimitStage) -> None:
     """Pass one call through the limits."""
 
     async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
@@ -47,9 +47,11 @@ def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules)
     """
     limits = LimitStage()
     limits.apply(rules, most=10)
-    through(limits)
+    pass_limits(limits)
     names = [
-        name for name in functions_called(lambda: through(limits)) if name.startswith(LIMIT_CLASSES)
+        name
+        for name in functions_called(lambda: pass_limits(limits))
+        if name.startswith(LIMIT_CLASSES)
     ]
 
     assert len(names) <= 3, names

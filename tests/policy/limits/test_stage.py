@@ -105,7 +105,7 @@ async def test_the_concurrent_calls_of_a_tool_are_bounded() -> None:
     assert await process.end() == ["waited", "waited"]
 
 
-async def stopped(process: LimitedProcess) -> None:
+async def abandon_call(process: LimitedProcess) -> None:
     """A call whose client hangs up while it runs."""
     task = asyncio.create_task(process.call("wait"))
     await run_ready()
@@ -113,7 +113,7 @@ async def stopped(process: LimitedProcess) -> None:
     await asyncio.wait([task])
 
 
-async def unable(process: LimitedProcess) -> None:
+async def ask_unable_client(process: LimitedProcess) -> None:
     """A call whose tool asks a client that cannot be asked."""
     with pytest.raises(MissingCapability):
         await process.call("ask")
@@ -122,8 +122,8 @@ async def unable(process: LimitedProcess) -> None:
 CALL_ENDINGS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
     "answers": lambda process: process.call("look"),
     "fails": lambda process: process.call("fail"),
-    "is stopped": stopped,
-    "cannot ask": unable,
+    "is stopped": abandon_call,
+    "cannot ask": ask_unable_client,
 }
 
 

@@ -155,7 +155,7 @@ def definition(key: str = "act", **value: Any) -> Definition:
     )
 
 
-def offered(
+def offered_tool(
     calls: UpstreamCalls, server: UpstreamServer = CRM, made: Definition | None = None
 ) -> Tool:
     """The tool behind which an upstream's tool stands, as the catalogue makes it."""
@@ -213,7 +213,7 @@ class UpstreamGate:
             keyring or KeyRing.ephemeral(),
         )
         self.calls = UpstreamCalls(upstream, self.shared_store, self.keyring, **more)
-        tools = offers(self.calls) if offers else [offered(self.calls, server, definition)]
+        tools = offers(self.calls) if offers else [offered_tool(self.calls, server, definition)]
         self.client = EndpointClient(
             tools, shared_store=self.shared_store, keyring=self.keyring, records=records
         )
@@ -227,7 +227,7 @@ def key_of(response: Response) -> str:
 TOOL = "mcp_crm__act"
 
 
-def answering(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamCalls:
+def calls_answered_by(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamCalls:
     async def script(_: Exchanged) -> UpstreamMessage | ConnectionFailure:
         return message
 
@@ -244,7 +244,7 @@ async def test_the_upstream_request_is_built_from_scratch() -> None:
             "on": {"type": "boolean", "x-mcp-header": "On"},
         },
     }
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream, definition=definition(inputSchema=schema))
     arguments = {"region": "Zürich", "n": 3, "on": True}
     await call_with_responses(
@@ -263,7 +263,7 @@ async def test_the_upstream_request_is_built_from_scratch() -> None:
 
 
 async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream)
     meta = {"io.gatepost/idempotency-key": "k"}
     await call_with_responses(gate.client, TOOL, meta=meta)
@@ -279,7 +279,7 @@ async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> N
 
 
 async def test_a_stateful_server_has_a_session_for_each_caller() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, stateful=True))
     await call_with_responses(gate.client, TOOL)
 
@@ -322,7 +322,7 @@ async def test_a_resource_is_read_under_our_uri() -> None:
     definition = Definition(
         section="resources", key="a://b", name="mcp-crm-a://b", value={"uri": "a://b"}, digest="d"
     )
-    upstream = answering(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
+    upstream = calls_answered_by(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
     gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
@@ -348,8 +348,8 @@ async def test_a_large_structured_answer_is_checked_too() -> None:
     checked_definition = definition(
         outputSchema={"type": "object", "properties": {"n": {"type": "string"}}}
     )
-    fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
-    breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
+    fits = calls_answered_by(text_result("", structuredContent={"n": "x" * 300_000}))
+    breaks = calls_answered_by(text_result("", structuredContent={"n": ["x" * 300_000]}))
 
     good_answer = await call_with_responses(
         UpstreamGate(fits, definition=checked_definition).client, TOOL

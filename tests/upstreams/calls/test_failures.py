@@ -18,7 +18,7 @@ from tests.upstreams.calls.test_calls import (
     Exchanged,
     ScriptedUpstreamCalls,
     UpstreamGate,
-    answering,
+    calls_answered_by,
     definition,
     text_result,
 )
@@ -40,7 +40,7 @@ SERVER = UpstreamServer(id="1", tenant="acme", name="crm", allow=("sampling",))
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
-def heard(required: Any, declared: dict[str, Any]) -> Exception:
+def error_for_caller(required: Any, declared: dict[str, Any]) -> Exception:
     """What the caller hears when the upstream says that it needs these capabilities."""
     data = {"requiredCapabilities": required}
     return errored(SERVER, Errored(MISSING_CAPABILITY, "no", data), declared=declared)
@@ -49,7 +49,7 @@ def heard(required: Any, declared: dict[str, Any]) -> Exception:
 @pytest.mark.parametrize("required", [{"sampling": {}}, TASKS])
 def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
     """It gets the name if its own client lacks it, because declaring it would help."""
-    missing = heard(required, {})
+    missing = error_for_caller(required, {})
 
     assert isinstance(missing, MissingCapability)
     assert missing.required == required
@@ -68,7 +68,7 @@ def test_an_unfulfillable_capability_demand_is_an_internal_error(
     required: Any, declared: Any
 ) -> None:
     """An upstream cannot make a client declare anything else."""
-    error = heard(required, declared)
+    error = error_for_caller(required, declared)
 
     assert isinstance(error, ProtocolError)
     assert error.code == -32603
@@ -79,7 +79,7 @@ async def test_a_connection_failure_says_whether_the_call_may_have_run(
     reason: FailureReason, sentence: str
 ) -> None:
     """None is a 401 of Gatepost, and none suggests to repeat a call that may have run."""
-    gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
+    gate = UpstreamGate(calls_answered_by(ConnectionFailure(reason, "crm is away.")))
 
     response = await call_with_responses(gate.client, TOOL)
 
@@ -130,7 +130,7 @@ async def test_a_client_without_the_needed_capability_gets_its_name(
 )
 async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
     """E2; codes that would say something of this server become internal errors."""
-    gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
+    gate = UpstreamGate(calls_answered_by(UpstreamError(code, "Bad row")))
 
     error = (await call_with_responses(gate.client, TOOL)).json["error"]
 
@@ -140,7 +140,7 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
 
 async def test_a_failure_names_the_page_to_open_first() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
-    gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
+    gate = UpstreamGate(calls_answered_by(UpstreamError(-32042, "visit", data)))
 
     text = result_text(await call_with_responses(gate.client, TOOL))
 
@@ -151,7 +151,8 @@ async def test_a_failure_names_the_page_to_open_first() -> None:
 async def test_an_answer_that_violates_its_schema_is_withheld() -> None:
     checked_definition = definition(outputSchema={"type": "object", "required": ["n"]})
     gate = UpstreamGate(
-        answering(text_result("a secret", structuredContent={})), definition=checked_definition
+        calls_answered_by(text_result("a secret", structuredContent={})),
+        definition=checked_definition,
     )
 
     response = await call_with_responses(gate.client, TOOL)
@@ -162,7 +163,7 @@ async def test_an_answer_that_violates_its_schema_is_withheld() -> None:
 
 
 async def test_an_open_circuit_answers_at_once() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
     gate = UpstreamGate(upstream)
     for _ in range(FAILURES):
@@ -177,7 +178,7 @@ async def test_an_open_circuit_answers_at_once() -> None:
 
 
 async def test_errors_of_tools_leave_the_circuit_closed() -> None:
-    upstream = answering(text_result("no", isError=True))
+    upstream = calls_answered_by(text_result("no", isError=True))
     gate = UpstreamGate(upstream)
     for _ in range(3 * FAILURES):
         assert (await call_with_responses(gate.client, TOOL)).json["result"]["isError"]

@@ -42,7 +42,7 @@ UNKNOWN_OUTCOME = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
 
 
-def contexts() -> int:
+def live_contexts() -> int:
     gc.collect()
     return sum(isinstance(context_object, CallContext) for context_object in gc.get_objects())
 
@@ -94,11 +94,11 @@ async def test_a_parked_call_does_not_keep_its_first_request_context(
     """Its arguments and client would stay in memory until the caller answers."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream, shared_store=shared_store, keyring=KeyRing.ephemeral())
-    before = contexts()
+    before = live_contexts()
 
     await call_with_responses(gate.client, TOOL)
 
-    assert (len(gate.calls.parked), contexts()) == (1, before)
+    assert (len(gate.calls.parked), live_contexts()) == (1, before)
     await gate.calls.aclose()
 
 

@@ -25,7 +25,7 @@ from tests.upstreams.calls.test_calls import (
     asks_once,
     form,
     key_of,
-    offered,
+    offered_tool,
     text_result,
 )
 
@@ -166,7 +166,7 @@ async def test_a_call_of_a_client_with_tasks_waits_in_a_task() -> None:
     gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
-            msgspec.structs.replace(offered(calls), task_support="optional", detaches=True)
+            msgspec.structs.replace(offered_tool(calls), task_support="optional", detaches=True)
         ],
     )
     declared = {**ALL_CAPABILITIES, "extensions": {"io.modelcontextprotocol/tasks": {}}}

@@ -20,7 +20,7 @@ from tests.upstreams.calls.test_calls import (
     UpstreamGate,
     asks_in_rounds,
     definition,
-    offered,
+    offered_tool,
 )
 
 TOOL = "mcp_crm__act"
@@ -75,7 +75,7 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(
         upstream,
-        offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
+        offers=lambda calls: [offered_tool(calls), offered_tool(calls, CRM, definition("delete"))],
     )
     first = await call_with_responses(gate.client, TOOL)
     answers = dict.fromkeys(input_requests_of(first), CONFIRMATION)

@@ -132,7 +132,7 @@ def test_the_upstream_client_passes_its_scenarios(
 async def main(url: str) -> None:
     """List the tools of the server at *url*; the exit code says whether there was an answer."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    process = ConnectingProcess(*await hosts(url))
+    process = ConnectingProcess(*await local_hosts(url))
     records = MemoryRecords()
     keyring = KeyRing.ephemeral()
     registry = CredentialRegistry(
@@ -171,7 +171,7 @@ def settings(context: dict[str, Any]) -> dict[str, Any]:
     return {**usual, "method": "private_key_jwt", "private_key": "env:SUITE_KEY"}
 
 
-async def hosts(url: str) -> set[str]:
+async def local_hosts(url: str) -> set[str]:
     """The hosts on this machine that an operator would have allowed: the suite picks the ports."""
     parts = urlsplit(url)
     hosts_named = {parts.netloc}

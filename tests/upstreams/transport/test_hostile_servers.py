@@ -34,10 +34,10 @@ from tests.upstreams.transport.test_http_requests import (
     failure_of,
     messages_of,
     result_of,
-    scripted,
+    scripted_server,
 )
 
-__all__ = ["crm", "scripted"]  # fixtures
+__all__ = ["crm", "scripted_server"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 BODY_CHUNK = b"x" * 65_536
@@ -60,7 +60,7 @@ def endless(piece: bytes, kind: str = EVENTS, begun: bytes = b"", **headers: str
     return answer
 
 
-async def large(posted: Posted, send: Send) -> None:
+async def answer_with_large_result(posted: Posted, send: Send) -> None:
     """A result of 100 MB that is as it should be."""
     await begin_answer(send)
     await send_more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
@@ -69,7 +69,7 @@ async def large(posted: Posted, send: Send) -> None:
     await finish_answer(send, b'"}}')
 
 
-def about(change: Callable[[dict[str, Any]], Any]) -> Answer:
+def answer_with_change(change: Callable[[dict[str, Any]], Any]) -> Answer:
     """A final message that was changed."""
 
     async def answer(posted: Posted, send: Send) -> None:
@@ -89,7 +89,7 @@ async def stalls_in_its_stream(posted: Posted, send: Send) -> None:
     await stall(posted)
 
 
-async def drips(posted: Posted, send: Send) -> None:
+async def answer_by_bytes(posted: Posted, send: Send) -> None:
     """One byte of a comment at a time, which is no message."""
     await begin_answer(send, kind=EVENTS)
     gone = asyncio.ensure_future(stall(posted))
@@ -98,7 +98,7 @@ async def drips(posted: Posted, send: Send) -> None:
         await asyncio.wait([gone], timeout=0.02)
 
 
-def bomb() -> bytes:
+def gzip_bomb() -> bytes:
     """Two hundred megabytes of zeros in gzip: one block, repeated."""
     compressing = zlib.compressobj(9, wbits=31)
     blocks = [
@@ -108,7 +108,7 @@ def bomb() -> bytes:
     return blocks[0] + blocks[1] * 99
 
 
-GZIP_BOMB = bomb()
+GZIP_BOMB = gzip_bomb()
 NOTIFICATION = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
 HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
     "endless events": (endless(event_bytes(NOTIFICATION) * 100), "invalid"),
@@ -118,7 +118,7 @@ HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
     ),
     "endless line": (endless(BODY_CHUNK, begun=b"data: "), "invalid"),
     "endless JSON": (endless(BODY_CHUNK, "application/json", b'{"a":"'), "invalid"),
-    "a message of 100 MB": (large, "invalid"),
+    "a message of 100 MB": (answer_with_large_result, "invalid"),
     "a gzip bomb": (raw_answer(GZIP_BOMB, content_encoding="gzip"), "invalid"),
     "a gzip bomb of events": (
         raw_answer(GZIP_BOMB, kind=EVENTS, content_encoding="gzip"), "invalid",
@@ -132,9 +132,9 @@ HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
     "many values": (
         raw_answer(b'{"jsonrpc":"2.0","id":2,"result":{"a":[%b0]}}' % (b"0," * 900_000)), "invalid",
     ),
-    "another id": (about(lambda body: body | {"id": 999}), "invalid"),
-    "no id": (about(lambda body: body | {"id": None}), "invalid"),
-    "a list as result": (about(lambda body: body | {"result": []}), "invalid"),
+    "another id": (answer_with_change(lambda body: body | {"id": 999}), "invalid"),
+    "no id": (answer_with_change(lambda body: body | {"id": None}), "invalid"),
+    "a list as result": (answer_with_change(lambda body: body | {"result": []}), "invalid"),
     "events of no JSON": (raw_answer(b"data: hello\n\n", kind=EVENTS), "invalid"),
     "HTML that claims to be JSON": (raw_answer(b"<html>"), "invalid"),
     "JSON that claims to be HTML": (raw_answer(b"{}", kind="text/html"), "invalid"),
@@ -145,16 +145,16 @@ HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
     "a redirect": (raw_answer(b"", 307, location="http://169.254.169.254/latest"), "invalid"),
     "a stall": (stalls_at_once, "timeout"),
     "a stall in a stream": (stalls_in_its_stream, "timeout"),
-    "comments instead of messages": (drips, "timeout"),
+    "comments instead of messages": (answer_by_bytes, "timeout"),
 }  # fmt: skip
 
 
 @pytest.fixture
 async def neighbour(
-    scripted: tuple[ScriptedServer, str],
+    scripted_server: tuple[ScriptedServer, str],
 ) -> AsyncIterator[tuple[ScriptedServer, ConnectingProcess, str, str]]:
     """A hostile server and a good one, and one process that connects to both."""
-    app, url = scripted
+    app, url = scripted_server
     good_server = ScriptedServer()
     good_server.answers["tools/call"] = result_answer(EMPTY_RESULT)
     server = AsgiServer(good_server).start()

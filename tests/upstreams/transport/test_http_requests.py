@@ -46,7 +46,7 @@ WITHIN_S = 60
 SECRET = "gh-secret-0123456789"
 
 
-async def until(condition: Callable[[], object], within: float = 20) -> None:
+async def wait_until(condition: Callable[[], object], within: float = 20) -> None:
     """Return once *condition* holds, of which another thread or process takes care."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - no event crosses to this loop
@@ -123,7 +123,7 @@ async def failure_of(connection: UpstreamConnection, **options: Any) -> Connecti
 
 
 @pytest.fixture
-def scripted() -> Iterator[tuple[ScriptedServer, str]]:
+def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
     """A scripted server and its URL."""
     app = ScriptedServer()
     with AsgiServer(app) as server:
@@ -131,9 +131,11 @@ def scripted() -> Iterator[tuple[ScriptedServer, str]]:
 
 
 @pytest.fixture
-async def crm(scripted: tuple[ScriptedServer, str]) -> AsyncIterator[tuple[ScriptedServer, Any]]:
+async def crm(
+    scripted_server: tuple[ScriptedServer, str],
+) -> AsyncIterator[tuple[ScriptedServer, Any]]:
     """A scripted server, and a function that connects to it."""
-    app, url = scripted
+    app, url = scripted_server
     process = ConnectingProcess(url.split("/")[2])
 
     def connect(principal: tuple[str, ...] | None = None, **more: Any) -> UpstreamConnection:
@@ -174,7 +176,7 @@ class MissingCredential:
         return False
 
 
-def wants(bearer: str) -> Answer:
+def answer_for_token(bearer: str) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
         is_authorized = posted.headers.get("authorization") == bearer
         await (result_answer(DONE_RESULT) if is_authorized else raw_answer(b"", 401))(posted, send)
@@ -224,7 +226,7 @@ async def test_cancelling_a_request_ends_the_wait_and_closes_its_stream(crm: Crm
     app.answers["tools/call"] = call
     async with connect().exchange("tools/call", {"name": "act"}) as exchange:
         waiting = asyncio.ensure_future(anext(exchange.messages()))
-        await until(lambda: app.of("tools/call"))
+        await wait_until(lambda: app.of("tools/call"))
         await exchange.cancel("the caller is gone")
         with pytest.raises(ConnectionFailure) as failed:
             await waiting
@@ -251,7 +253,7 @@ async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
 async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
     """Gatepost retries only after 401, which says that no tool ran."""
     app, connect = crm
-    app.answers["tools/call"] = wants("Bearer v1")
+    app.answers["tools/call"] = answer_for_token("Bearer v1")
     assert await result_of(connect(credential=RenewableCredential())) == DONE_RESULT
     assert len(app.of("tools/call")) == 2
 
@@ -259,7 +261,7 @@ async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
 async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
     """Gatepost reports it after one retry, without quoting the credential."""
     app, connect = crm
-    app.answers["tools/call"] = wants("Bearer never")
+    app.answers["tools/call"] = answer_for_token("Bearer never")
     failure = await failure_of(connect(credential=RenewableCredential(renewals=9)))
 
     assert (failure.reason, len(app.of("tools/call"))) == ("unauthorized", 2)
@@ -345,7 +347,7 @@ async def test_a_client_request_frees_concurrency_for_waiting_requests(crm: Crm)
         await begin_answer(send, kind=EVENTS)
         ask: Any = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
         await send_more(send, event_bytes(ask))
-        await until(lambda: app.of("response"))
+        await wait_until(lambda: app.of("response"))
         await finish_answer(send, event_bytes(send_final_event(posted, DONE_RESULT)))
 
     app.answers["tools/call"] = call

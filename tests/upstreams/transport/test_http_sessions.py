@@ -33,11 +33,11 @@ from tests.upstreams.transport.test_http_requests import (
     crm,
     failure_of,
     result_of,
-    scripted,
-    until,
+    scripted_server,
+    wait_until,
 )
 
-__all__ = ["crm", "scripted"]  # fixtures
+__all__ = ["crm", "scripted_server"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 DONE_RESULT = {"content": [{"type": "text", "text": "done"}]}
@@ -144,7 +144,7 @@ async def test_progress_and_client_requests_arrive_on_the_stream_of_a_request(cr
                 {"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {"a": 1}}
             ),
         )
-        await until(lambda: len(app.of("response")) == 2)
+        await wait_until(lambda: len(app.of("response")) == 2)
         await finish_answer(send, event_bytes(send_final_event(posted, DONE_RESULT)))
         loop.call_soon_threadsafe(answered.set)
 
@@ -178,7 +178,7 @@ async def test_a_request_that_is_given_up_is_cancelled_in_its_session(crm: Crm) 
     app.answers["tools/call"] = call
     connection = connect()
     assert (await failure_of(connection, idle_s=0.3)).reason == "timeout"
-    await until(lambda: app.of("notifications/cancelled"))
+    await wait_until(lambda: app.of("notifications/cancelled"))
 
     cancelled = app.of("notifications/cancelled")[0]
     assert cancelled.body["params"]["requestId"] == app.of("tools/call")[0].id
@@ -221,7 +221,7 @@ async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
         await send_more(
             send, event_bytes({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         )
-        await until(ending.is_set)
+        await wait_until(ending.is_set)
         await finish_answer(send)
 
     if has_sessions:
@@ -266,16 +266,16 @@ async def test_a_log_level_is_set_once_in_a_session(crm: Crm) -> None:
 
 
 async def test_idle_connections_are_kept_within_a_limit(
-    scripted: tuple[ScriptedServer, str],
+    scripted_server: tuple[ScriptedServer, str],
 ) -> None:
     """The session of the one that was not used for longest ends; forgetting ends all of them."""
-    app, url = scripted
+    app, url = scripted_server
     app.has_sessions("s1", "s2", "s3")
     app.answers["tools/call"] = result_answer(DONE_RESULT)
     process = ConnectingProcess(url.split("/")[2], kept_connections=2)
     for person in ("a", "b", "a", "c"):
         await result_of(process.http(url, (person,)))
-    await until(lambda: app.of("DELETE"))
+    await wait_until(lambda: app.of("DELETE"))
     assert app.of("DELETE")[0].headers["mcp-session-id"] == "s2"
 
     await process.connections.forget(url)
@@ -295,13 +295,13 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
     async def stream(posted: Posted, send: Send) -> None:
         await begin_answer(send, kind=EVENTS)
         for number in (1, 2):
-            await until(lambda number=number: len(app.of("tools/call")) >= number)  # type: ignore[misc]
+            await wait_until(lambda number=number: len(app.of("tools/call")) >= number)  # type: ignore[misc]
             await send_more(send, event_bytes(ask | {"id": number}))
-            await until(lambda number=number: len(app.of("response")) >= number)  # type: ignore[misc]
+            await wait_until(lambda number=number: len(app.of("response")) >= number)  # type: ignore[misc]
         await stall(posted)
 
     async def call(posted: Posted, send: Send) -> None:
-        await until(lambda: len(app.of("response")) == 2)
+        await wait_until(lambda: len(app.of("response")) == 2)
         await result_answer(DONE_RESULT)(posted, send)
 
     app.answers |= {"GET": stream, "tools/call": call}
@@ -312,7 +312,7 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
         input_request = await anext(messages)
         assert input_request == UpstreamRequest(1, "elicitation/create", {})
         other = asyncio.create_task(result_of(connection, capabilities={"elicitation": {}}))
-        await until(lambda: len(app.of("tools/call")) == 2)
+        await wait_until(lambda: len(app.of("tools/call")) == 2)
         await exchange.respond(1, {"result": {"action": "accept"}})
         assert await anext(messages) == UpstreamResult(DONE_RESULT)
         assert await other == DONE_RESULT
